@@ -36,18 +36,18 @@ RUN = "app_1"
 
 @dataclass(frozen=True)
 class Lab:
-    """A JupyterLab that serves on loopback."""
+    """Running JupyterLab on loopback."""
 
     url: str  # without BASE
 
     def ask(self, path: str, method: str = "GET") -> bytes:
-        """What it answers to a browser that is logged in."""
+        """Return its answer to an authenticated request."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {TOKEN}"}, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
 
     def answers(self) -> bool:
-        """Whether it listens yet: what it notes of itself comes before."""
+        """Return True once it listens; its server file is written earlier."""
         try:
             return bool(self.ask(f"{BASE}api/status"))
         except OSError:
@@ -56,7 +56,7 @@ class Lab:
 
 @contextmanager
 def jupyterlab(runtime: Path) -> Iterator[Lab]:
-    """The server, ended with the block; its kernels end with it."""
+    """Start a server and end it, with its kernels, after the block."""
     options = {"ip": "127.0.0.1", "port": "0", "base_url": BASE, "root_dir": str(ROOT), "allow_root": "True"}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--IdentityProvider.token={TOKEN}"]
     process = subprocess.Popen(
@@ -76,7 +76,7 @@ def jupyterlab(runtime: Path) -> Iterator[Lab]:
 
 
 class LabKernel(Kernel):
-    """A kernel that JupyterLab has started, as for a notebook that is opened in it."""
+    """Kernel started by JupyterLab, as for an opened notebook."""
 
     def __init__(self, lab: Lab, runtime: Path) -> None:
         from jupyter_client.blocking.client import BlockingKernelClient
@@ -91,7 +91,7 @@ class LabKernel(Kernel):
 
 
 def make_run(project: Path) -> None:
-    """A run with an event file; written without TensorFlow."""
+    """Create a run with an event file, written without TensorFlow."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -108,7 +108,7 @@ def make_run(project: Path) -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Lab, LabKernel]]:
-    """The folder of a project, a JupyterLab, and a kernel in it that knows the magics."""
+    """Yield a project folder, a JupyterLab, and a kernel in it with the magics loaded."""
     with environment(tmp_path) as project:
         for name in ("JUPYTERHUB_SERVICE_PREFIX", "JPY_PARENT_PID"):
             monkeypatch.delenv(name, raising=False)
@@ -123,7 +123,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path,
 
 
 def framed(cell: Cell) -> str:
-    """The address of the page that a cell shows, as its browser sees it."""
+    """Return the address of the page in a cell, as its browser sees it."""
     ((shown,),) = cell.displays.values()
     found = re.search(r'<iframe src="([^"]+)"', shown["text/html"])
     assert found and found[1].startswith(f"{BASE}proxy/"), shown
@@ -132,7 +132,7 @@ def framed(cell: Cell) -> str:
 
 @pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
 @pytest.mark.timeout(400)
-def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
+def test_tensorboard_is_shown_in_the_notebook_through_the_jupyterlab_server(
     lab: tuple[Path, Lab, LabKernel],
 ) -> None:
     project, server, kernel = lab
@@ -144,7 +144,7 @@ def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupy
 
 @pytest.mark.variant  # of test_magics and service/test_pages
 @pytest.mark.timeout(400)
-def test_the_page_of_the_project_lives_in_the_notebook_below_jupyterlabs_own_address(
+def test_project_page_is_shown_in_the_notebook_through_the_jupyterlab_server(
     lab: tuple[Path, Lab, LabKernel], browser: Any
 ) -> None:
     folder, server, kernel = lab

@@ -46,14 +46,14 @@ def notebook(project: Path) -> Iterator[Kernel]:
         yield started
 
 
-def everybody(found: list[Trace]) -> list[int]:
+def all_processes(found: list[Trace]) -> list[int]:
     return [pid for trace in found for pid in (trace.worker, trace.child, trace.server, trace.agent)]
 
 
 # -- what is shown
 
 
-def test_a_run_is_one_display_updated_in_place_and_its_cell_can_be_run_again(notebook: Kernel) -> None:
+def test_run_is_one_display_updated_in_place_and_its_cell_can_be_run_again(notebook: Kernel) -> None:
     notebook.run(STEPS)
     notebook.run("factor = 1")
     call = "result = experiment.collective_all_reduce(train, args={'lr': 0.5}, name='digits', num_workers=2)"
@@ -70,7 +70,7 @@ def test_a_run_is_one_display_updated_in_place_and_its_cell_can_be_run_again(not
     assert set(again.displays).isdisjoint(first.displays)
 
 
-def test_a_run_that_is_submitted_is_shown_on_in_its_own_cell_while_others_run(notebook: Kernel, tmp_path: Path) -> None:
+def test_submitted_run_is_updated_in_its_cell_while_other_cells_run(notebook: Kernel, tmp_path: Path) -> None:
     code = f"run = experiment.submit(workloads.report_steps, args={{'folder': {str(tmp_path)!r}}}, num_workers=1)"
     begun = notebook.run(code)
     other = notebook.run("print('another cell')")
@@ -89,7 +89,7 @@ def fail():
 OWN_FRAMES = ("hopsml/experiment", "hopsml/cluster", "concurrent/futures", "threading.py")
 
 
-def test_a_failed_cell_says_its_error_once_and_no_frame_of_ours(notebook: Kernel) -> None:
+def test_failed_cell_shows_its_error_once_without_internal_frames(notebook: Kernel) -> None:
     notebook.run(FAIL)
     cell = notebook.run("experiment.collective_all_reduce(fail, num_workers=2)")
     assert cell.error == "WorkerFailed" and "rank 1" in cell.message and cell.text == ""
@@ -110,7 +110,7 @@ def test_a_failed_cell_says_its_error_once_and_no_frame_of_ours(notebook: Kernel
     assert "KeyError" not in last and "Traceback" not in last, last
 
 
-def test_a_failure_that_nobody_sees_as_an_error_stands_in_the_display(notebook: Kernel) -> None:
+def test_failure_not_shown_as_an_error_is_shown_in_the_display(notebook: Kernel) -> None:
     notebook.run(FAIL)
     cell = notebook.run("run = experiment.submit(fail, num_workers=2)\nrun.exception(60)\nNone")
     for part in ("FAILED, ", "rank 1 on 127.0.0.1: KeyError: 'no such layer'", "end of the log of rank 1", "  before 1",
@@ -122,7 +122,7 @@ def test_a_failure_that_nobody_sees_as_an_error_stands_in_the_display(notebook: 
     assert "KeyError" in cell.display[-1]
 
 
-def test_a_wrong_call_is_the_cell_and_a_sentence_and_all_frames_are_there_for_who_asks(notebook: Kernel) -> None:
+def test_invalid_call_shows_one_sentence_and_all_frames_on_request(notebook: Kernel) -> None:
     wrong = "experiment.collective_all_reduce(lambda: 1, num_worker=2)"
     cell = notebook.run(wrong)
     assert cell.error == "ArgumentTypeError" and len(cell.traceback.splitlines()) <= 7, cell.traceback
@@ -132,7 +132,7 @@ def test_a_wrong_call_is_the_cell_and_a_sentence_and_all_frames_are_there_for_wh
     notebook.run("%xmode Context")
 
 
-def test_a_search_in_which_nothing_succeeds_says_so_once(notebook: Kernel) -> None:
+def test_search_without_a_successful_trial_shows_its_error_once(notebook: Kernel) -> None:
     notebook.run("def bad(x): raise ValueError(f'no {x}')\nspace = experiment.Searchspace(x=('INTEGER', [1, 3]))")
     cell = notebook.run("experiment.search(bad, space, searcher='random', num_trials=2, direction='max', retries=0)")
     assert cell.error == "RunError" and "ValueError: no " in cell.traceback, cell
@@ -140,14 +140,14 @@ def test_a_search_in_which_nothing_succeeds_says_so_once(notebook: Kernel) -> No
     assert ": FAILED, " in cell.display[-1] and "ValueError" not in cell.display[-1], cell.display[-1]
 
 
-def test_much_that_is_captured_is_said(notebook: Kernel) -> None:
+def test_large_captured_objects_are_noted(notebook: Kernel) -> None:
     notebook.run("import numpy as np\ntable = np.ones(400_000)\ndef use(): return float(table.sum())")
     last = notebook.run("experiment.collective_all_reduce(use, num_workers=1)").display[-1]
     assert "note: use and what it captures take 3.1 MiB, which every worker receives: " in last
     assert "table" in last and "numpy.ndarray" in last and "result: metric 4e+05" in last
 
 
-def test_lines_instead_where_they_are_asked_for_and_within_capture(notebook: Kernel) -> None:
+def test_lines_replace_the_display_on_request_and_within_capture(notebook: Kernel) -> None:
     notebook.run("def one(): return 1\nimport os\nos.environ['HOPSML_PROGRESS'] = 'lines'")
     cell = notebook.run("experiment.collective_all_reduce(one, num_workers=1).value")
     notebook.run("del os.environ['HOPSML_PROGRESS']")
@@ -160,15 +160,15 @@ def test_lines_instead_where_they_are_asked_for_and_within_capture(notebook: Ker
 # -- trouble
 
 
-def test_an_interrupt_cancels_the_run_and_the_kernel_goes_on(notebook: Kernel, tmp_path: Path) -> None:
+def test_interrupt_cancels_the_run_and_the_kernel_remains_usable(notebook: Kernel, tmp_path: Path) -> None:
     args = f"{{'folder': {str(tmp_path)!r}}}"
     cell = notebook.begin(f"experiment.collective_all_reduce(workloads.sleep_with_trace, args={args}, num_workers=2)")
     found = traces(tmp_path)
     notebook.until(cell, lambda: cell.displays and ": RUNNING, " in cell.display[-1])
-    began = clock.awake()
+    started_s = clock.awake()
     notebook.interrupt()
     notebook.until(cell, lambda: cell.is_over)
-    assert clock.awake() - began < GONE_S and cell.error == "KeyboardInterrupt"
+    assert clock.awake() - started_s < GONE_S and cell.error == "KeyboardInterrupt"
     assert "CANCELLED, " in cell.display[-1] and "interrupted by the user" in cell.display[-1]
     assert not [frame for frame in OWN_FRAMES if frame in cell.traceback], cell.traceback
     assert len(cell.traceback.splitlines()) <= 6
@@ -178,7 +178,7 @@ def test_an_interrupt_cancels_the_run_and_the_kernel_goes_on(notebook: Kernel, t
 
 
 @pytest.mark.variant
-def test_two_notebooks_at_once(notebook: Kernel, project: Path, tmp_path: Path) -> None:
+def test_two_notebooks_run_at_once(notebook: Kernel, project: Path, tmp_path: Path) -> None:
     with kernel() as other:
         cells = []
         for own, its, one in (("a", "b", notebook), ("b", "a", other)):
@@ -192,7 +192,7 @@ def test_two_notebooks_at_once(notebook: Kernel, project: Path, tmp_path: Path) 
     assert [cell.results[-1]["text/plain"] for cell in cells] == ["'a'", "'b'"]
 
 
-def test_a_front_end_that_leaves_does_not_end_the_run(notebook: Kernel, tmp_path: Path) -> None:
+def test_disconnected_front_end_does_not_end_the_run(notebook: Kernel, tmp_path: Path) -> None:
     args = f"{{'folder': {str(tmp_path)!r}}}"
     code = f"left = experiment.collective_all_reduce(workloads.report_steps, args={args}, num_workers=1)"
     cell = notebook.begin(code)
@@ -204,17 +204,17 @@ def test_a_front_end_that_leaves_does_not_end_the_run(notebook: Kernel, tmp_path
     assert notebook.run("print(left.state, left.value)").text == "FINISHED 5\n"
 
 
-def test_nothing_outlives_a_kernel_that_is_killed_and_a_new_one_runs_again(project: Path, tmp_path: Path) -> None:
+def test_processes_of_a_killed_kernel_end_and_a_new_kernel_can_run(project: Path, tmp_path: Path) -> None:
     with kernel() as killed:
         killed.run(SETUP)
         args = f"{{'folder': {str(tmp_path)!r}}}"
         cell = killed.begin(f"experiment.collective_all_reduce(workloads.sleep_with_trace, args={args}, num_workers=2)")
         found = traces(tmp_path)
-        assert len(living(everybody(found))) == 8
-        began = clock.awake()
+        assert len(living(all_processes(found))) == 8
+        started_s = clock.awake()
         killed.kill()
-        wait_until(lambda: not living(everybody(found)), "the end of agents and workers", GONE_S)
-        assert clock.awake() - began < GONE_S and not cell.is_over
+        wait_until(lambda: not living(all_processes(found)), "the end of agents and workers", GONE_S)
+        assert clock.awake() - started_s < GONE_S and not cell.is_over
         killed.restart()
         killed.run(SETUP)
         again = killed.run("experiment.collective_all_reduce(lambda: 7, num_workers=2).value")
@@ -223,7 +223,7 @@ def test_nothing_outlives_a_kernel_that_is_killed_and_a_new_one_runs_again(proje
 
 
 @pytest.mark.variant
-def test_a_kernel_that_is_shut_down_in_the_middle_of_a_run_ends_it_in_order(project: Path, tmp_path: Path) -> None:
+def test_kernel_shut_down_during_a_run_ends_it_in_order(project: Path, tmp_path: Path) -> None:
     with kernel() as closed:
         closed.run(SETUP)
         args = f"{{'folder': {str(tmp_path)!r}}}"
@@ -233,6 +233,6 @@ def test_a_kernel_that_is_shut_down_in_the_middle_of_a_run_ends_it_in_order(proj
         (run_id,) = [line for cell in closed.cells.values() for line in cell.text.split()]
         found = traces(tmp_path)
         closed.manager.shutdown_kernel()  # waits for its end, and would kill it after a while
-        assert not living(everybody(found))
+        assert not living(all_processes(found))
     status = json.loads((project / "Experiments" / run_id / "status.json").read_text())
     assert status["state"] == "CANCELLED" and "the application ends" in status["error"]

@@ -60,7 +60,7 @@ def ids(notebook: Kernel) -> list[str]:
 
 
 @pytest.mark.tensorflow
-def test_runs_are_listed_youngest_first(notebook: Kernel, ids: list[str]) -> None:
+def test_runs_magic_lists_the_newest_run_first(notebook: Kernel, ids: list[str]) -> None:
     (table,) = notebook.run("%runs").results
     lines = table["text/plain"].splitlines()
     assert lines[0].split() == ["run", "name", "state", "workers", "started", "duration", "result"]
@@ -71,20 +71,20 @@ def test_runs_are_listed_youngest_first(notebook: Kernel, ids: list[str]) -> Non
 
 
 @pytest.mark.tensorflow
-def test_there_may_be_no_runs(notebook: Kernel, tmp_path: Path) -> None:
+def test_runs_magic_reports_that_there_are_no_runs(notebook: Kernel, tmp_path: Path) -> None:
     (answer,) = notebook.run(f"%runs --project file://{tmp_path}").results
     assert answer == {"text/plain": f"no runs in file://{tmp_path}"}
 
 
 @pytest.mark.tensorflow
-def test_logs_of_a_rank_and_of_the_youngest_run(notebook: Kernel, ids: list[str]) -> None:
+def test_logs_magic_prints_a_rank_or_the_newest_run(notebook: Kernel, ids: list[str]) -> None:
     assert notebook.run(f"%logs {ids[0]} --rank 1").text == "rank 1 says <b>hello</b>\n"
     assert notebook.run("%logs").text.startswith("rank 0 says <b>hello</b>\n")
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("%logs nothing_1", "UsageError: run 'nothing_1': there is no "),
         ("%logs --rank 9", "UsageError: "),
@@ -92,9 +92,11 @@ def test_logs_of_a_rank_and_of_the_youngest_run(notebook: Kernel, ids: list[str]
         ("%tensorboard_run nothing_1", "UsageError: run 'nothing_1': there is no "),
     ],
 )
-def test_a_mistake_is_one_sentence(notebook: Kernel, ids: list[str], line: str, said: str) -> None:
+def test_magic_with_a_wrong_argument_prints_one_sentence(
+    notebook: Kernel, ids: list[str], line: str, message: str
+) -> None:
     cell = notebook.run(line)
-    assert cell.text.startswith(said) and "Traceback" not in cell.text, cell.text
+    assert cell.text.startswith(message) and "Traceback" not in cell.text, cell.text
 
 
 def address(cell: Cell) -> str:
@@ -105,7 +107,7 @@ def address(cell: Cell) -> str:
 
 
 def listed(url: str) -> list[str]:
-    """What the page lists, once it has read the events."""
+    """Return the runs that the page lists once it has read the events."""
 
     def ask() -> list[str]:
         with urllib.request.urlopen(f"{url}data/runs", timeout=10) as answer:
@@ -117,7 +119,7 @@ def listed(url: str) -> list[str]:
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of unit/cli/test_tensorboard.py
 @pytest.mark.timeout(400)
-def test_tensorboard_shows_a_runs_events_until_the_kernel_ends(notebook: Kernel, ids: list[str]) -> None:
+def test_tensorboard_shows_the_events_of_a_run_until_the_kernel_ends(notebook: Kernel, ids: list[str]) -> None:
     with kernel() as own:  # of the same project
         own.run("%load_ext hopsml")
         page = address(own.run("%tensorboard_run"))
@@ -142,7 +144,7 @@ def refused(url: str) -> bool:
 
 
 @pytest.mark.local
-def test_the_page_of_the_project_is_one_and_ends_with_the_kernel(tmp_path: Path) -> None:
+def test_project_page_is_started_once_and_ends_with_the_kernel(tmp_path: Path) -> None:
     project = ProjectOnDisk(tmp_path / "digits")
     project.run("app_1")
     (tmp_path / "own").mkdir()
@@ -165,7 +167,7 @@ def test_the_page_of_the_project_is_one_and_ends_with_the_kernel(tmp_path: Path)
 
 
 @pytest.mark.local
-def test_a_page_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_that_does_not_start_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(magics, "_START", "import sys; sys.exit('the port is taken')")
     with pytest.raises(HopsmlError, match="the port is taken"):
@@ -188,14 +190,14 @@ def test_a_page_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest
         ({"TENSORBOARD_PROXY_URL": "/at/%PORT%/"}, "/x/", False, "/at/6006/"),
     ],
 )
-def test_the_path_is_relative_to_the_notebooks_server(
+def test_page_path_is_relative_to_the_notebook_server(
     environment_: dict[str, str], base_url: str, has_proxy: bool, path: str
 ) -> None:
     assert tensorboard.page_path(6006, environment_, base_url, has_proxy) == path
 
 
 @pytest.mark.fast
-def test_what_the_server_has_noted_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_note_is_read_from_the_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "jpserver-7.json").write_text(json.dumps({"base_url": "/lab/", "port": 8888}))
     assert tensorboard.server_note({"JPY_PARENT_PID": "7"})["base_url"] == "/lab/"
@@ -203,7 +205,7 @@ def test_what_the_server_has_noted_of_itself(tmp_path: Path, monkeypatch: pytest
 
 
 class Answering(BaseHTTPRequestHandler):
-    """A notebook's server whose proxy knows one port, and which wants a token."""
+    """Notebook server with a token, whose proxy serves one port."""
 
     asked: ClassVar[list[str]] = []
 
@@ -218,7 +220,7 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @pytest.mark.fast
-def test_the_server_itself_says_whether_it_has_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nobody: the token must not go there
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -239,7 +241,7 @@ def test_the_server_itself_says_whether_it_has_the_proxy(monkeypatch: pytest.Mon
 
 
 @pytest.mark.fast
-def test_what_is_shown_with_and_without_a_proxy() -> None:
+def test_page_is_embedded_with_a_proxy_and_linked_without_one() -> None:
     page = tensorboard.Page("app_<1>", 6006, None)  # type: ignore[arg-type]
     shown = tensorboard.bundle(page, "/proxy/6006/")
     assert 'src="/proxy/6006/"' in shown["text/html"] and "app_&lt;1&gt;" in shown["text/html"]
@@ -252,7 +254,7 @@ def test_what_is_shown_with_and_without_a_proxy() -> None:
 
 
 @pytest.mark.fast
-def test_an_empty_log_is_named(
+def test_empty_log_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")

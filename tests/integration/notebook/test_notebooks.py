@@ -15,19 +15,19 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ON_THIS_MACHINE = (('"local-cluster"', '"local"'),)
 
 
-def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *instead: tuple[str, str]) -> list[Any]:
-    """The outputs of all cells of a notebook of ours; ``instead``: texts, each in one cell, and what takes their place."""
+def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *replacements: tuple[str, str]) -> list[Any]:
+    """Return the outputs of all cells of a repository notebook, after the given replacements of text."""
     import nbformat
 
     content = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    for old, new in instead:
+    for old, new in replacements:
         (cell,) = (cell for cell in content.cells if cell.cell_type == "code" and old in cell.source)
         cell.source = cell.source.replace(old, new)
     return [output for cell in outputs_of(content, folder, monkeypatch) for output in cell]
 
 
 def outputs_of(content: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[list[Any]]:
-    """What stands below each cell after it was run from top to bottom."""
+    """Return the outputs of each cell after a run from top to bottom."""
     from nbclient import NotebookClient
 
     (folder / "conf").mkdir()
@@ -54,13 +54,13 @@ def shown(outputs: list[Any], mime: str) -> list[str]:
 
 
 def displays(outputs: list[Any]) -> list[str]:
-    """The displays of runs in their last state, as text."""
+    """Return the final displays of runs, as text."""
     return [text for text in shown(outputs, "text/plain") if "run directory: " in text]
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
+def test_stored_notebooks_have_no_outputs(notebook: Path) -> None:
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     assert cells and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
 
@@ -70,7 +70,7 @@ def test_notebooks_are_kept_without_outputs(notebook: Path) -> None:
 @pytest.mark.parametrize(
     "profile", ["local", pytest.param("local-cluster", marks=[pytest.mark.spark, pytest.mark.variant])]
 )
-def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+def test_digits_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
     profiles = ('"local-cluster"', f'"{profile}"')
     outputs = executed("digits.ipynb", tmp_path, monkeypatch, ("epochs=20", "epochs=1"), profiles)
     assert '"state": "FINISHED"' in printed(outputs)
@@ -83,7 +83,7 @@ def test_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str) -
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
 @pytest.mark.variant  # of docs/test_snippets.py, experiment/test_search.py and unit/notebook/test_search_view.py
 @pytest.mark.timeout(400)
-def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("search.ipynb", tmp_path, monkeypatch)
     searches = displays(outputs)
     assert len(searches) == 3 and all(": FINISHED, " in display for display in searches), searches
@@ -98,7 +98,7 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.variant  # each strategy: tests/integration/training; how a notebook shows what it runs: the ones beside it
 @pytest.mark.timeout(400)
-def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
     titles = [display.partition(" (")[0] for display in displays(outputs)]
     assert titles == ["hopsml.tensorflow.strategy", "MultiWorkerMirroredStrategy", "custom loop", "alone", "alone"]
@@ -111,7 +111,7 @@ def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
 @pytest.mark.variant
-def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("results.ipynb", tmp_path, monkeypatch)
     text = printed(outputs)
     assert "the same result: True" in text and "arguments  lr           0.001" in text
@@ -125,7 +125,7 @@ def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
 @pytest.mark.timeout(400)
 @pytest.mark.variant  # of integration/experiment/test_torch.py, in a notebook
-def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("torch.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
     whole, lossy = (line.split() for line in printed(outputs).splitlines() if line.startswith("accuracy"))
     assert float(whole[1]) > 0.9 and float(lossy[1]) > 0.9
@@ -138,7 +138,7 @@ def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spark
 @pytest.mark.variant  # of integration/spark/test_data.py, in a notebook
 @pytest.mark.timeout(400)
-def test_spark_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_to_training_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     outputs = executed("spark_to_training.ipynb", tmp_path, monkeypatch)
     (line,) = (line for line in printed(outputs).splitlines() if line.startswith("accuracy"))
@@ -150,7 +150,7 @@ def test_spark_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.tensorflow  # as above
 @pytest.mark.variant  # of what stands in README: integration/docs/test_snippets.py; of integration/serving/test_serving.py
 @pytest.mark.timeout(400)
-def test_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml import serving
 
     monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))
@@ -169,9 +169,7 @@ def test_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
 @pytest.mark.timeout(400)
-def test_a_failed_cell_of_a_notebook_is_a_display_and_one_short_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_cell_has_a_display_and_one_short_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
 
     code = (

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def spark(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What executors of ours need; they import this hopsml."""
+    """Set what local executors need to import this hopsml."""
     for name, value in (
         ("PYTHONPATH", str(ROOT)),
         ("HOPSML_CONF_DIR", str(ROOT / "conf")),
@@ -35,7 +35,7 @@ def spark(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 @pytest.mark.spark
 @pytest.mark.variant  # of test_places.py, which plays the same without Spark
 @pytest.mark.timeout(400)
-def test_a_serving_on_executors(project: Path, spark: None) -> None:
+def test_serving_on_executors_starts_replaces_a_replica_rolls_and_stops(project: Path, spark: None) -> None:
     url = os.environ["HOPSML_PROJECT_URL"]
     status = serving.start("digits", version=1, replicas=2, profile="local-cluster")
     try:
@@ -64,7 +64,7 @@ def test_a_serving_on_executors(project: Path, spark: None) -> None:
 @pytest.mark.spark
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_a_driver_that_dies_is_told_and_nothing_is_left(project: Path, spark: None) -> None:
+def test_serving_whose_driver_died_is_stopped_and_can_be_restarted(project: Path, spark: None) -> None:
     status = serving.start("digits", version=1, replicas=1, profile="local-cluster")
     try:
         os.kill(status.supervisor, signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_a_driver_that_dies_is_told_and_nothing_is_left(project: Path, spark: No
 @pytest.mark.spark
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_a_model_that_cannot_be_loaded_is_told_and_nothing_runs(
+def test_model_that_cannot_be_loaded_is_reported_and_nothing_runs(
     project: Path, spark: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_TRUSTED_OWNERS", "")
@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_loaded_is_told_and_nothing_runs(
 
 
 @pytest.mark.fast
-def test_what_a_cluster_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unsuitable_cluster_profile_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "inside.yaml").write_text("master: local[2]\n")
     (tmp_path / "alone.yaml").write_text("master: spark://127.0.0.1:1\ndeploy_mode: cluster\n")
     monkeypatch.setenv("HOPSML_CONF_DIR", str(tmp_path))
@@ -118,7 +118,7 @@ def test_what_a_cluster_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.fast
-def test_an_executor_is_asked_for_each_replica_and_no_token_stands_in_the_command(
+def test_one_executor_is_requested_per_replica_and_the_command_has_no_token(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
@@ -131,7 +131,7 @@ def test_an_executor_is_asked_for_each_replica_and_no_token_stands_in_the_comman
 
 
 @pytest.mark.fast
-def test_the_private_folder_is_its_owners_alone(project: Path) -> None:
+def test_private_folder_is_readable_only_by_its_owner(project: Path) -> None:
     from hopsml.serving.definitions import ServingLimits
     from hopsml.serving.messages import ServingSettings
     from hopsml.serving.routes import Route

@@ -63,7 +63,7 @@ def versions() -> dict[int, ServedVersion]:
 
 
 class Agents:
-    """Processes that hold a place each; one that ends is started again, as Spark does."""
+    """Agent processes with one slot each."""
 
     def __init__(self, bootstrap: AgentBootstrap) -> None:
         self.bootstrap = msgspec.json.encode(bootstrap) + b"\n"
@@ -94,7 +94,7 @@ AGENTS_TOKEN = "a" * 20
 
 @asynccontextmanager
 async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncIterator[ClientConnection]:
-    """A connection to a server of agents, which is open meanwhile."""
+    """Open a connection to an agent server."""
     async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
         certificate = server.identity.certificate
         async with await tls.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
@@ -104,7 +104,7 @@ async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncItera
 @pytest.mark.parametrize(
     "first", [b"[" * 300_000, encode_for_agents(LogSent("here", ""))], ids=["no message", "no hello"]
 )
-def test_an_agent_without_token_or_hello_is_refused(first: bytes) -> None:
+def test_agent_without_token_or_hello_is_refused(first: bytes) -> None:
     async def greeted(first: bytes, token: str) -> object:
         server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
         async with agent_of(server, token) as connection:
@@ -120,7 +120,7 @@ def test_an_agent_without_token_or_hello_is_refused(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails after it was cancelled", "ends at once"])
-def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) -> None:
+def test_agent_is_free_again_after_a_failed_or_cancelled_replica_start(how: str) -> None:
     async def run() -> None:
         server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
         async with agent_of(server) as connection:
@@ -151,7 +151,7 @@ def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) 
     asyncio.run(run())
 
 
-def test_an_agent_that_repeats_the_end_of_its_replica_is_free_once() -> None:
+def test_repeated_end_of_a_replica_frees_its_agent_once() -> None:
     async def run() -> None:
         server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
         async with agent_of(server) as connection:
@@ -173,8 +173,8 @@ def test_an_agent_that_repeats_the_end_of_its_replica_is_free_once() -> None:
     asyncio.run(run())
 
 
-def test_an_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands still, or its machine has lost its power: the connection remains open for long."""
+def test_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended agent, or one without power, keeps its connection open for long."""
     monkeypatch.setattr(agent_server, "START_S", 0.05)
     evicted: list[int] = []
 
@@ -190,7 +190,7 @@ def test_an_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest
     asyncio.run(run())
 
 
-def test_a_message_may_be_longer_than_what_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_longer_than_the_read_buffer_is_received_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sent(text: str) -> object:
         ours, theirs = socket.socketpair()
         one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), LogSent)
@@ -210,19 +210,19 @@ def test_a_message_may_be_longer_than_what_is_read_ahead(monkeypatch: pytest.Mon
 
 @asynccontextmanager
 async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]:
-    """Version 1 by two replicas; the supervisor, its agents and the port."""
+    """Serve version 1 by two replicas; yield the supervisor, its agents and the port."""
     settings = ServingSettings(
         "digits", f"file://{project}", "digits", "127.0.0.1", 0, 2, False, ServingLimits(), Route(1, 1), versions()
     )
-    door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+    agent_acceptor = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
     agents: Agents | None = None
     with bound("127.0.0.1", 0) as listener:
         listener.setblocking(False)
-        supervisor = Supervisor(settings, door, listener.getsockname()[:2])
-        door.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
+        supervisor = Supervisor(settings, agent_acceptor, listener.getsockname()[:2])
+        agent_acceptor.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
         try:
-            async with door.open("127.0.0.1") as port, listening(door.front, listener):
-                agents = Agents(AgentBootstrap("127.0.0.1", port, door.identity.certificate, "a" * 20))
+            async with agent_acceptor.open("127.0.0.1") as port, listening(agent_acceptor.front, listener):
+                agents = Agents(AgentBootstrap("127.0.0.1", port, agent_acceptor.identity.certificate, "a" * 20))
                 agents.more(), agents.more()
                 assert await asyncio.wait_for(supervisor.start(), 120) == ""
                 yield supervisor, agents, listener.getsockname()[1]
@@ -247,8 +247,8 @@ async def predicted(port: int) -> tuple[int, float]:
     return int(answer.split(b" ")[1]), float(content["outputs"][0]) if "outputs" in content else 0.0
 
 
-class Asking:
-    """Requests one after another, by four at a time."""
+class Clients:
+    """Four clients that send requests one after another."""
 
     def __init__(self, port: int) -> None:
         self.port, self.answers = port, list[tuple[int, float]]()
@@ -276,37 +276,37 @@ async def until_ready(supervisor: Supervisor, restarts: int) -> None:
         await asyncio.sleep(0.02)
 
 
-async def turned_away(agents: Agents) -> None:
-    """Who does not bear the token gets no place."""
+async def check_wrong_token_is_rejected(agents: Agents) -> None:
+    """Assert that an agent without the token is rejected."""
     bootstrap = msgspec.json.decode(agents.bootstrap, type=AgentBootstrap)
     stranger = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
     try:
         process = stranger.more()
-        said = (await asyncio.to_thread(process.communicate))[1]
-        assert process.returncode == 1 and b"has rejected this agent" in said
+        errors = (await asyncio.to_thread(process.communicate))[1]
+        assert process.returncode == 1 and b"has rejected this agent" in errors
     finally:
         stranger.end()
 
 
-def test_no_request_fails_when_a_replica_or_its_place_is_lost_or_all_go_over_to_another_version(project: Path) -> None:
-    async def whole() -> None:
+def test_no_request_fails_when_a_replica_or_agent_is_lost_or_the_version_changes(project: Path) -> None:
+    async def run() -> None:
         async with served(project) as (supervisor, agents, port), asyncio.timeout(240):
-            asking = Asking(port)
-            await asking.more(20)
+            clients = Clients(port)
+            await clients.more(20)
             os.kill(supervisor.status().pids[0], signal.SIGKILL)  # the replica: its agent starts the next one
             await until_ready(supervisor, 1)
-            await asking.more(20)
+            await clients.more(20)
             agents.processes[1].kill()  # the place, and its replica with it: another place takes it over
             agents.more()
             await until_ready(supervisor, 2)
-            await asking.more(20)
-            await turned_away(agents)
+            await clients.more(20)
+            await check_wrong_token_is_rejected(agents)
             answer = await supervisor.answer(ChangeRoute(Route(0, 2), versions(), 60.0))
             assert answer.error == "" and await predicted(port) == (200, 2.0)
-            await asking.end()
-            assert {status for status, _ in asking.answers} == {200}
-            assert {value for _, value in asking.answers} <= {1.0, 2.0}
+            await clients.end()
+            assert {status for status, _ in clients.answers} == {200}
+            assert {value for _, value in clients.answers} <= {1.0, 2.0}
             assert (await supervisor.answer(StatusRequest())).restarts == 2
 
-    asyncio.run(whole())
+    asyncio.run(run())
     assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed

@@ -41,7 +41,7 @@ tf.saved_model.save(model, sys.argv[1], signatures={"serving_default": model.dou
 
 
 @pytest.mark.variant
-def test_the_named_signatures_of_a_saved_model_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_signatures_of_a_saved_model_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
     monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))
     monkeypatch.setenv("HOPSML_MLFLOW", "0")
@@ -68,7 +68,9 @@ def test_the_named_signatures_of_a_saved_model_are_served(tmp_path: Path, monkey
 
 
 @pytest.mark.variant  # of docs/test_snippets, from a training to what it serves
-def test_digits_are_predicted_as_where_they_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_predictions_equal_those_of_the_training_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
     monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))
     monkeypatch.setenv("HOPSML_MLFLOW", "0")

@@ -34,7 +34,7 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="module")
 def served(project: Path) -> Iterator[str]:
-    """Version 1, by two replicas, with a request log."""
+    """Serve version 1 by two replicas, with a request log."""
     serving.start("digits", version=1, replicas=2, log_requests=True)
     yield "digits"
     serving.stop("digits")
@@ -48,7 +48,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["its log", "its process"])
-def test_a_supervisor_that_cannot_be_started_leaves_no_descriptor(
+def test_supervisor_that_cannot_be_started_leaves_no_open_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     folder = ServingFolder(tmp_path / "machine")
@@ -67,7 +67,7 @@ def answered() -> float:
 
 
 class Load:
-    """Predictions one after another, by several threads, while the block is under way."""
+    """Threads that send predictions one after another during a block."""
 
     def __init__(self, threads: int = 4) -> None:
         self.answers: list[float] = []
@@ -83,7 +83,7 @@ class Load:
                 self.errors.append(error)
 
     def more(self, count: int) -> None:
-        """Wait for so many further answers."""
+        """Wait for ``count`` further answers."""
         wanted = len(self.answers) + count
         until(lambda: len(self.answers) >= wanted or bool(self.errors), "answers stopped")
 
@@ -99,7 +99,7 @@ class Load:
             thread.join()
 
 
-def test_what_a_person_sees_and_copies_works(served: str) -> None:
+def test_printed_status_has_a_working_prediction_command(served: str) -> None:
     status = serving.status(served)
     assert (status.state, status.version, status.ready, status.model) == ("Running", 1, 2, "digits")
     line = next(one for one in str(status).splitlines() if one.startswith("a prediction:")).partition(":")[2]
@@ -109,7 +109,7 @@ def test_what_a_person_sees_and_copies_works(served: str) -> None:
     assert oct(Path(status.token_file).stat().st_mode & 0o777) == "0o600"
 
 
-def test_nobody_without_the_token_and_nothing_too_long(served: str) -> None:
+def test_request_without_the_token_or_beyond_the_size_limit_is_refused(served: str) -> None:
     status = serving.status(served)
     request = urllib.request.Request(f"{status.url}/v1/models/digits:predict", b"{}")
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -121,7 +121,7 @@ def test_nobody_without_the_token_and_nothing_too_long(served: str) -> None:
     assert "the request is larger than 67108864 bytes" in refused.value.read().decode()
 
 
-def test_predict_says_what_does_not_fit(served: str) -> None:
+def test_invalid_prediction_is_refused_with_the_reason(served: str) -> None:
     assert serving.predict(served, {"X": ROWS.tolist()}, version=1).tolist() == [1.0, 1.0]
     with pytest.raises(
         ArgumentError, match=r"input 'X': it has the shape \(2, 3\), but the model takes float64 \(any, 4\)"
@@ -133,14 +133,14 @@ def test_predict_says_what_does_not_fit(served: str) -> None:
         serving.predict("digit", ROWS)
 
 
-def test_a_second_server_is_refused_with_the_address_of_the_first(served: str) -> None:
+def test_second_server_is_refused_with_the_address_of_the_first(served: str) -> None:
     with pytest.raises(AlreadyServed) as refused:
         serving.start(served, version=2)
     assert serving.status(served).url in str(refused.value) and answered() == 1.0
 
 
-def test_no_request_fails_in_a_roll_a_canary_a_kill_or_a_roll_that_fails(served: str, project: Path) -> None:
-    """Replicas that are killed come again, and roll on with the others; what cannot be loaded changes nothing."""
+def test_no_request_fails_during_a_roll_canary_replica_kill_or_failed_roll(served: str, project: Path) -> None:
+    """Killed replicas restart and follow later rolls; a version that cannot be loaded changes nothing."""
     broken = model.export(_folder_with(project.parent / "broken", "model.pickle", b"no pickle"), "digits")
     text = Path(broken.url.removeprefix("file://"), "model.json")
     good = json.loads(Path(model.find("digits", 1).url.removeprefix("file://"), "model.json").read_text())
@@ -171,9 +171,7 @@ def test_no_request_fails_in_a_roll_a_canary_a_kill_or_a_roll_that_fails(served:
     assert "was killed by signal 9" in serving.logs(served)
 
 
-def test_a_start_that_is_interrupted_or_cannot_be_recorded_leaves_nothing_behind(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_or_unrecorded_start_leaves_no_server(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> None:
         until(lambda: bool(starting._started.keys() - before), "no supervisor was started")
         os.kill(os.getpid(), signal.SIGINT)
@@ -198,7 +196,7 @@ def _no_room(definition: Any) -> None:
     raise QuotaExceeded("the disk is full", definition.name)
 
 
-def test_a_supervisor_that_somebody_has_stopped_goes_on_when_it_is_asked(served: str) -> None:
+def test_suspended_supervisor_is_resumed_by_a_status_request(served: str) -> None:
     os.kill(serving.status(served).supervisor, signal.SIGSTOP)
     assert serving.status(served).ready == 2
 
@@ -209,7 +207,7 @@ def _folder_with(folder: Path, name: str, content: bytes) -> str:
     return str(folder)
 
 
-def test_metrics_are_of_all_replicas(served: str) -> None:
+def test_metrics_sum_all_replicas(served: str) -> None:
     def counted() -> float:
         status = serving.status(served)
         token = Path(status.token_file).read_text()
@@ -227,8 +225,8 @@ def test_metrics_are_of_all_replicas(served: str) -> None:
     assert counted() == before + 20
 
 
-def test_a_stopped_one_says_so_and_its_request_log_is_in_the_project(project: Path) -> None:
-    """The log of one that was served apart from the others of this module."""
+def test_stopped_serving_is_reported_and_its_request_log_is_in_the_project(project: Path) -> None:
+    """Uses a separate serving, with its own log."""
     serving.start(
         "logged", model="digits", version="best", log_requests=True, token="a token of my own".replace(" ", "-")
     )
@@ -248,7 +246,7 @@ def test_a_stopped_one_says_so_and_its_request_log_is_in_the_project(project: Pa
     assert not serving.exists("logged") and segment.exists()
 
 
-def test_when_the_supervisor_is_killed_nothing_stays_and_it_can_be_started_again(project: Path) -> None:
+def test_replicas_of_a_killed_supervisor_end_and_the_serving_can_be_restarted(project: Path) -> None:
     first = serving.start("fragile", model="digits", version=1)
     os.kill(first.supervisor, signal.SIGKILL)
     until(lambda: not any(Path("/proc", str(pid)).exists() for pid in first.pids), "replicas stayed")
@@ -262,7 +260,7 @@ def test_when_the_supervisor_is_killed_nothing_stays_and_it_can_be_started_again
     assert not (project / "Serving" / "fragile.server.json").exists()
 
 
-def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> None:
+def test_serving_that_cannot_start_is_explained_and_leaves_nothing(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         in_use = (
@@ -294,7 +292,7 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
     assert not serving.exists("unstarted") and not (project / "Serving" / "unstarted.server.json").exists()
 
 
-def test_another_users_saved_model_is_not_served(
+def test_saved_model_of_another_user_is_not_served(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "exported").mkdir()
@@ -305,7 +303,7 @@ def test_another_users_saved_model_is_not_served(
         serving.start("theirs")
 
 
-def test_another_machines_claim_is_believed(project: Path) -> None:
+def test_record_of_a_server_on_another_machine_is_respected(project: Path) -> None:
     place = project / "Serving" / "elsewhere.server.json"
     record: dict[str, Any] = {"name": "elsewhere", "host": "0.0.0.0", "port": 80, "machine": "other.example", "pid": 1}
     place.parent.mkdir(exist_ok=True)
@@ -318,7 +316,7 @@ def test_another_machines_claim_is_believed(project: Path) -> None:
         serving.start("elsewhere", model="digits", version=1)
 
 
-def test_the_command_serves_until_it_is_ended(project: Path) -> None:
+def test_serve_command_serves_until_it_is_ended(project: Path) -> None:
     command = [sys.executable, "-m", "hopsml", "serve", "run", "command", "--model", "digits", "--version", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -331,7 +329,7 @@ def test_the_command_serves_until_it_is_ended(project: Path) -> None:
 
 
 @pytest.mark.variant  # of the kill, and of what Supervision decides
-def test_a_replica_that_stands_still_is_ended_and_comes_again(project: Path) -> None:
+def test_hanging_replica_is_killed_and_restarted(project: Path) -> None:
     status = serving.start("still", model="digits", version=1, replicas=2)
     try:
         os.kill(status.pids[0], signal.SIGSTOP)

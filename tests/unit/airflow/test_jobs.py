@@ -16,10 +16,10 @@ from hopsml.errors import ArgumentError, ClusterUnavailable
 from hopsml.storage import run_dir
 
 
-def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, said = [100.0], list[str]()
+def test_outage_is_logged_at_start_and_end_and_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, logged = [100.0], list[str]()
     monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
-    waiting = Patience(lambda text, *values: said.append(text % values))
+    waiting = Patience(lambda text, *values: logged.append(text % values))
     error = ClusterUnavailable("no ResourceManager answers")
     for _ in range(2):
         for _ in range(100):
@@ -27,7 +27,9 @@ def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.Monk
             waiting.away(error)
         waiting.answered()
         waiting.answered()
-    assert said == ["no ResourceManager answers; retrying for up to 900 s", "the cluster answers again after 500 s"] * 2
+    assert (
+        logged == ["no ResourceManager answers; retrying for up to 900 s", "the cluster answers again after 500 s"] * 2
+    )
     now[0] += LIMIT_S
     waiting.away(error)
     now[0] += 1.0
@@ -35,7 +37,7 @@ def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.Monk
         waiting.away(error)
 
 
-def test_keys_that_mean_nothing_are_named_with_what_to_do_instead() -> None:
+def test_configuration_keys_without_effect_are_named_with_a_replacement() -> None:
     known = {
         "appPath": "/jobs/train.py",
         "args": "--x 1",
@@ -59,25 +61,25 @@ ONE, TWO = Job("yarn", "application_1_0001"), Job("yarn", "application_1_0002")
 
 
 @pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING])
-def test_a_remembered_job_that_goes_on_is_followed(state):
+def test_stored_active_job_is_followed(state):
     assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.FOLLOW, ONE)
 
 
-def test_a_remembered_job_that_succeeded_meanwhile_is_collected_whatever_was_delivered():
+def test_stored_job_that_succeeded_is_collected():
     assert decide((ONE, Lifecycle.FINISHED), [], [Known(ONE, Lifecycle.FINISHED, True)])[:2] == (TaskStep.COLLECT, ONE)
 
 
 @pytest.mark.parametrize("state", [Lifecycle.FAILED, Lifecycle.STOPPED, Lifecycle.LOST])
-def test_after_a_remembered_job_that_failed_another_is_started(state):
+def test_new_job_is_started_after_a_stored_failed_one(state):
     assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.START, None)
 
 
-def test_a_cleared_task_whose_result_was_passed_on_starts_again():
+def test_cleared_task_with_a_delivered_result_starts_again():
     found = [Known(ONE, Lifecycle.FINISHED, True)]
     assert decide((ONE, Lifecycle.FINISHED), [ONE.id], found)[0] is TaskStep.START
 
 
-def test_a_job_that_was_started_but_not_remembered_is_found_by_its_tag():
+def test_started_but_unstored_job_is_found_by_its_tag():
     assert decide(None, [], [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)])[:2] == (
         TaskStep.FOLLOW,
         TWO,
@@ -85,21 +87,21 @@ def test_a_job_that_was_started_but_not_remembered_is_found_by_its_tag():
     assert decide(None, [], [Known(TWO, Lifecycle.FINISHED, False)])[:2] == (TaskStep.COLLECT, TWO)
 
 
-def test_without_memory_a_result_that_was_passed_on_is_not_taken_again():
+def test_delivered_result_is_not_collected_again_without_stored_state():
     assert decide(None, [], [Known(ONE, Lifecycle.FINISHED, True)])[0] is TaskStep.START
 
 
-def test_an_older_success_does_not_hide_a_younger_failure():
+def test_older_success_does_not_hide_a_newer_failure():
     found = [Known(TWO, Lifecycle.FAILED, False), Known(ONE, Lifecycle.FINISHED, False)]
     assert decide(None, [], found)[0] is TaskStep.START
 
 
-def test_an_active_job_is_never_doubled_whatever_is_remembered():
+def test_active_job_is_never_started_twice():
     found = [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)]
     assert decide((ONE, Lifecycle.FAILED), [], found)[:2] == (TaskStep.FOLLOW, TWO)
 
 
-def test_a_tag_is_of_one_task_instance_and_as_yarn_wants_it():
+def test_job_tag_is_unique_per_task_instance_and_valid_for_yarn():
     first = jobs.tag_of("Dag", "scheduled__2026-11-21T00:00:00+00:00", "Train")
     assert first == jobs.tag_of("Dag", "scheduled__2026-11-21T00:00:00+00:00", "Train")
     others = {jobs.tag_of("Dag", "r", "Train"), jobs.tag_of("Dag", "r", "Train", 3), jobs.tag_of("DagT", "r", "rain")}
@@ -116,11 +118,11 @@ def test_a_tag_is_of_one_task_instance_and_as_yarn_wants_it():
         ("local[2]", "client", "local"),
     ],
 )
-def test_where_the_driver_is_decides_what_follows_it(master, deploy_mode, kind):
+def test_job_kind_follows_from_master_and_deploy_mode(master, deploy_mode, kind):
     assert jobs.kind_of(Profile("x", master, deploy_mode)) == kind
 
 
-def test_a_job_survives_json():
+def test_job_survives_json():
     job = Job("yarn", "application_1_0001", {"scheme": "http", "addresses": ["127.0.0.1:8088"]})
     assert Job.from_dict(json.loads(json.dumps(job.as_dict()))) == job
     with pytest.raises(ArgumentError, match="kind, id and where"):
@@ -134,7 +136,7 @@ def write(path: Path, **content: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
+def test_result_is_that_of_the_announced_run_of_this_application(tmp_path):
     run = tmp_path / "Experiments" / "app_1"
     write(run / "run.json", name="x")
     write(run / "status.json", state="FINISHED", error="")
@@ -151,11 +153,11 @@ def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
     ("text", "metrics"),
     [('noise\n{"rows": 3}\n', {"rows": 3}), ("noise\n", {}), ("", {}), ('{"a": 1}\nthe end', {}), ("[1, 2]\n", {})],
 )
-def test_a_script_without_a_run_passes_on_its_last_line(text, metrics):
+def test_metrics_of_a_script_without_a_run_are_its_last_line(text, metrics):
     assert jobs.metrics_of_log(text) == metrics
 
 
-def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
+def test_ended_run_is_returned_only_after_its_end(tmp_path):
     project, run = f"file://{tmp_path}", tmp_path / "Experiments" / "app_1"
     assert jobs.ended_run("app_1", project) is None
     write(run / "run.json", name="x")
@@ -166,6 +168,6 @@ def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
     assert jobs.ended_run(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
 
 
-def test_an_end_state_that_is_none_is_refused():
+def test_state_that_is_not_final_is_refused():
     with pytest.raises(ArgumentError, match="'RUNNING' is not a final state of a run"):
         jobs.checked_states("states", ["FINISHED", "RUNNING"])

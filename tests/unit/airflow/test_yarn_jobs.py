@@ -26,7 +26,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def free_port() -> int:
-    """Nobody listens there."""
+    """Return a port on which no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
@@ -45,14 +45,14 @@ def free_port() -> int:
         ("KILLED", "KILLED", Lifecycle.STOPPED),
     ],
 )
-def test_yarns_words(state, final, ours):
+def test_yarn_states_are_mapped_to_job_states(state, final, ours):
     assert YarnApplication("application_1_0001", "x", state, final).lifecycle is ours
 
 
-def test_the_driver_is_told_where_to_put_its_run_and_who_wants_to_know():
-    asked = Request("hopsml-task-x", "/s.py", "yarn-cluster", "python", "hdfs://nn/Projects/p", name="dag.task",
+def test_spark_settings_of_a_request_have_project_and_record_urls():
+    request = Request("hopsml-task-x", "/s.py", "yarn-cluster", "python", "hdfs://nn/Projects/p", name="dag.task",
                     conf={"spark.executor.memory": "2g"}, environment={"COLOUR": "red"})  # fmt: skip
-    assert yarn_jobs.settings_of(asked) == {
+    assert yarn_jobs.settings_of(request) == {
         "spark.app.name": "dag.task",
         "spark.executor.memory": "2g",
         "spark.yarn.appMasterEnv.COLOUR": "red",
@@ -61,15 +61,15 @@ def test_the_driver_is_told_where_to_put_its_run_and_who_wants_to_know():
     }
 
 
-def test_a_resource_manager_that_is_away_is_told_as_such(free_port: int):
+def test_unreachable_resource_manager_is_a_cluster_error(free_port: int):
     job = Job("yarn", "application_1_0001", {"addresses": [f"127.0.0.1:{free_port}"], "scheme": "http", "user": "x"})
     with pytest.raises(ClusterError, match=f"127.0.0.1:{free_port}"):
         yarn_jobs.status(job)
     assert yarn_jobs.read_log(job, 7) == ("", 7)
 
 
-def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
-    """Otherwise it could reach YARN after the next try has looked for it there."""
+def test_submission_ends_with_the_task_process_that_started_it(tmp_path):
+    """Otherwise it could reach YARN after the next try has searched for it."""
     pids = tmp_path / "pids"
     below = f"echo $$ > {pids}.1; setsid sleep 600 & echo $! > {pids}; wait"
     task = subprocess.Popen(
@@ -93,12 +93,12 @@ def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
         time.sleep(0.01)
 
 
-def test_a_leash_passes_the_exit_status_on():
+def test_parent_guard_returns_the_exit_status():
     line = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid()), "bash", "-c", "exit 3"]
     assert subprocess.run(line, timeout=END_S).returncode == 3
 
 
-def test_without_airflow_the_message_says_where_it_is():
+def test_missing_airflow_is_explained():
     with pytest.raises(AttributeError, match="use the environment of Airflow"):
         hopsml.airflow.HopsMLOperator  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match="use the environment of Airflow"):

@@ -27,7 +27,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
 
 
-def test_this_machine_under_the_local_profile(cli: Cli) -> None:
+def test_doctor_checks_this_machine_under_the_local_profile(cli: Cli) -> None:
     ended = cli("doctor", "--json")
     report = json.loads(ended.out)
     found = {check["name"]: check for check in report["checks"]}
@@ -37,7 +37,7 @@ def test_this_machine_under_the_local_profile(cli: Cli) -> None:
     assert all(bool(check["remedy"]) == (check["status"] != "ok") for check in report["checks"])
 
 
-def test_a_profile_that_cannot_work_here_fails_with_remedies(cli: Cli) -> None:
+def test_doctor_of_an_unusable_profile_fails_with_remedies(cli: Cli) -> None:
     ended = cli("doctor", "--profile", "yarn")
     assert ended.status == 1
     lines = ended.out.splitlines()
@@ -46,18 +46,18 @@ def test_a_profile_that_cannot_work_here_fails_with_remedies(cli: Cli) -> None:
     assert len(lines) < 50, "more than a screen"
 
 
-def test_an_unknown_profile_is_a_finding(cli: Cli) -> None:
+def test_doctor_reports_an_unknown_profile(cli: Cli) -> None:
     ended = cli("doctor", "--profile", "nowhere")
     assert ended.status == 1 and "'nowhere'" in ended.out and "hopsml profiles" in ended.out
 
 
-def test_a_store_that_cannot_be_reached_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_for_an_unreachable_project_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", "webhdfs://127.0.0.1:1/Projects/p")
     ended = cli("doctor")
     assert ended.status == 1 and "webhdfs://127.0.0.1:1" in ended.out
 
 
-def test_the_screen_wraps_and_aligns() -> None:
+def test_doctor_screen_wraps_and_aligns() -> None:
     findings = (
         ok("python", "3.11.7"),
         Finding("project store", Status.WARN, "word " * 40, "do " * 40),

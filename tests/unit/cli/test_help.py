@@ -25,7 +25,7 @@ COMMANDS = dict(commands(typer.main.get_command(cli.application())))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_sentences_with_defaults(name: str) -> None:
+def test_help_texts_are_sentences_with_defaults(name: str) -> None:
     command = COMMANDS[name]
     assert command.help[0].isupper() and command.help.rstrip().endswith(".")
     for parameter in command.params:
@@ -37,7 +37,7 @@ def test_help_is_sentences_with_defaults(name: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["runs", "--help"], ["serve", "--help"], ["runs"], ["serve"], []])
-def test_groups_print_their_commands(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_command_groups_print_their_commands(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("sys.argv", ["hopsml", *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 __all__ = ["job_file"]
 
 
-def test_check(cli: Cli, tmp_path: Path) -> None:
+def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(WHOLE)
     done = cli("jobs", "check", str(path))
@@ -34,11 +34,11 @@ def test_check(cli: Cli, tmp_path: Path) -> None:
     assert done.status == 2 and "it cannot be read: No such file or directory; name a job file" in done.err
 
 
-def test_schema(cli: Cli) -> None:
+def test_schema_command_prints_the_schema(cli: Cli) -> None:
     assert cli("jobs", "schema").out == loading.schema_text() + "\n"
 
 
-def test_render(cli: Cli, job_file: Path) -> None:
+def test_render_prints_commands_or_manifests(cli: Cli, job_file: Path) -> None:
     done = cli("jobs", "render", str(job_file), "--to", "spark-submit", "--profile", "yarn-cluster")
     train, evaluate = map(shlex.split, done.out.splitlines())
     assert (train[-1], evaluate[-1]) == ("train", "evaluate") and train[2] == "yarn"
@@ -56,7 +56,7 @@ def test_render(cli: Cli, job_file: Path) -> None:
     assert done.status == 1 and "manifests are for k8s://" in done.err
 
 
-def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_explained(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("jobs", "schema")
     assert done.status == 1 and "job files need pydantic, which is not installed; pip install" in done.err
@@ -78,7 +78,7 @@ def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch
         ("train.py --name A_b", "a name has 1 to 63 lower-case letters"),
     ],
 )
-def test_a_script_that_is_none(
+def test_invalid_script_of_a_job_is_refused(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def _options(line: str) -> list[str]:
     return f"--{rest}".split() if found else []
 
 
-def test_an_empty_key_is_refused_before_anything_is_read(cli: Cli) -> None:
+def test_empty_idempotency_key_is_refused(cli: Cli) -> None:
     done = cli("jobs", "submit", "job.yaml", "--key", "")
     assert done.status == 2 and "--key is empty" in done.err
 
@@ -104,12 +104,12 @@ def test_an_empty_key_is_refused_before_anything_is_read(cli: Cli) -> None:
     ["ls --limit 0", "ls --limit -3", "run train.py --workers 0", "run train.py --gpus -1", "run train.py --cores 0",
      "run train.py --priority 101", "move 1 --priority 0"],
 )  # fmt: skip
-def test_a_number_out_of_its_range_is_a_wrong_command_line(cli: Cli, line: str) -> None:
+def test_number_out_of_its_range_is_a_usage_error(cli: Cli, line: str) -> None:
     done = cli("jobs", *line.split())
     option = line.split()[-2]
     assert done.status == 2 and option in done.err and "Input should be" in done.err, done
 
 
-def test_one_try_is_not_followed(cli: Cli) -> None:
+def test_follow_and_try_cannot_be_combined(cli: Cli) -> None:
     done = cli("jobs", "logs", "1", "-f", "--try", "1")
     assert done.status == 2 and "--follow prints the newest try" in done.err

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["while it prints", "at its end"])
-def test_a_reader_that_has_seen_enough_is_no_error(
+def test_closed_output_pipe_ends_the_command_without_an_error_message(
     buffering: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
@@ -31,8 +31,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     assert capfd.readouterr().err == ""
 
 
-# Ctrl-C at the moment in which a module is looked for.
-HURRIED = """
+# Interrupts the process when a given module is imported.
+INTERRUPTED = """
 import os, signal, sys
 
 class Hurry:
@@ -47,8 +47,8 @@ main()
 
 
 @pytest.mark.parametrize("module", ["typer", "hopsml.cli.submit"])
-def test_who_leaves_before_a_command_has_begun_sees_no_traceback(module: str) -> None:
+def test_interrupt_during_the_start_prints_no_traceback(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HURRIED, "--help", module], capture_output=True, text=True, timeout=END_S
+        [sys.executable, "-c", INTERRUPTED, "--help", module], capture_output=True, text=True, timeout=END_S
     )
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

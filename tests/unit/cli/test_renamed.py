@@ -58,12 +58,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def typed(spelling: str) -> list[str]:
-    """The words of a spelling, without the placeholder of a name."""
+    """Return the words of a spelling, without the placeholder of a name."""
     return spelling.removesuffix(" NAME").split()
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items(), ids=RENAMED)
-def test_an_old_spelling_does_what_the_new_one_does(project: Path, cli: Cli, old: str, new: str) -> None:
+def test_old_spelling_gives_the_output_of_the_new_one_and_a_notice(project: Path, cli: Cli, old: str, new: str) -> None:
     now = cli(*typed(new), *PLAYED[old])
     before = cli(*typed(old), *PLAYED[old])
     assert "No such command" not in now.err and (now.out or now.err)
@@ -71,7 +71,7 @@ def test_an_old_spelling_does_what_the_new_one_does(project: Path, cli: Cli, old
     assert before.err == f"hopsml: 'hopsml {old}' is now 'hopsml {new}'\n" + now.err
 
 
-def test_the_old_spellings_find_the_run(project: Path, cli: Cli) -> None:
+def test_old_spellings_find_the_run(project: Path, cli: Cli) -> None:
     assert cli("logs", "app_1").out == "epoch 1\n"
     assert '"loss":0.5' in cli("metrics", "app_1", "--json").out.replace(" ", "")
     assert (cli("cancel", "app_1").status, cli("status", "app_1").status) == (1, 0)
@@ -82,13 +82,13 @@ def test_help_of_an_old_spelling_is_that_of_the_new_one(cli: Cli, old: str) -> N
     assert cli(*old.split(), "--help").out == cli(*RENAMED[old].split(), "--help").out != ""
 
 
-def test_no_help_lists_an_old_spelling(cli: Cli) -> None:
+def test_help_lists_no_old_spelling(cli: Cli) -> None:
     listed = set(re.findall(r"^│ ([a-z-]+) {2,}", cli("--help").out, re.M))
     assert "runs" in listed and not listed & {old for old in RENAMED if old != SERVE_NAME}
     assert " diff " not in cli("runs", "--help").out
 
 
-def test_which_words_are_translated() -> None:
+def test_only_old_spellings_are_translated() -> None:
     names = {"run", "ls", "logs"}
     for same in (["runs", "logs", "x"], ["serve", "logs", "x"], ["serve"], ["serve", "--help"], ["submit", "logs"], []):
         assert current_words(same, names) == (same, "")
@@ -98,7 +98,7 @@ def test_which_words_are_translated() -> None:
     assert current_words(["serving", "logs", "run"], names)[0] == ["serve", "logs", "run"]
 
 
-def test_the_shell_completes_nouns_and_verbs(tmp_path: Path) -> None:
+def test_shell_completes_nouns_verbs_and_options(tmp_path: Path) -> None:
     def completed(line: str) -> list[str]:
         words = {"_HOPSML_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
         command = [str(Path(sys.executable).with_name("hopsml"))]

@@ -45,7 +45,7 @@ if __name__ == "__main__":
 
 
 def interrupted(script: Path, project: Path, *arguments: str) -> str:
-    """What a script prints that gets Ctrl-C once its run has a checkpoint."""
+    """Return the output of a script interrupted once its run has a checkpoint."""
     environment = {**os.environ, "HOPSML_PROJECT_URL": f"file://{project}", "HOPSML_PROGRESS": "lines"}
     with subprocess.Popen(
         [sys.executable, script, *arguments], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -59,7 +59,7 @@ def interrupted(script: Path, project: Path, *arguments: str) -> str:
 
 
 @pytest.mark.local
-def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does(
+def test_interrupted_script_names_the_resume_command_which_works(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, script, flag = tmp_path / "project", tmp_path / "train.py", tmp_path / "go-on"
@@ -67,10 +67,10 @@ def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does
     text = interrupted(script, project, str(flag))
     (run,) = (path.name for path in (project / "Experiments").iterdir())
     assert text.count("Traceback (most recent call last)") == 1 and "/hopsml/experiment/" not in text
-    said = text.splitlines()[-1]
-    assert re.match(rf"KeyboardInterrupt: run {run} was cancelled at step \d+: ", said), text
-    assert f"experiment.resume({run!r})" in said and f"`hopsml runs resume {run}`" in said
-    assert re.search(r"from its checkpoint of step \d+$", said)
+    last_line = text.splitlines()[-1]
+    assert re.match(rf"KeyboardInterrupt: run {run} was cancelled at step \d+: ", last_line), text
+    assert f"experiment.resume({run!r})" in last_line and f"`hopsml runs resume {run}`" in last_line
+    assert re.search(r"from its checkpoint of step \d+$", last_line)
     flag.touch()
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{project}")
     monkeypatch.setenv("PYTHONHASHSEED", "0")  # as the command sets it, for the original's
@@ -84,7 +84,7 @@ def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does
 
 
 @pytest.mark.local
-def test_a_search_is_continued_in_its_own_directory(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_resumed_in_its_own_directory(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     monkeypatch.setenv("PYTHONHASHSEED", "0")
 
@@ -103,7 +103,7 @@ def test_a_search_is_continued_in_its_own_directory(tmp_path: Path, cli: Cli, mo
 
 
 @pytest.mark.fast
-def test_what_cannot_be_continued_is_explained(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_cannot_be_resumed_is_explained(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     assert "give the id, URL or path of a run" in cli("resume", "app_9").err
     folder = tmp_path / "Experiments" / "app_1"

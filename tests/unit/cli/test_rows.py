@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_program_gets_a_line_for_each_with_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_for_a_program_are_complete_lines(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(ROWS, numbers=("priority",), wraps="cause")
     title, first, second = capsys.readouterr().out.splitlines()
     assert title.split() == list(ROWS[0])
@@ -31,7 +31,7 @@ def test_a_program_gets_a_line_for_each_with_all_of_it(capsys: pytest.CaptureFix
     assert first.index("50") + 2 == second.index("100") + 3, "numbers end below each other"
 
 
-def test_a_person_gets_no_line_that_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_for_a_terminal_are_not_wider_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "40")
@@ -42,8 +42,10 @@ def test_a_person_gets_no_line_that_is_wider_than_the_terminal(monkeypatch: pyte
     assert "digits-1" in lines[1] and " ".join("".join(lines).split()).count("cause") > 10
 
 
-def test_what_jobs_say_neither_moves_the_terminal_of_the_servers_log_nor_looks_like_an_entry() -> None:
-    said = "evil-1: FAILED: \x1b]0;title\x07\x1b[2Jboom\x9b31m\u202e\n12:00:00 eve is an administrator"
-    written = server.log_handler().format(logging.LogRecord("hopsml.service", logging.INFO, "", 0, "%s", (said,), None))
+def test_control_characters_of_jobs_are_removed_from_the_server_log() -> None:
+    message = "evil-1: FAILED: \x1b]0;title\x07\x1b[2Jboom\x9b31m\u202e\n12:00:00 eve is an administrator"
+    written = server.log_handler().format(
+        logging.LogRecord("hopsml.service", logging.INFO, "", 0, "%s", (message,), None)
+    )
     assert not set(written) & {"\x1b", "\x07", "\x9b", "\u202e"}
     assert [line.startswith("    ") for line in written.split("\n")] == [False, True]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fast
 
 
 class Wide(Counting):
-    """Configurations that do not fit into a line of a terminal."""
+    """Searcher whose configurations do not fit into a line of a terminal."""
 
     def ask(self, number: int) -> Any:
         super().ask(number)
@@ -32,7 +32,7 @@ class Wide(Counting):
 
 
 class Written:
-    """A search of six trials on two lanes: one is over, two run, as their driver has written it."""
+    """Recorded search of six trials on two lanes: one has ended, two run."""
 
     def __init__(self, project: Path) -> None:
         self.root = project / "Experiments" / "app_1"
@@ -78,24 +78,24 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     return Written(tmp_path)
 
 
-def test_status_says_how_many_trials_are_where_and_which_is_the_best(search: Written, cli: Cli) -> None:
-    said = cli("runs", "status", "app_1")
+def test_status_of_a_search_has_trial_counts_and_the_best_trial(search: Written, cli: Cli) -> None:
+    shown = cli("runs", "status", "app_1")
     for words in ("RUNNING", "1 of 6 ended, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
-        assert words in said.out, said.out + said.err
-    assert all(len(line) <= 80 for line in said.out.splitlines() if "file://" not in line), said.out
+        assert words in shown.out, shown.out + shown.err
+    assert all(len(line) <= 80 for line in shown.out.splitlines() if "file://" not in line), shown.out
     facts = json.loads(cli("runs", "status", "app_1", "--json").out)
     assert (facts["trials"]["planned"], facts["trials"]["over"], facts["trials"]["running"]) == (6, 1, 2)
     assert facts["best"]["value"] == 0.25 and facts["best"]["trial_id"] == "id-0"
     assert [one["trial_id"] for one in facts["trials_running"]] == ["id-1", "id-2"]
 
 
-def test_what_a_cancelled_search_left_under_way_does_not_run(search: Written, cli: Cli) -> None:
+def test_running_trials_of_a_cancelled_search_are_not_listed_as_running(search: Written, cli: Cli) -> None:
     search.directory.write_status({"state": "CANCELLED", "seconds": 3.0, "error": "enough"})
     facts = json.loads(cli("runs", "status", "app_1", "--json").out)
     assert (facts["trials"]["waiting"], facts["trials_running"]) == (3, []), "one had only been asked for"
 
 
-def test_metrics_of_a_search_are_its_trials_reports(search: Written, cli: Cli) -> None:
+def test_metrics_of_a_search_are_the_reports_of_its_trials(search: Written, cli: Cli) -> None:
     head, *rows = cli("runs", "metrics", "app_1").out.splitlines()
     assert head.split() == ["trial", "number", "step", "loss"]
     assert [row.split() for row in rows] == [
@@ -107,22 +107,22 @@ def test_metrics_of_a_search_are_its_trials_reports(search: Written, cli: Cli) -
     assert json.loads(newest) == {"trial": "id-1", "number": 1, "step": 1, "loss": 0.3}
 
 
-def test_logs_of_a_search_are_what_its_trials_printed(search: Written, cli: Cli) -> None:
+def test_logs_of_a_search_are_the_outputs_of_its_trials(search: Written, cli: Cli) -> None:
     assert cli("runs", "logs", "app_1").out == "==> trial 0, id-0, completed: output.log <==\ntrial 0 speaks\n"
 
 
-def test_ls_shows_the_best_so_far_while_a_search_runs(search: Written, cli: Cli) -> None:
+def test_ls_shows_the_best_value_of_a_running_search(search: Written, cli: Cli) -> None:
     assert "loss=0.25 so far" in cli("runs", "ls").out
 
 
-def test_follow_says_how_far_a_search_is(search: Written, cli: Cli) -> None:
+def test_follow_shows_the_progress_of_a_search(search: Written, cli: Cli) -> None:
     search.directory.write_status({"state": "FINISHED", "seconds": 3.0})
-    said = cli("runs", "follow", "app_1")
-    assert said.status == 0 and "trials 1 of 6 ended" in said.err and "best loss 0.25" in said.err
-    assert "hopsml runs logs app_1" in said.err
+    shown = cli("runs", "follow", "app_1")
+    assert shown.status == 0 and "trials 1 of 6 ended" in shown.err and "best loss 0.25" in shown.err
+    assert "hopsml runs logs app_1" in shown.err
 
 
-def test_a_journal_is_read_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_log_is_read_incrementally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "LONG_BYTES", 8)  # a new segment every few lines
     reader = segments.SegmentReader(str(tmp_path))
     assert reader.new_lines() == []

@@ -34,7 +34,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "job.py")
 
 
-def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli, job: str) -> None:
+def test_worker_script_is_submitted_in_a_driver_that_runs_it_on_every_worker(cli: Cli, job: str) -> None:
     done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run", "--", "--epochs", "2")
     *_, driver, option, value = shlex.split(done.out)
     assert Path(driver).name == "job.py" and driver != job and (option, value) == ("--epochs", "2")
@@ -54,7 +54,7 @@ def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli
     assert done.status == 1 and "job.py, line 1" in done.err
 
 
-def test_the_script_of_a_worker_is_no_part_of_the_line_that_a_traceback_shows(tmp_path: Path) -> None:
+def test_driver_of_a_worker_script_has_its_text_outside_the_call(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "train.py").write_text("a = 1\nb = 2\n")
     driver = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made").read_text()
@@ -62,14 +62,14 @@ def test_the_script_of_a_worker_is_no_part_of_the_line_that_a_traceback_shows(tm
     assert "a = 1" in driver and "a = 1" not in call
 
 
-def test_the_traceback_of_a_workers_script_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_of_a_worker_script_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     with pytest.raises(ValueError, match="a broken shard") as failed:
         whole_script._as_main_module("train.py", "text = 'a broken shard'\nraise ValueError(text)\n", [])
     assert "    raise ValueError(text)" in "".join(traceback.format_exception(failed.value))
 
 
-def test_without_spark_a_script_is_started_here(
+def test_script_of_a_profile_without_spark_is_run_locally(
     cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
@@ -86,7 +86,7 @@ def test_without_spark_a_script_is_started_here(
     assert missing.status == 1 and "there is no script nothing.py" in missing.err
 
 
-def test_the_number_of_executors_counts_where_the_master_has_one(
+def test_number_of_workers_sets_the_executors_of_the_master(
     cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = cli("submit", job, "--profile", "here", "--num-workers", "5", "--dry-run")
@@ -102,12 +102,12 @@ def test_the_number_of_executors_counts_where_the_master_has_one(
 
 
 def settings(out: str) -> dict[str, str]:
-    """Of the command that was printed."""
+    """Return the Spark settings of a printed command."""
     words = shlex.split(out)
     return dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
 
 
-def test_a_dry_run_prints_the_whole_command(cli: Cli, job: str) -> None:
+def test_dry_run_prints_the_complete_command(cli: Cli, job: str) -> None:
     done = cli(
         "submit", job, "--profile", "there", "--num-workers=8", "--conf=spark.executor.memory=2g", "--dry-run", "a b"
     )
@@ -135,7 +135,7 @@ def test_a_dry_run_prints_the_whole_command(cli: Cli, job: str) -> None:
         ("kubernetes", "k8s://https://kubernetes.default.svc", "spark.dynamicAllocation.maxExecutors"),
     ],
 )
-def test_each_profile_of_a_cluster_builds_its_command(
+def test_each_cluster_profile_builds_its_command(
     cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, profile: str, master: str, workers: str
 ) -> None:
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
@@ -161,7 +161,7 @@ def test_each_profile_of_a_cluster_builds_its_command(
         (["--config", "a.json"], ["--config", "a.json"]),
     ],
 )
-def test_the_scripts_own_options_reach_it(cli: Cli, job: str, given: list[str], got: list[str]) -> None:
+def test_options_of_the_script_are_passed_on(cli: Cli, job: str, given: list[str], got: list[str]) -> None:
     done = cli("submit", "--profile", "here", "--dry-run", job, *given)
     assert done.status == 0, done.err
     words = shlex.split(done.out)
@@ -173,13 +173,15 @@ def test_the_scripts_own_options_reach_it(cli: Cli, job: str, given: list[str], 
     ("option", "meant"),
     [("--num-worker", "--num-workers"), ("--num_workers=3", "--num-workers"), ("--dryrun", "--dry-run")],
 )
-def test_a_misspelt_option_does_not_go_to_the_script(cli: Cli, job: str, option: str, meant: str) -> None:
+def test_misspelt_option_is_not_passed_to_the_script(cli: Cli, job: str, option: str, meant: str) -> None:
     done = cli("submit", job, "--profile", "here", option, "3")
     assert done.status == 1 and done.out == ""
     assert f"there is no option {option.partition('=')[0]}; did you mean {meant}?" in done.err and " -- " in done.err
 
 
-def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_names_the_environment_archive_and_packs_nothing(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = cli("submit", job, "--profile", "there", "--ship-environment", "auto", "--dry-run", "--tag", "t1")
     known = settings(done.out)
     url = f"hdfs://ns1/Projects/p/environments/{user_name()}/{Environment.current().hash}.tar.gz"
@@ -188,9 +190,7 @@ def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monke
     assert "packing" not in done.err
 
 
-def test_the_projects_url_travels_to_a_driver_in_a_container(
-    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_url_is_passed_to_a_driver_in_a_container(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", "hdfs://ns2/elsewhere")
     known = settings(cli("submit", job, "--profile", "there", "--dry-run").out)
     assert known["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] == "hdfs://ns2/elsewhere"
@@ -218,24 +218,24 @@ def test_the_projects_url_travels_to_a_driver_in_a_container(
         (["--profile", "here", "--conf", "spark.submit.pyFiles=no.zip", "--dry-run"], "no.zip of --py-files"),
     ],
 )
-def test_refused_before_anything_is_started(cli: Cli, job: str, options: list[str], words: str) -> None:
+def test_invalid_options_are_refused_before_the_start(cli: Cli, job: str, options: list[str], words: str) -> None:
     done = cli("submit", job, *options)
     assert done.status == 1 and words in done.err and done.out == ""
 
 
-def test_the_environment_names_the_profile(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_selects_the_profile(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROFILE", "here")
     assert "--master 'local-cluster" in cli("submit", job, "--dry-run").out
     assert "--master yarn" in cli("submit", job, "--profile", "there", "--dry-run").out
 
 
-def test_files_on_a_store_are_taken_at_their_word(cli: Cli, job: str) -> None:
+def test_files_on_a_store_are_not_checked(cli: Cli, job: str) -> None:
     files = f"hdfs://ns1/all.zip,local:/opt/here.zip,file://{job}"
     done = cli("submit", job, "--profile", "there", "--py-files", files, "--dry-run")
     assert done.status == 0 and files in done.out
 
 
-def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str) -> None:
+def test_syntax_error_and_missing_package_are_reported_before_the_submission(cli: Cli, job: str) -> None:
     Path(job).write_text("x = 1\nprint('a'\n")
     assert f"{job}, line 2: '(' was never closed; nothing was submitted" in cli("submit", job, "--profile", "here").err
     Path(job).write_text("def train():\n    import lightgbm\n")
@@ -245,7 +245,9 @@ def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str)
     assert f"environment of {sys.executable} lacks lightgbm" in done.err
 
 
-def test_a_nonsense_id(cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_refuses_an_id_that_is_not_of_an_application(
+    cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = "<property><name>yarn.resourcemanager.hostname</name><value>127.0.0.1</value></property>"
     (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """A folder of them, to be copied."""
+    """Return a folder with an event file."""
     folder = tmp_path / "made"
     folder.mkdir()
     content = evaluation.scalars({"loss": 0.5}, 1, time.time())
@@ -36,7 +36,7 @@ def events(tmp_path: Path) -> Path:
 
 
 @pytest.mark.fast
-def test_events_that_have_grown_are_fetched_again_and_others_are_not(tmp_path: Path) -> None:
+def test_only_changed_event_files_are_fetched_again(tmp_path: Path) -> None:
     source, copy = tmp_path / "events", tmp_path / "copy"
     (source / "train").mkdir(parents=True)
     copy.mkdir()
@@ -57,7 +57,7 @@ def test_events_that_have_grown_are_fetched_again_and_others_are_not(tmp_path: P
 
 
 @pytest.mark.fast
-def test_a_store_that_is_away_ends_nothing_and_is_told_once(
+def test_store_outage_does_not_end_tensorboard_and_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tensorboard_server, "REFRESH_S", 0.01)
@@ -79,7 +79,7 @@ def test_a_store_that_is_away_ends_nothing_and_is_told_once(
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
-def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, events: Path) -> None:
+def test_tensorboard_command_shows_events_until_ctrl_c(tmp_path: Path, events: Path) -> None:
     run = tmp_path / "Experiments" / "app_1"
     shutil.copytree(events, run / "events" / "train")
     (run / "run.json").write_text("{}")
@@ -106,8 +106,8 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, event
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of the command above, and of what is fetched, below
 @pytest.mark.timeout(400)
-def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
-    """A run that holds others, as a search does: what is below it is shown."""
+def test_visualize_shows_a_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
+    """A run with nested runs, as a search has: their events are shown."""
     run = tmp_path / "Experiments" / "app_1"
     for trial in ("a=1", "a=2"):
         shutil.copytree(events, run / trial / "events")
@@ -124,7 +124,7 @@ def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path,
 
 
 @pytest.mark.fast
-def test_of_a_run_that_holds_others_only_events_are_fetched(tmp_path: Path) -> None:
+def test_only_event_files_of_nested_runs_are_fetched(tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     for name in ("a=1/events/events.out.tfevents.1", "a=1/checkpoints/step-000000001/weights", "run.json"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def test_of_a_run_that_holds_others_only_events_are_fetched(tmp_path: Path) -> N
 
 
 def announced(page: subprocess.Popen[bytes]) -> int:
-    """The port on which it says that it serves: any free one, as another process may take one that was free before."""
+    """Return the port it prints; it chooses a free one, since a port chosen earlier could be taken."""
     assert page.stdout is not None
     for line in page.stdout:
         if port := line.decode().partition("http://127.0.0.1:")[2].partition("/")[0]:
@@ -143,7 +143,7 @@ def announced(page: subprocess.Popen[bytes]) -> int:
 
 
 def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:
-    """What TensorBoard lists, once it answers and has read the events."""
+    """Return the runs that TensorBoard lists once it has read the events."""
     deadline = clock.awake() + timeout_s
     while clock.awake() < deadline and page.poll() is None:
         try:

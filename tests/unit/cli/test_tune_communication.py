@@ -24,7 +24,7 @@ FOUND = Tuning(
 )  # fmt: skip
 
 
-def test_the_table_begins_with_the_fastest():
+def test_tuning_table_starts_with_the_fastest():
     assert command.tuning_text(FOUND).splitlines() == [
         "train(), 4 workers, 160 gradients of 28.0 MB, in ms per step:",
         "  hopsml          12.00  chosen",
@@ -34,7 +34,7 @@ def test_the_table_begins_with_the_fastest():
     ]
 
 
-def test_a_default_that_stays_is_no_gain():
+def test_unchanged_default_is_reported_as_no_gain():
     same = choose({"tensorflow": [30.0], "hopsml": [29.9]}, "tensorflow")
     kept = Tuning(
         "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
@@ -49,7 +49,7 @@ def test_a_default_that_stays_is_no_gain():
         ("print('nothing')", "called neither collective_all_reduce.. nor submit.."),
     ],
 )
-def test_a_script_that_trains_nothing(
+def test_missing_script_or_one_without_a_training_is_refused(
     content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["hopsml"])
@@ -61,7 +61,7 @@ def test_a_script_that_trains_nothing(
         command.tune_communication(str(script))
 
 
-def test_the_hook_of_a_script_applies_to_its_calls_alone(tmp_path: Path) -> None:
+def test_submit_hook_of_a_script_applies_only_to_its_calls(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("from hopsml import experiment\nexperiment.submit(print)\n")
     calls, elsewhere = [], []

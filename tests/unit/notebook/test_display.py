@@ -26,7 +26,7 @@ DIRECTORY = "file:///runs/app_1"
 
 
 class FrontEnd:
-    """Keeps what it is sent, with the time."""
+    """Front end that records what it receives, with the time."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[float, Bundle, bool]] = []
@@ -41,7 +41,7 @@ class FrontEnd:
         self.wait_until(lambda shown: any(text in one for one in shown))
 
     def wait_until(self, condition: Callable[[list[str]], bool]) -> None:
-        """Until it holds for the texts that were shown so far."""
+        """Wait until a condition holds for the texts shown so far."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: condition([bundle["text/plain"] for _, bundle, _ in self.sent]), 30)
 
@@ -57,7 +57,7 @@ def front_end(state: RunState) -> Iterator[FrontEnd]:
     state.publish(Change("closed"))
 
 
-def test_one_display_at_once_and_updates_of_it(state: RunState, front_end: FrontEnd) -> None:
+def test_display_is_created_once_and_then_updated(state: RunState, front_end: FrontEnd) -> None:
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     assert len(front_end.sent) == 1 and not front_end.sent[0][2]
     state.publish(Change("phase", text="waiting for executors: 1 of 2 agents are connected"))
@@ -66,24 +66,26 @@ def test_one_display_at_once_and_updates_of_it(state: RunState, front_end: Front
     assert all(set(bundle) == {"text/plain", "text/html"} for _, bundle, _ in front_end.sent)
 
 
-def test_a_flood_of_reports_makes_four_updates_a_second_and_the_last_state_is_shown(
+def test_many_reports_cause_four_updates_a_second_and_the_last_state_is_shown(
     state: RunState, front_end: FrontEnd
 ) -> None:
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     state.phase = Phase.RUNNING
-    began = time.monotonic()
+    started_s = time.monotonic()
     for step in range(20_000):
         state.publish(Change("report", 0, step=step, time=time.time()))
     state.publish(Change("log", 0, "the last word"))  # without a line's end
     state.publish(Change("closed", metrics={"accuracy": 0.75}))
-    took = time.monotonic() - began
-    assert len(front_end.sent) <= 3 + took / display.INTERVAL_S
+    took_s = time.monotonic() - started_s
+    assert len(front_end.sent) <= 3 + took_s / display.INTERVAL_S
     last = front_end.sent[-1][1]["text/plain"]  # shown when ``publish`` returned
     for part in ("FINISHED", "step 19 999", "result: accuracy 0.75", "the last word"):
         assert part in last
 
 
-def test_the_clock_goes_on_without_news(state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elapsed_time_is_updated_without_changes(
+    state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(display, "CLOCK_S", 0.02)
     monkeypatch.setattr(display, "INTERVAL_S", 0.01)
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
@@ -91,14 +93,14 @@ def test_the_clock_goes_on_without_news(state: RunState, front_end: FrontEnd, mo
     front_end.wait_until(lambda shown: len({found[1] for text in shown if (found := times.search(text))}) >= 3)
 
 
-def test_a_run_that_is_closed_already_is_shown_so(state: RunState, front_end: FrontEnd) -> None:
+def test_closed_run_is_displayed_with_its_result(state: RunState, front_end: FrontEnd) -> None:
     state.publish(Change("closed", metrics={"accuracy": 0.75}))
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     assert "accuracy 0.75" in front_end.sent[-1][1]["text/plain"]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.is_final])
-def test_a_run_that_ended_while_its_display_was_made_is_shown(
+def test_run_that_ends_while_its_display_is_created_is_shown(
     state: RunState, front_end: FrontEnd, phase: Phase
 ) -> None:
     state.phase = phase  # final, and not closed yet: its last files are written
@@ -107,7 +109,7 @@ def test_a_run_that_ended_while_its_display_was_made_is_shown(
     assert "accuracy 0.5" in front_end.sent[-1][1]["text/plain"]
 
 
-def test_a_front_end_that_fails_ends_the_display_and_not_the_run(state: RunState) -> None:
+def test_failing_front_end_ends_the_display_but_not_the_run(state: RunState) -> None:
     calls: list[bool] = []
 
     def broken(bundle: Bundle, update: bool) -> None:
@@ -121,7 +123,7 @@ def test_a_front_end_that_fails_ends_the_display_and_not_the_run(state: RunState
     assert calls == [False, True]
 
 
-def test_a_front_end_that_hangs_holds_the_runs_end_only_for_a_moment(
+def test_hanging_front_end_delays_the_end_of_the_run_only_briefly(
     state: RunState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display, "LAST_S", 0.05)
@@ -142,14 +144,14 @@ def test_a_front_end_that_hangs_holds_the_runs_end_only_for_a_moment(
     go_on.set()
 
 
-def test_a_change_that_cannot_be_told_ends_the_display_and_its_thread(state: RunState, front_end: FrontEnd) -> None:
+def test_malformed_change_ends_the_display_and_its_thread(state: RunState, front_end: FrontEnd) -> None:
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     state.publish(Change("report", 0, step="seven", metrics={}, time=0.0))  # type: ignore[arg-type]
     state.publish(Change("report", 0, step=8, time=0.0))
 
 
-def test_without_a_display_there_are_lines(monkeypatch: pytest.MonkeyPatch, state: RunState) -> None:
-    """IPython itself refuses: there is no shell in this process."""
+def test_progress_falls_back_to_lines_without_a_display(monkeypatch: pytest.MonkeyPatch, state: RunState) -> None:
+    """IPython refuses a display, since this process has no shell."""
 
     class Refusing(RunDisplay):
         def show(self) -> RunDisplay:
@@ -167,7 +169,7 @@ def failed() -> WorkerFailed:
     return WorkerFailed("m", rank=1, host="node-1", cause="ValueError: bad", log_tail="the end of its log\n")
 
 
-def test_what_the_error_says_below_its_cell_is_taken_out_of_the_display_there_and_nowhere_else(
+def test_error_shown_below_its_cell_is_removed_from_the_display_of_that_cell(
     state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display, "cell", lambda: 3)
@@ -177,18 +179,18 @@ def test_what_the_error_says_below_its_cell_is_taken_out_of_the_display_there_an
     assert "ValueError: bad" in front_end.sent[-1][1]["text/plain"]
     before = len(front_end.sent)
     monkeypatch.setattr(display, "cell", lambda: 4)  # ``run.result()`` in another cell
-    for tell in tracebacks.on_render:
-        tell(error)
+    for render in tracebacks.on_render:
+        render(error)
     assert len(front_end.sent) == before
     monkeypatch.setattr(display, "cell", lambda: 3)
-    for tell in tracebacks.on_render:
-        tell(ValueError("another one"))
-        tell(error)
+    for render in tracebacks.on_render:
+        render(ValueError("another one"))
+        render(error)
     _, bundle, update = front_end.sent[-1]
     assert update and "FAILED" in bundle["text/plain"] and not any("bad" in text for text in bundle.values())
 
 
-def test_neither_a_display_nor_its_error_is_kept_when_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_display_does_not_hold_references_to_the_run_or_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     state, error = RunState("app_1", 1), failed()
     state.observe(RunDisplay(state, "digits", DIRECTORY, FrontEnd()).show())
     state.publish(Change("closed", error=error))
@@ -198,7 +200,7 @@ def test_neither_a_display_nor_its_error_is_kept_when_nobody_else_does(monkeypat
     assert gone() is None
 
 
-def test_an_error_that_is_none_of_ours_is_shown_too(state: RunState, front_end: FrontEnd) -> None:
+def test_error_of_another_kind_is_displayed(state: RunState, front_end: FrontEnd) -> None:
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     state.publish(Change("closed", error=MemoryError("no room")))
     assert "FAILED" in front_end.sent[-1][1]["text/plain"] and "no room" in front_end.sent[-1][1]["text/plain"]

@@ -19,7 +19,7 @@ TO_FRONT_END, CAPTURED = {"ZMQDisplayPublisher", "DisplayPublisher"}, {"Capturin
 
 
 @pytest.mark.parametrize(
-    ("shell", "publisher", "wish", "live"),
+    ("shell", "publisher", "setting", "live"),
     [
         (KERNEL, TO_FRONT_END, "", True),
         (KERNEL | {"SpyderShell"}, TO_FRONT_END, "auto", True),
@@ -30,18 +30,18 @@ TO_FRONT_END, CAPTURED = {"ZMQDisplayPublisher", "DisplayPublisher"}, {"Capturin
         ({"NoneType", "object"}, {"NoneType", "object"}, "", False),  # a script, Livy
     ],
 )
-def test_a_kernel_whose_display_reaches_a_front_end(
-    shell: set[str], publisher: set[str], wish: str, live: bool
+def test_display_is_used_only_in_a_kernel_whose_output_reaches_a_front_end(
+    shell: set[str], publisher: set[str], setting: str, live: bool
 ) -> None:
-    assert display.shows_display(shell, publisher, wish) is live
+    assert display.shows_display(shell, publisher, setting) is live
 
 
-def test_an_unknown_wish_names_the_known_ones() -> None:
+def test_unknown_progress_setting_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_PROGRESS='html'.*auto, display, lines"):
         display.shows_display(KERNEL, TO_FRONT_END, "html")
 
 
-def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_progress_setting_is_refused_before_the_start(store, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml import experiment
 
     monkeypatch.setenv("HOPSML_PROGRESS", "html")
@@ -50,7 +50,7 @@ def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatc
     assert not store.exists()
 
 
-def test_this_process_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_outside_a_notebook_prints_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert not display.is_live()
     assert isinstance(progress.of_run()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.RunLines)

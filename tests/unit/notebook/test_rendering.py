@@ -22,16 +22,16 @@ from tests.unit.notebook.stories import BEGAN, closed, forming, look, members, r
 pytestmark = pytest.mark.fast
 
 VOID = {"br", "hr", "img"}
-# Of a curve. It holds no text: a sanitizer that takes it away leaves every number where it was.
+# Attributes of a curve, which holds no text: a sanitizer that removes it removes no number.
 DRAWN = {
     *("viewbox", "width", "height", "preserveaspectratio", "role", "aria-label", "d", "fill", "stroke", "opacity"),
     *("stroke-width", "stroke-linecap", "stroke-linejoin", "vector-effect"),
 }
-EVIL = "<script>alert('x')</script><img src=x onerror=\"y()\"> & </pre></div>"
+MALICIOUS = "<script>alert('x')</script><img src=x onerror=\"y()\"> & </pre></div>"
 
 
 class Page(HTMLParser):
-    """The fragment as a browser would read it: elements, attributes, text; every element is closed in order."""
+    """Elements, attributes and text of a fragment; asserts that elements are closed in order."""
 
     def __init__(self, fragment: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -58,7 +58,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def stories() -> dict[str, RunTimeline]:
+def timelines() -> dict[str, RunTimeline]:
     failed = WorkerFailed("m", rank=1, host="node-1", cause="ValueError: x", log_tail="in train\nValueError: x\n")
     return {
         "waiting": waiting(),
@@ -72,15 +72,15 @@ def stories() -> dict[str, RunTimeline]:
 
 
 def with_progress() -> RunTimeline:
-    story = running()
+    timeline = running()
     for k in range(5):
-        story.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, BEGAN + 8 + k)
-    return story
+        timeline.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, BEGAN + 8 + k)
+    return timeline
 
 
-@pytest.mark.parametrize("name", stories())
-def test_what_the_view_holds_stands_in_both(name: str) -> None:
-    view = look(stories()[name], members("RUNNING", "STARTING"))
+@pytest.mark.parametrize("name", timelines())
+def test_html_and_text_contain_everything_in_the_view(name: str) -> None:
+    view = look(timelines()[name], members("RUNNING", "STARTING"))
     page, plain = Page(html.render(view)).text, html.render_text(view)
     for part in (view.title, view.run_id, view.state, view.waits_for, view.run_dir, view.cause, *view.log, "node-1"):
         assert part in page and part in plain
@@ -93,48 +93,48 @@ def test_what_the_view_holds_stands_in_both(name: str) -> None:
         assert fact in page and fact in plain
 
 
-@pytest.mark.parametrize("name", stories())
-def test_it_is_one_fragment_of_plain_elements_that_a_sanitizer_lets_through(name: str) -> None:
-    fragment = html.render(look(stories()[name], members("RUNNING")))
+@pytest.mark.parametrize("name", timelines())
+def test_html_is_one_fragment_of_elements_that_a_sanitizer_accepts(name: str) -> None:
+    fragment = html.render(look(timelines()[name], members("RUNNING")))
     page = Page(fragment)
     assert page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "pre", "svg", "path"}
     assert page.attributes <= {"style", *DRAWN} and "http" not in fragment and "url(" not in fragment
 
 
-def evil_story() -> RunTimeline:
-    story = running()
+def malicious_timeline() -> RunTimeline:
+    timeline = running()
     for step in (1, 2):  # its name is that of a curve, too
-        story.handle(Change("report", 0, metrics={EVIL: float(step)}, step=step), Phase.RUNNING, BEGAN)
-    story.handle(Change("progress", 0, EVIL, step=1, total=2), Phase.RUNNING, BEGAN)
-    story.handle(Change("report", 0, metrics={EVIL: EVIL}), Phase.RUNNING, BEGAN)
-    story.handle(Change("note", text=EVIL), Phase.RUNNING, BEGAN)
-    story.handle(Change("log", 0, EVIL + "\n"), Phase.RUNNING, BEGAN)
-    story.waiting = EVIL
-    return story
+        timeline.handle(Change("report", 0, metrics={MALICIOUS: float(step)}, step=step), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("progress", 0, MALICIOUS, step=1, total=2), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("report", 0, metrics={MALICIOUS: MALICIOUS}), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("note", text=MALICIOUS), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("log", 0, MALICIOUS + "\n"), Phase.RUNNING, BEGAN)
+    timeline.waiting = MALICIOUS
+    return timeline
 
 
-def test_nothing_of_a_run_becomes_markup() -> None:
+def test_texts_of_a_run_are_escaped_in_html() -> None:
     found = members("RUNNING")
-    found[0].host = found[0].executor_id = EVIL
-    for story in (evil_story(), waiting()):
-        story.waiting = EVIL
-        page = Page(html.render(look(story, found)))
+    found[0].host = found[0].executor_id = MALICIOUS
+    for timeline in (malicious_timeline(), waiting()):
+        timeline.waiting = MALICIOUS
+        page = Page(html.render(look(timeline, found)))
         assert "script" not in page.tags and "img" not in page.tags and page.attributes <= {"style", *DRAWN}
         assert "<script>alert('x')</script>" in page.text
-    error = WorkerFailed("m", rank=0, host=EVIL, cause=EVIL, log_tail=EVIL)
-    page = Page(html.render(look(closed(Phase.FAILED, error, **{EVIL: EVIL}), found)))
+    error = WorkerFailed("m", rank=0, host=MALICIOUS, cause=MALICIOUS, log_tail=MALICIOUS)
+    page = Page(html.render(look(closed(Phase.FAILED, error, **{MALICIOUS: MALICIOUS}), found)))
     assert "script" not in page.tags and page.text.count("<script>") >= 3
 
 
-def test_titles_and_directories_are_escaped_too() -> None:
+def test_title_directory_and_table_are_escaped() -> None:
     from dataclasses import replace
 
-    table = Table((EVIL,), ((Cell(EVIL),),), more=EVIL)
-    view = replace(look(running()), title=EVIL, run_id=EVIL, run_dir=EVIL, table=table)
+    table = Table((MALICIOUS,), ((Cell(MALICIOUS),),), more=MALICIOUS)
+    view = replace(look(running()), title=MALICIOUS, run_id=MALICIOUS, run_dir=MALICIOUS, table=table)
     assert "script" not in Page(html.render(view)).tags
 
 
-def test_the_text_has_aligned_columns_and_no_open_line() -> None:
+def test_text_has_aligned_columns_and_no_trailing_open_line() -> None:
     lines = html.render_text(look(running(), members("RUNNING", "RUNNING"), at=BEGAN + 8)).splitlines()
     assert lines[0] == "digits (app_1): RUNNING, 8.0 s"
     assert lines[1] == "executors 2.0 s -> start 3.0 s -> training 3.0 s"
@@ -148,11 +148,11 @@ def test_the_text_has_aligned_columns_and_no_open_line() -> None:
     ("seconds", "shown"),
     [(0.04, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (3599, "59 min 59 s"), (7500, "2 h 05 min")],
 )
-def test_durations(seconds: float, shown: str) -> None:
+def test_duration_is_formatted_with_units(seconds: float, shown: str) -> None:
     assert style.duration(seconds) == shown
 
 
-def test_a_run_without_a_name_is_not_named_twice() -> None:
+def test_run_without_a_name_shows_its_id_once() -> None:
     from dataclasses import replace
 
     view = replace(look(running()), title="app_1")
@@ -164,25 +164,25 @@ def test_a_run_without_a_name_is_not_named_twice() -> None:
 # -- curves, bars, colours
 
 
-def test_a_curve_is_drawn_from_its_least_at_the_floor_to_its_most_at_the_top_with_a_dot_at_the_newest() -> None:
+def test_curve_spans_the_full_height_and_marks_its_newest_point() -> None:
     drawn = html.svg([(0, 1.0), (1, 5.0), (2, 3.0)], 106, 46, "loss")
     assert 'd="M3.0 43.0 L53.0 3.0 L103.0 23.0"' in drawn and 'd="M103.0 23.0 l0.01 0"' in drawn
     assert "currentColor" in drawn and not re.search("#[0-9a-f]{3}|rgb", drawn)  # the page's own colour, in any theme
 
 
-def test_a_curve_has_gaps_where_values_are_not_finite_and_needs_two_that_are() -> None:
+def test_curve_has_gaps_at_values_that_are_not_finite_and_needs_two_finite_ones() -> None:
     nan, inf = float("nan"), float("inf")
     assert html.svg([(0, 1.0), (1, nan), (2, inf)], 100, 40, "loss") == ""
     line = html.svg([(0, 1.0), (1, 2.0), (2, nan), (3, 1.0), (4, inf), (5, 2.0)], 100, 40, "loss").split(' d="')[2]
     assert line.partition('"')[0].count("M") == 3 and "nan" not in line and "inf" not in line
 
 
-def test_many_points_make_no_long_page() -> None:
+def test_curve_with_many_points_is_reduced() -> None:
     points = [(float(k), float(k % 97)) for k in range(5_000)]
     assert len(html.svg(points, 240, 44, "loss")) < 3_500
 
 
-def test_the_bar_is_as_long_as_its_share() -> None:
+def test_progress_bar_length_is_proportional_to_the_share() -> None:
     assert "width:37.5%" in style.bar(0.375, "RUNNING", ["step 3 of 8"]) and "width:100.0%" in style.bar(
         7.0, "RUNNING", [""]
     )
@@ -196,13 +196,13 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("state", Lifecycle)
-def test_every_state_can_be_read_on_a_light_and_on_a_dark_page(state: Lifecycle) -> None:
+def test_state_colours_have_sufficient_contrast_in_both_themes(state: Lifecycle) -> None:
     """As large, bold text must: 3 to 1 (WCAG 2.1, 1.4.3)."""
     own = luminance(style.tone(state)) + 0.05
     assert (luminance("#ffffff") + 0.05) / own > 4 and own / (luminance("#111111") + 0.05) > 4
 
 
-def test_what_was_cancelled_or_stopped_is_not_red() -> None:
+def test_cancelled_or_stopped_states_are_not_red() -> None:
     red = style.tone("FAILED")
     view = look(closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: enough")), members("RUNNING", "RUNNING"))
     page = html.render(view)
@@ -210,9 +210,9 @@ def test_what_was_cancelled_or_stopped_is_not_red() -> None:
     assert red in html.render(look(closed(Phase.FAILED, ValueError("x"))))
 
 
-def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
-    for story in (*stories().values(), evil_story()):
-        page = html.render(look(story, members("RUNNING", "FAILED")))
+def test_font_sizes_and_distances_are_from_the_scales() -> None:
+    for timeline in (*timelines().values(), malicious_timeline()):
+        page = html.render(look(timeline, members("RUNNING", "FAILED")))
         assert set(re.findall(r"font-size:(\w+)", page)) <= {"15px", "13px", "12px"}
         for found in re.findall(r"(?:margin|padding|gap)[a-z-]*:([^;\"]+)", page):
             assert set(found.split()) <= {"0", "auto", "2px", *style.GAP}, found
@@ -227,7 +227,7 @@ def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
         ([2.0, 2.0, float("nan")], "▁▁"),
     ],
 )
-def test_a_line_of_bars_is_drawn_of_any_numbers(values: list[float], bars: str) -> None:
+def test_sparkline_is_drawn_for_any_numbers(values: list[float], bars: str) -> None:
     assert html.sparkline(values) == bars
 
 
@@ -238,7 +238,7 @@ def result_of_a_run(**facts: Any) -> Result:
         "workers": [worker, worker], "steps_per_second": 21.5,
         "in_force": {"workers": 2, "formed": True, "by": "hopsml", "size": 2, "trained_alone": 2}, **facts,
     }  # fmt: skip
-    metrics = {"accuracy": 0.975, "model": EVIL, "log": "file:///p/app_1/logs/g0-rank0.log"}
+    metrics = {"accuracy": 0.975, "model": MALICIOUS, "log": "file:///p/app_1/logs/g0-rank0.log"}
     return Result("file:///p/app_1/events", metrics, **known)
 
 
@@ -246,7 +246,7 @@ def result_of_a_search(**facts: Any) -> SearchResult:
     rows = [
         {
             "number": number, "state": "completed" if number else "failed", "value": number / 10 if number else None,
-            "step": 26 if number else None, "config": {"lr": 0.01 * number, "act": EVIL},
+            "step": 26 if number else None, "config": {"lr": 0.01 * number, "act": MALICIOUS},
         }
         for number in range(8)
     ]  # fmt: skip
@@ -258,7 +258,7 @@ def result_of_a_search(**facts: Any) -> SearchResult:
     return SearchResult(best, **known)
 
 
-def test_a_result_as_the_value_of_a_cell_has_its_metrics_and_paths() -> None:
+def test_html_of_a_result_has_its_metrics_and_paths() -> None:
     page = Page(result_of_a_run()._repr_html_())
     for words in (
         "digits",
@@ -272,11 +272,21 @@ def test_a_result_as_the_value_of_a_cell_has_its_metrics_and_paths() -> None:
         "workers trained separately",
     ):
         assert words in page.text, words
-    assert EVIL[:59] in page.text and page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "a"}
+    assert MALICIOUS[:59] in page.text and page.tags <= {
+        "div",
+        "span",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "a",
+    }
     assert page.links == ["file:///p/app_1", "file:///p/app_1/events", "file:///p/app_1/logs/g0-rank0.log"]
 
 
-def test_the_result_of_a_search_has_its_best_configuration_and_its_best_trials() -> None:
+def test_html_of_a_search_result_has_the_best_configuration_and_trials() -> None:
     page = Page(result_of_a_search()._repr_html_())
     for words in ("best configuration", "0.07", "2 more trials", "no trial has completed"):
         assert words in page.text, words
@@ -286,7 +296,7 @@ def test_the_result_of_a_search_has_its_best_configuration_and_its_best_trials()
     assert lowest.index("0.2") < lowest.index("0.3")
 
 
-def test_the_result_of_several_runs_has_a_row_for_each() -> None:
+def test_html_of_a_result_of_several_runs_has_a_row_for_each() -> None:
     several = Result(
         "file:///p/app_3", None, name="launch", run_id="app_3", run_dir="file:///p/app_3", state="FINISHED"
     )

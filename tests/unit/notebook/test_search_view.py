@@ -45,7 +45,7 @@ def state() -> SearchState:
     return state
 
 
-def test_what_is_shown_while_it_runs(state: SearchState) -> None:
+def test_view_of_a_running_search_shows_counts_best_trial_and_curves(state: SearchState) -> None:
     state.began -= 30
     shown = html.render_text(view_of_search(state.snapshot()))
     assert shown.startswith("digits (app_1): RUNNING, 30.") and "running 1  failed 1  executors busy 1 of 4" in shown
@@ -56,7 +56,7 @@ def test_what_is_shown_while_it_runs(state: SearchState) -> None:
     assert "&lt;relu&gt;" in page and "<relu>" not in page and "<b>" not in page
 
 
-def test_the_time_left_is_the_deadlines_where_that_comes_first_and_says_so(state: SearchState) -> None:
+def test_remaining_time_is_that_of_the_deadline_if_it_is_earlier(state: SearchState) -> None:
     state.deadline_at = time.time() + 20
     assert "about" not in html.render_text(
         view_of_search(state.snapshot())
@@ -68,7 +68,7 @@ def test_the_time_left_is_the_deadlines_where_that_comes_first_and_says_so(state
     )
 
 
-def test_without_a_number_of_trials_the_time_is_what_is_done(state: SearchState) -> None:
+def test_progress_without_a_number_of_trials_is_the_elapsed_share_of_the_deadline(state: SearchState) -> None:
     state.counted({"running": 1, "completed": 2}, planned=None, executors=4, busy=1)
     assert view_of_search(state.snapshot()).progress is None  # nobody knows
     state.began, state.deadline_at = time.time() - 30, time.time() + 90
@@ -77,21 +77,21 @@ def test_without_a_number_of_trials_the_time_is_what_is_done(state: SearchState)
     assert progress.facts == ("trials 2", "at most 90 s left") or progress.facts == ("trials 2", "at most 2 min left")
 
 
-def test_a_search_waits_until_it_has_an_executor() -> None:
+def test_search_without_an_executor_is_waiting() -> None:
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
     assert view_of_search(state.snapshot()).state == "WAITING"
     state.counted({}, planned=9, executors=1, busy=0)
     assert view_of_search(state.snapshot()).state == "RUNNING"
 
 
-def test_what_is_shown_at_the_end(state: SearchState) -> None:
+def test_view_of_a_failed_search_shows_its_escaped_error(state: SearchState) -> None:
     state.close("FAILED", "failed", RunError("nothing <found>"))
     view = view_of_search(state.snapshot())
     assert view.state == "FAILED" and not view.table.rows and "nothing <found>" in html.render_text(view)
     assert "nothing &lt;found&gt;" in html.render(view)
 
 
-def test_lines_for_a_terminal(state: SearchState) -> None:
+def test_terminal_lines_show_state_notes_and_the_best_trial(state: SearchState) -> None:
     stream = io.StringIO()
     state.observe(SearchLines(state, stream))
     state.phase("running")
@@ -105,7 +105,7 @@ def test_lines_for_a_terminal(state: SearchState) -> None:
     assert "best accuracy 0.75  act=<b>" in search_line(state.snapshot())
 
 
-def test_an_observer_that_fails_is_dropped(state: SearchState) -> None:
+def test_failing_observer_is_removed(state: SearchState) -> None:
     called = []
 
     def broken(what: str, facts: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def test_an_observer_that_fails_is_dropped(state: SearchState) -> None:
     assert called == ["note"]
 
 
-def test_the_display_shows_the_end_before_the_search_goes_on(state: SearchState) -> None:
+def test_display_shows_the_end_before_the_search_returns(state: SearchState) -> None:
     shown: list[tuple[str, bool]] = []
     seen = threading.Event()
 
@@ -132,21 +132,21 @@ def test_the_display_shows_the_end_before_the_search_goes_on(state: SearchState)
     assert not shown[0][1] and shown[-1][1] and ": FINISHED, " in shown[-1][0]
 
 
-def test_sparklines() -> None:
+def test_sparkline_is_scaled_and_limited_in_length() -> None:
     assert (
         sparkline([1.0]) == "" and sparkline([1.0, 1.0]) == "▁▁" and len(sparkline(list(map(float, range(500))))) == 24
     )
     assert sparkline([3.0, 1.0, 2.0]) == "█▁▄"
 
 
-def test_the_curve_of_a_stopped_trial_ends_at_the_step_of_its_row(state: SearchState) -> None:
+def test_curve_of_a_stopped_trial_ends_at_its_last_step(state: SearchState) -> None:
     state.trial_left(3)
     state.settled({**row(3, 0.2), "state": "stopped", "step": 2}, row(1, 0.75))
     assert [step for step, _ in state.curves[3]] == [0, 1, 2]
 
 
-def test_what_a_trial_reports_before_its_beginning_is_known_is_kept() -> None:
-    """Of a group the reports come by another way than the news that it has begun."""
+def test_report_received_before_the_start_of_its_trial_is_retained() -> None:
+    """Reports and the start of a group arrive on different channels."""
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
     state.trial_reported(5, 0, 0.25)
     state.add_running_trial(RunningTrial(5, "abc", {}, "host-1", time.time()))

@@ -24,19 +24,19 @@ def failure(**more: str) -> WorkerFailed:
 # -- stages and what is waited for
 
 
-def test_a_run_that_waits_says_for_what_and_since_when() -> None:
+def test_waiting_run_shows_what_it_waits_for_and_since_when() -> None:
     view = look(waiting(), at=BEGAN + 12.5)
     assert (view.state, view.waits_for) == ("WAITING", "executors: 1 of 2 agents are connected")
     assert view.stages == (StageView("executors", 12.5, True),)
 
 
-def test_before_the_coordinator_has_said_anything_the_wish_is_told() -> None:
-    story = RunTimeline(BEGAN)
-    story.enter(Phase.WAITING, BEGAN)
-    assert look(story, size=3).waits_for == "executors: 3 workers are asked for"
+def test_requested_workers_are_shown_before_the_coordinator_reports() -> None:
+    timeline = RunTimeline(BEGAN)
+    timeline.enter(Phase.WAITING, BEGAN)
+    assert look(timeline, size=3).waits_for == "executors: 3 workers are asked for"
 
 
-def test_workers_that_have_not_begun_are_named_the_first_four_of_many() -> None:
+def test_first_four_workers_that_have_not_started_are_named() -> None:
     assert look(forming(), members("RUNNING", "STARTING")).waits_for == (
         "rank 1 on node-1 to import and begin the training function"
     )
@@ -44,7 +44,7 @@ def test_workers_that_have_not_begun_are_named_the_first_four_of_many() -> None:
     assert many.startswith("rank 0 on node-0, ") and "rank 3 on node-3 and 3 more to" in many
 
 
-def test_stages_keep_their_times_and_the_last_one_goes_on() -> None:
+def test_stages_have_durations_and_the_last_one_is_active() -> None:
     stages = look(running(), at=BEGAN + 8).stages
     assert stages == (
         StageView("executors", 2.0, False),
@@ -53,73 +53,77 @@ def test_stages_keep_their_times_and_the_last_one_goes_on() -> None:
     )
 
 
-def test_nothing_is_waited_for_while_all_train_and_the_last_ones_are_when_others_have_finished() -> None:
+def test_run_waits_only_for_workers_that_have_not_finished() -> None:
     assert look(running(), members("RUNNING", "RUNNING")).waits_for == ""
     assert look(running(), members("FINISHED", "RUNNING")).waits_for == "rank 1 on node-1 to finish"
 
 
-def test_the_end_of_the_workers_and_then_the_last_files_are_waited_for() -> None:
-    story = stopping()
-    assert look(story).waits_for == "the end of the workers and their last files" and look(story).state == "CLOSING"
-    story.handle(Change("end"), Phase.FINISHED, BEGAN + 10)
-    assert look(story).waits_for == "the last files of the run directory" and look(story).state == "CLOSING"
+def test_closing_run_waits_for_its_workers_and_then_for_its_files() -> None:
+    timeline = stopping()
+    assert (
+        look(timeline).waits_for == "the end of the workers and their last files" and look(timeline).state == "CLOSING"
+    )
+    timeline.handle(Change("end"), Phase.FINISHED, BEGAN + 10)
+    assert look(timeline).waits_for == "the last files of the run directory" and look(timeline).state == "CLOSING"
 
 
-def test_a_failure_that_is_being_found_out_is_told() -> None:
-    story = running()
-    story.handle(Change("phase", text="finding out who failed first"), Phase.SETTLING, BEGAN + 8)
-    assert look(story).waits_for == "the report of the worker that failed first" and look(story).state == "CLOSING"
+def test_run_with_an_unattributed_failure_waits_for_the_first_report() -> None:
+    timeline = running()
+    timeline.handle(Change("phase", text="finding out who failed first"), Phase.SETTLING, BEGAN + 8)
+    assert (
+        look(timeline).waits_for == "the report of the worker that failed first" and look(timeline).state == "CLOSING"
+    )
 
 
-def test_the_clock_stops_with_the_run() -> None:
-    story = closed(Phase.FINISHED, accuracy=0.5)
-    assert look(story, at=BEGAN + 11).seconds == look(story, at=BEGAN + 500).seconds == 11.0
-    assert not any(stage.active for stage in look(story).stages) and look(story).waits_for == ""
+def test_elapsed_time_stops_at_the_end_of_the_run() -> None:
+    timeline = closed(Phase.FINISHED, accuracy=0.5)
+    assert look(timeline, at=BEGAN + 11).seconds == look(timeline, at=BEGAN + 500).seconds == 11.0
+    assert not any(stage.active for stage in look(timeline).stages) and look(timeline).waits_for == ""
 
 
 # -- numbers
 
 
-def test_steps_and_rate_and_the_latest_metrics() -> None:
+def test_step_rate_and_latest_metrics_are_shown() -> None:
     view = look(running())
     assert view.numbers == (("step", "40"), ("steps/s", "20.0")) and view.progress is None
     (loss,) = view.curves
     assert (loss.name, loss.low, loss.high, loss.last) == ("loss", "0.3333", "1", "0.3333")
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
-    story, phase = running(), Phase.RUNNING
+def test_step_rate_covers_the_last_seconds() -> None:
+    timeline, phase = running(), Phase.RUNNING
     for k in range(40):
-        story.handle(Change("report", 0, step=40 + k, time=BEGAN + 8 + k), phase, BEGAN)
-    assert story.steps_per_second() == pytest.approx(1.0) and RATE_WINDOW_S < 40
+        timeline.handle(Change("report", 0, step=40 + k, time=BEGAN + 8 + k), phase, BEGAN)
+    assert timeline.steps_per_second() == pytest.approx(1.0) and RATE_WINDOW_S < 40
 
 
-def test_steps_that_begin_anew_give_no_negative_rate() -> None:
-    story = running()
-    story.handle(Change("report", 0, step=1, time=BEGAN + 9), Phase.RUNNING, BEGAN)
-    assert story.steps_per_second() == 0.0 and story.step == 1
-    story.handle(Change("report", 0, step=11, time=BEGAN + 10), Phase.RUNNING, BEGAN)
-    assert story.steps_per_second() == 10.0
+def test_restarted_step_count_gives_no_negative_rate() -> None:
+    timeline = running()
+    timeline.handle(Change("report", 0, step=1, time=BEGAN + 9), Phase.RUNNING, BEGAN)
+    assert timeline.steps_per_second() == 0.0 and timeline.step == 1
+    timeline.handle(Change("report", 0, step=11, time=BEGAN + 10), Phase.RUNNING, BEGAN)
+    assert timeline.steps_per_second() == 10.0
 
 
-def test_reports_without_a_step_or_of_another_rank_move_nothing() -> None:
-    story = running()
-    story.handle(Change("report", 1, step=999, metrics={"loss": 9.0}), Phase.RUNNING, BEGAN)
-    story.handle(Change("report", 0, metrics={"lr": 0.5}), Phase.RUNNING, BEGAN)
-    assert story.step == 40 and look(story).numbers[2:] == (("lr", "0.5"),)
+def test_reports_without_a_step_or_of_another_rank_do_not_change_the_step() -> None:
+    timeline = running()
+    timeline.handle(Change("report", 1, step=999, metrics={"loss": 9.0}), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("report", 0, metrics={"lr": 0.5}), Phase.RUNNING, BEGAN)
+    assert timeline.step == 40 and look(timeline).numbers[2:] == (("lr", "0.5"),)
 
 
-def test_what_the_function_returned_is_shown_without_what_is_no_number_or_short_text() -> None:
+def test_returned_numbers_and_short_texts_are_shown() -> None:
     view = look(
         closed(Phase.FINISHED, accuracy=0.98765, kept=True, digest="ab12", curve=[1, 2], log="x/log", t="x" * 99)
     )
     assert view.result == (("accuracy", "0.9877"), ("kept", "True"), ("digest", "ab12"))
 
 
-def test_many_metrics_and_long_ones_stay_in_bounds() -> None:
-    story = running()
-    story.handle(Change("report", 0, metrics={f"m{k}" * 30: "v" * 500 for k in range(51)}), Phase.RUNNING, BEGAN)
-    shown = look(story).numbers[2:]  # behind steps and their rate
+def test_number_and_length_of_metrics_are_bounded() -> None:
+    timeline = running()
+    timeline.handle(Change("report", 0, metrics={f"m{k}" * 30: "v" * 500 for k in range(51)}), Phase.RUNNING, BEGAN)
+    shown = look(timeline).numbers[2:]  # behind steps and their rate
     assert len(shown) == METRICS + 1 and shown[-1] == ("…", f"{51 - METRICS} more")
     assert max(len(text) for pair in shown for text in pair) <= 60
 
@@ -127,77 +131,79 @@ def test_many_metrics_and_long_ones_stay_in_bounds() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.000012345, "1.234e-05"), (float("nan"), "nan"), (7, "7"), (None, "None"), ("a", "a")]
 )
-def test_numbers_are_short(value: object, text: str) -> None:
+def test_numbers_are_formatted_briefly(value: object, text: str) -> None:
     assert number(value) == text
 
 
 # -- how far, and how long it will take
 
 
-def told(story: RunTimeline, step: int, at: float, total: int = 100, unit: str = "step") -> View:
+def progress_at(timeline: RunTimeline, step: int, at: float, total: int = 100, unit: str = "step") -> View:
     change = Change("progress", 0, unit, step=step, total=total, time=at)
-    story.handle(change, story.stages[-1].phase, at)
-    return look(story, at=at)
+    timeline.handle(change, timeline.stages[-1].phase, at)
+    return look(timeline, at=at)
 
 
-def test_a_bar_where_the_worker_says_how_many_steps_there_will_be_and_none_else() -> None:
-    story = running()
-    assert look(story).progress is None
-    told(story, 0, BEGAN + 8)
-    progress = told(story, 40, BEGAN + 12).progress
+def test_progress_bar_is_shown_only_if_the_worker_reports_a_total() -> None:
+    timeline = running()
+    assert look(timeline).progress is None
+    progress_at(timeline, 0, BEGAN + 8)
+    progress = progress_at(timeline, 40, BEGAN + 12).progress
     assert progress is not None and progress.share == 0.4
-    assert progress.facts == ("step 40 of 100", "20.0 steps/s", "40 %", "about 6 s left") and look(story).numbers == ()
+    assert (
+        progress.facts == ("step 40 of 100", "20.0 steps/s", "40 %", "about 6 s left") and look(timeline).numbers == ()
+    )
 
 
-def test_the_time_left_falls_between_two_reports_and_is_not_told_when_nothing_moves_for_long() -> None:
-    story = running()
+def test_remaining_time_counts_down_and_is_hidden_after_a_long_pause() -> None:
+    timeline = running()
     for k in range(5):
-        told(story, 10 * k, BEGAN + 8 + k)
-    assert story.progress is not None and story.progress.seconds_left(BEGAN + 12) == pytest.approx(6.0)
-    assert story.progress.seconds_left(BEGAN + 14) == pytest.approx(4.0)
-    assert story.progress.seconds_left(BEGAN + 40) is None
+        progress_at(timeline, 10 * k, BEGAN + 8 + k)
+    assert timeline.progress is not None and timeline.progress.seconds_left(BEGAN + 12) == pytest.approx(6.0)
+    assert timeline.progress.seconds_left(BEGAN + 14) == pytest.approx(4.0)
+    assert timeline.progress.seconds_left(BEGAN + 40) is None
 
 
-def test_the_time_left_is_of_all_that_a_training_does_not_of_its_steps_alone() -> None:
+def test_remaining_time_includes_time_between_epochs() -> None:
     """Ten steps in a second, then a validation of nine."""
-    story = running()
+    timeline = running()
     for epoch in range(3):
         for step in range(11):
-            view = told(story, 10 * epoch + step, BEGAN + 10 + 10 * epoch + step / 10)
+            view = progress_at(timeline, 10 * epoch + step, BEGAN + 10 + 10 * epoch + step / 10)
     assert view.progress is not None and view.progress.facts[-1] == "about 50 s left"
 
 
-def test_another_fit_and_another_generation_begin_their_time_anew() -> None:
-    story = running()
-    told(story, 90, BEGAN + 8)
-    told(story, 100, BEGAN + 9)
-    assert told(story, 1, BEGAN + 10).progress.facts[-1] == "1 %"  # type: ignore[union-attr]
-    told(story, 11, BEGAN + 11)
-    story.handle(Change("phase", text="ending a generation"), Phase.REFORMING, BEGAN + 12)
-    story.handle(Change("phase", text="running"), Phase.RUNNING, BEGAN + 60)
-    assert told(story, 12, BEGAN + 61).progress.facts[-1] == "12 %"  # type: ignore[union-attr]
-    assert told(story, 22, BEGAN + 62).progress.facts[-1] == "about 8 s left"  # type: ignore[union-attr]
+def test_new_fit_or_generation_restarts_the_time_estimate() -> None:
+    timeline = running()
+    progress_at(timeline, 90, BEGAN + 8)
+    progress_at(timeline, 100, BEGAN + 9)
+    assert progress_at(timeline, 1, BEGAN + 10).progress.facts[-1] == "1 %"  # type: ignore[union-attr]
+    progress_at(timeline, 11, BEGAN + 11)
+    timeline.handle(Change("phase", text="ending a generation"), Phase.REFORMING, BEGAN + 12)
+    timeline.handle(Change("phase", text="running"), Phase.RUNNING, BEGAN + 60)
+    assert progress_at(timeline, 12, BEGAN + 61).progress.facts[-1] == "12 %"  # type: ignore[union-attr]
+    assert progress_at(timeline, 22, BEGAN + 62).progress.facts[-1] == "about 8 s left"  # type: ignore[union-attr]
 
 
-def test_epochs_are_told_where_nobody_knows_the_steps() -> None:
-    story = running()
-    assert told(story, 3, BEGAN + 9, total=10, unit="epoch").progress.facts[0] == "epoch 3 of 10"  # type: ignore[union-attr]
+def test_epochs_are_shown_if_the_number_of_steps_is_unknown() -> None:
+    timeline = running()
+    assert progress_at(timeline, 3, BEGAN + 9, total=10, unit="epoch").progress.facts[0] == "epoch 3 of 10"  # type: ignore[union-attr]
 
 
-def test_the_bar_of_a_run_that_stopped_stays_where_it_was_and_one_that_finished_has_none() -> None:
-    story = running()
-    told(story, 40, BEGAN + 8)
-    story.handle(Change("closed", error=RunCancelled("enough")), Phase.CANCELLED, BEGAN + 9)
-    view = look(story)
+def test_progress_bar_of_a_cancelled_run_remains_and_a_finished_run_has_none() -> None:
+    timeline = running()
+    progress_at(timeline, 40, BEGAN + 8)
+    timeline.handle(Change("closed", error=RunCancelled("enough")), Phase.CANCELLED, BEGAN + 9)
+    view = look(timeline)
     assert view.progress is not None and view.progress.facts == ("step 40 of 100", "20.0 steps/s", "40 %")
-    story.error = None
-    assert look(story).progress is None
+    timeline.error = None
+    assert look(timeline).progress is None
 
 
 # -- learning curves
 
 
-def test_a_curve_holds_its_extremes_and_its_newest_value_whatever_is_left_out() -> None:
+def test_reduced_metric_history_retains_extremes_and_the_newest_value() -> None:
     history = MetricHistory()
     for step in range(20_000):
         history.add(step, 50.0 if step == 7_777 else -50.0 if step == 3_333 else step / 20_000)
@@ -206,26 +212,26 @@ def test_a_curve_holds_its_extremes_and_its_newest_value_whatever_is_left_out() 
     assert [at for at, _ in history.points] == sorted({at for at, _ in history.points})
 
 
-def test_values_within_an_epoch_are_drawn_until_there_are_two_epochs() -> None:
-    story = running()
+def test_batch_metrics_are_drawn_until_there_are_two_epochs() -> None:
+    timeline = running()
 
     def reported(step: int, **metrics: float) -> list[str]:
-        story.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN + 9), Phase.RUNNING, BEGAN + 9)
-        return [curve.name for curve in look(story).curves]
+        timeline.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN + 9), Phase.RUNNING, BEGAN + 9)
+        return [curve.name for curve in look(timeline).curves]
 
-    story.histories.clear()
+    timeline.histories.clear()
     assert reported(41, batch_loss=0.9) == [] and reported(42, batch_loss=0.8) == ["batch_loss"]
     assert reported(43, loss=0.8) == ["batch_loss"]
     assert reported(44, batch_loss=0.7) == ["batch_loss"] and reported(45, loss=0.7) == ["loss"]
 
 
-def test_steps_that_are_made_once_more_are_drawn_once_and_another_fit_follows_the_first() -> None:
+def test_repeated_steps_are_drawn_once_and_another_fit_is_appended() -> None:
     def reported(*steps: int) -> RunTimeline:
-        story = running()
+        timeline = running()
         for step in steps:
             change = Change("report", 0, metrics={"acc": float(step)}, step=step, time=BEGAN + step)
-            story.handle(change, Phase.RUNNING, BEGAN + 10)
-        return story
+            timeline.handle(change, Phase.RUNNING, BEGAN + 10)
+        return timeline
 
     first = reported(50, 60, 10, 20)
     assert [at for at, _ in first.histories["acc"].points] == [50, 60, 70, 80]
@@ -235,12 +241,12 @@ def test_steps_that_are_made_once_more_are_drawn_once_and_another_fit_follows_th
     assert [at for at, _ in again.histories["acc"].points] == [50, 55]
 
 
-def test_texts_truth_values_constants_and_nothing_but_nan_are_no_curves() -> None:
-    story = running()
+def test_texts_booleans_constants_and_nan_metrics_have_no_curve() -> None:
+    timeline = running()
     for step in (50, 60):
         metrics = {"who": "me", "ok": True, "lr": 0.1, "diverged": math.nan, "half": math.nan if step == 50 else 1.0}
-        story.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN), Phase.RUNNING, BEGAN + 9)
-    view = look(story)
+        timeline.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN), Phase.RUNNING, BEGAN + 9)
+    view = look(timeline)
     assert [curve.name for curve in view.curves] == ["loss"]
     assert dict(view.numbers[1:]) == {"who": "me", "ok": "True", "lr": "0.1", "diverged": "nan", "half": "1"}
 
@@ -248,59 +254,61 @@ def test_texts_truth_values_constants_and_nothing_but_nan_are_no_curves() -> Non
 # -- workers
 
 
-def test_a_row_a_worker_and_the_rest_of_many_is_counted() -> None:
+def test_worker_table_is_limited_and_counts_the_remaining_workers() -> None:
     found = members(*["RUNNING"] * 60, "FAILED")
     view = look(running(), found)
     assert len(view.table.rows) == ROWS and column(view, "state")[-1] == "FAILED" and column(view, "rank")[-1] == "60"
     assert view.table.more == f"{61 - ROWS} more: {61 - ROWS} RUNNING"
 
 
-def test_gpus_and_steps_are_shown() -> None:
+def test_gpus_and_steps_of_workers_are_shown() -> None:
     found = members("RUNNING", "RUNNING")
     found[1].gpu_indices, found[1].step = (2, 3), 17
     view = look(running(), found)
     assert column(view, "GPUs") == ["–", "2,3"] and column(view, "step") == ["–", "17"]
 
 
-def test_workers_whose_group_ended_before_them_were_stopped_and_the_one_that_vanished_is_lost() -> None:
-    story = closed(Phase.FAILED, failure())
-    assert column(look(story, members("RUNNING", "RUNNING")), "state") == ["STOPPED", "LOST"]
-    assert column(look(story, members("RUNNING", "FAILED")), "state") == ["STOPPED", "FAILED"]
+def test_workers_running_at_a_failure_are_shown_as_stopped_or_lost() -> None:
+    timeline = closed(Phase.FAILED, failure())
+    assert column(look(timeline, members("RUNNING", "RUNNING")), "state") == ["STOPPED", "LOST"]
+    assert column(look(timeline, members("RUNNING", "FAILED")), "state") == ["STOPPED", "FAILED"]
 
 
-def sampled(story: RunTimeline, rank: int, cpu: float, memory: float, **more: float) -> None:
+def sampled(timeline: RunTimeline, rank: int, cpu: float, memory: float, **more: float) -> None:
     values = {"cpu_utilization_percentage": cpu, "memory_usage_megabytes": memory, **more}
-    story.handle(Change("system", rank, metrics=values), story.stages[-1].phase, BEGAN + 9)
+    timeline.handle(Change("system", rank, metrics=values), timeline.stages[-1].phase, BEGAN + 9)
 
 
-def test_cpu_and_memory_of_each_worker_and_the_use_of_its_gpus() -> None:
-    story, found = running(), members("RUNNING", "RUNNING")
-    sampled(story, 0, 182.4, 1312.0)
-    sampled(story, 1, 7.6, 84.0, gpu_0_utilization_percentage=80.0, gpu_1_utilization_percentage=90.0)
-    view = look(story, found)
+def test_cpu_memory_and_gpu_use_of_each_worker_are_shown() -> None:
+    timeline, found = running(), members("RUNNING", "RUNNING")
+    sampled(timeline, 0, 182.4, 1312.0)
+    sampled(timeline, 1, 7.6, 84.0, gpu_0_utilization_percentage=80.0, gpu_1_utilization_percentage=90.0)
+    view = look(timeline, found)
     assert view.table.columns == ("rank", "state", "CPU", "memory", "GPU use", "host", "executor")
     shown = [column(view, name) for name in ("CPU", "memory", "GPU use")]
     assert shown == [["182 %", "8 %"], ["1.3 GB", "84 MB"], ["–", "85 %"]]
 
 
-def test_of_a_run_that_is_over_the_mean_and_the_peak_and_nothing_of_workers_that_were_there_before() -> None:
-    story = running()
-    sampled(story, 0, 999.0, 9999.0)
-    story.enter(Phase.REFORMING, BEGAN + 9)
+def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
+    timeline = running()
+    sampled(timeline, 0, 999.0, 9999.0)
+    timeline.enter(Phase.REFORMING, BEGAN + 9)
     for cpu, memory in ((100.0, 500.0), (200.0, 400.0)):
-        sampled(story, 0, cpu, memory)
-    story.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
-    view = look(story, members("FINISHED"))
+        sampled(timeline, 0, cpu, memory)
+    timeline.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
+    view = look(timeline, members("FINISHED"))
     assert (column(view, "CPU, mean"), column(view, "memory, peak")) == (["150 %"], ["500 MB"])
     assert "CPU" not in view.table.columns
 
 
-def test_an_elastic_run_says_what_its_group_does_and_its_stages_stay_few() -> None:
-    story = running()
+def test_elastic_run_shows_group_changes_and_merges_repeated_stages() -> None:
+    timeline = running()
     for generation in range(3):
         for k, phase in enumerate((Phase.PARKING, Phase.REFORMING, Phase.FORMING, Phase.RUNNING)):
-            story.handle(Change("phase", text=phase.value), phase, BEGAN + 10 + 10 * generation + k)
-            view = look(story, members("RUNNING", "STARTING" if phase is Phase.FORMING else "RUNNING"), at=BEGAN + 60)
+            timeline.handle(Change("phase", text=phase.value), phase, BEGAN + 10 + 10 * generation + k)
+            view = look(
+                timeline, members("RUNNING", "STARTING" if phase is Phase.FORMING else "RUNNING"), at=BEGAN + 60
+            )
             assert view.state == phase.state and bool(view.waits_for) == (phase is not Phase.RUNNING)
     assert [stage.name for stage in view.stages] == ["executors", "start ×4", "training ×4", "changing ×6"]
     assert [stage.active for stage in view.stages] == [False, False, True, False]
@@ -309,22 +317,22 @@ def test_an_elastic_run_says_what_its_group_does_and_its_stages_stay_few() -> No
 # -- trouble
 
 
-def test_a_failure_shows_the_log_of_the_rank_that_failed_not_the_chiefs() -> None:
-    story = closed(Phase.FAILED, failure(log_tail="\n".join(f"line {k}" for k in range(100)), remote_traceback="no"))
-    story.handle(Change("log", 0, "the chief says\n"), Phase.FAILED, BEGAN)
-    view = look(story)
+def test_failed_run_shows_the_log_of_the_failed_rank() -> None:
+    timeline = closed(Phase.FAILED, failure(log_tail="\n".join(f"line {k}" for k in range(100)), remote_traceback="no"))
+    timeline.handle(Change("log", 0, "the chief says\n"), Phase.FAILED, BEGAN)
+    view = look(timeline)
     assert view.state == "FAILED" and view.cause == "rank 1 on node-1: ValueError: bad"
     assert view.log_title == "end of the log of rank 1"
     assert len(view.log) == TAIL_LINES and view.log[-1] == "line 99"
 
 
-def test_without_a_log_the_traceback_is_shown_and_without_both_nothing() -> None:
+def test_failed_run_without_a_log_shows_the_traceback() -> None:
     assert look(closed(Phase.FAILED, failure(remote_traceback="Traceback:\n  x"))).log == ("Traceback:", "  x")
     view = look(closed(Phase.FAILED, failure()))
     assert view.log == () and view.log_title == ""
 
 
-def test_what_the_error_beside_the_display_says_is_not_said_twice() -> None:
+def test_details_in_the_displayed_error_are_not_repeated_in_the_view() -> None:
     killed = closed(Phase.FAILED, failure(log_tail="line 1"))
     view = look(killed, members("RUNNING", "FAILED"), is_told=True)
     assert (view.cause, view.log, view.log_title) == ("", (), "") and view.state == "FAILED"
@@ -335,22 +343,22 @@ def test_what_the_error_beside_the_display_says_is_not_said_twice() -> None:
         assert "  x" in look(raised).log and look(raised, is_told=True).log == ("printed",)
 
 
-def test_a_cancelled_run_is_cancelled_and_any_other_error_is_told_as_it_is() -> None:
+def test_cancelled_run_is_shown_as_cancelled_and_other_errors_with_their_text() -> None:
     view = look(closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: interrupted")))
     assert (view.state, view.cause) == ("CANCELLED", "run app_1 was cancelled: interrupted")
     view = look(closed(Phase.FINISHED, ValueError("metric_key='a' is missing")))
     assert (view.state, view.cause) == ("FAILED", "metric_key='a' is missing")
 
 
-def test_notes_are_told_once_and_the_last_ones_are_kept() -> None:
-    story = running()
+def test_notes_are_shown_once_and_the_latest_are_retained() -> None:
+    timeline = running()
     for text in ("a", "a", *"bcdefg"):
-        story.handle(Change("note", text=text), Phase.RUNNING, BEGAN)
-    assert look(story).notes == tuple("bcdefg")
+        timeline.handle(Change("note", text=text), Phase.RUNNING, BEGAN)
+    assert look(timeline).notes == tuple("bcdefg")
 
 
-def test_the_chiefs_output_its_last_lines_as_a_terminal_would_show_them() -> None:
-    story = running()
+def test_log_of_the_chief_shows_its_last_lines_as_in_a_terminal() -> None:
+    timeline = running()
     for text in (
         "one\ntw",
         "o\n",
@@ -359,15 +367,15 @@ def test_the_chiefs_output_its_last_lines_as_a_terminal_would_show_them() -> Non
         *(f"l{k}\n" for k in range(5)),
         "open",
     ):
-        story.handle(Change("log", 0, text), Phase.RUNNING, BEGAN)
-    story.handle(Change("log", 1, "another rank\n"), Phase.RUNNING, BEGAN)
-    assert look(story).log == ("two", "red", "100%", "l0", "l1", "l2", "l3", "l4") and LOG_LINES == 8
-    story.handle(Change("closed"), Phase.FINISHED, BEGAN)
-    assert look(story).log[-1] == "open"
+        timeline.handle(Change("log", 0, text), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("log", 1, "another rank\n"), Phase.RUNNING, BEGAN)
+    assert look(timeline).log == ("two", "red", "100%", "l0", "l1", "l2", "l3", "l4") and LOG_LINES == 8
+    timeline.handle(Change("closed"), Phase.FINISHED, BEGAN)
+    assert look(timeline).log[-1] == "open"
 
 
-def test_the_frameworks_own_chatter_is_left_out_and_its_errors_are_not() -> None:
-    story = running()
+def test_informational_framework_messages_are_omitted_from_the_log() -> None:
+    timeline = running()
     lines = [
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "I0000 00:00:1795232028.118415   21948 port.cc:153] oneDNN custom operations are on",
@@ -375,20 +383,20 @@ def test_the_frameworks_own_chatter_is_left_out_and_its_errors_are_not() -> None
         "E0000 00:00:1795232028.118415   21948 collective.cc:1] broken",
         "I was printed by the user",
     ]
-    story.handle(Change("log", 0, "\n".join(lines) + "\n"), Phase.RUNNING, BEGAN)
-    assert look(story).log == tuple(lines[3:])
+    timeline.handle(Change("log", 0, "\n".join(lines) + "\n"), Phase.RUNNING, BEGAN)
+    assert look(timeline).log == tuple(lines[3:])
 
 
-def test_a_line_that_never_ends_does_not_grow() -> None:
-    story = running()
+def test_endless_log_line_is_cut() -> None:
+    timeline = running()
     for _ in range(50):
-        story.handle(Change("log", 0, "x" * 1000), Phase.RUNNING, BEGAN)
-    story.handle(Change("log", 0, "\n"), Phase.RUNNING, BEGAN)
-    assert len(look(story).log[0]) == 160 and look(story).log[0].endswith("…")
+        timeline.handle(Change("log", 0, "x" * 1000), Phase.RUNNING, BEGAN)
+    timeline.handle(Change("log", 0, "\n"), Phase.RUNNING, BEGAN)
+    assert len(look(timeline).log[0]) == 160 and look(timeline).log[0].endswith("…")
 
 
 @pytest.mark.parametrize(
     ("line", "shown"), [("a\rb\r", "b"), ("\x1b[1;32mok\x1b[0m\x07", "ok"), ("a\tb", "a\tb"), ("", "")]
 )
-def test_plain_lines(line: str, shown: str) -> None:
+def test_terminal_sequences_are_removed_from_a_line(line: str, shown: str) -> None:
     assert plain_line(line) == shown

@@ -32,10 +32,10 @@ Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
 
 
 class Server:
-    """An application over these models, by version; ``told``: what became of routes."""
+    """Application over models by version; ``outcomes`` lists the outcomes of routes."""
 
     def __init__(self, models: dict[int, Any], folder: Path | None = None, **limits: Any) -> None:
-        self.models, self.told = models, list[Turned | RouteRefused]()
+        self.models, self.outcomes = models, list[Turned | RouteRefused]()
         self.meter = ReplicaMeter()
         self._limits = ServingLimits(**limits)
         self._log = None if folder is None else RequestLog(folder, "0")
@@ -44,24 +44,24 @@ class Server:
         return asyncio.run(self._play(ask, route or Route(1, default=min(self.models)), token))
 
     async def _play(self, ask: Ask, route: Route, token: str) -> Any:
-        self.holder = LoadedVersions(self._load, self._limits, self.meter, self.told.append)
-        application = RestApplication("digits", self.holder, self._limits, TOKEN, self.meter, self._log)
+        self.loaded_versions = LoadedVersions(self._load, self._limits, self.meter, self.outcomes.append)
+        application = RestApplication("digits", self.loaded_versions, self._limits, TOKEN, self.meter, self._log)
         try:
             if route.number:
-                self.holder.follow(route)
+                self.loaded_versions.follow(route)
                 await self.until(1)
             transport = httpx.ASGITransport(application)
             headers = {"authorization": f"Bearer {token}"} if token else {}
             async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers) as client:
                 return await ask(client)
         finally:
-            self.holder.close()
+            self.loaded_versions.close()
             application.close()
             if self._log is not None:
                 self._log.close()
 
-    async def until(self, told: int) -> None:
-        while len(self.told) < told:
+    async def until(self, count: int) -> None:
+        while len(self.outcomes) < count:
             await asyncio.sleep(0.001)
 
     def _load(self, version: int) -> tuple[Any, str]:
@@ -71,7 +71,7 @@ class Server:
 
 
 def asked(path: str, content: Any = None, model: Any = None, **options: Any) -> httpx.Response:
-    """The answer to one request."""
+    """Return the answer to one request."""
 
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         if content is None:
@@ -103,14 +103,14 @@ V1, V2 = "/v1/models/digits", "/v2/models/digits"
         ("/labels/stable:predict", ONES, {"predictions": [[2, 2, 2, 2]]}),
     ],
 )
-def test_tensorflow_servings_form(path: str, content: Any, answer: Any) -> None:
+def test_predict_request_in_the_form_of_tensorflow_serving_is_answered(path: str, content: Any, answer: Any) -> None:
     found = asked(V1 + path, content)
     assert (found.status_code, found.json()) == (200, answer)
     assert found.headers["model-version"] == "3"
 
 
-def test_a_version_that_computes_or_loads_for_ever_holds_up_no_other_one() -> None:
-    """1 hangs in a request, 2 while it is loaded; 3 answers."""
+def test_hanging_version_does_not_block_other_versions() -> None:
+    """Version 1 hangs in a request and 2 while it is loaded; 3 answers."""
     hanging, unloadable = Scaled(), Scaled()
     server = Server({1: hanging, 2: unloadable, 3: Scaled(5.0)}, deadline_s=0.2)
 
@@ -118,9 +118,9 @@ def test_a_version_that_computes_or_loads_for_ever_holds_up_no_other_one() -> No
         hanging.gate.clear()
         unloadable.gate.clear()
         hung = (await client.post(f"{V1}:predict", json=ONES)).status_code
-        server.holder.follow(Route(2, default=2))
+        server.loaded_versions.follow(Route(2, default=2))
         await asyncio.to_thread(unloadable.entered.wait)
-        server.holder.follow(Route(3, default=3))
+        server.loaded_versions.follow(Route(3, default=3))
         await server.until(3)
         found = (await client.post(f"{V1}:predict", json=ONES)).json()["predictions"][0]
         hanging.gate.set()
@@ -128,10 +128,10 @@ def test_a_version_that_computes_or_loads_for_ever_holds_up_no_other_one() -> No
         return [hung, *found]
 
     assert server.play(ask) == [503, 5, 5, 5, 5]
-    assert server.told[1:] == [RouteRefused(2, "a later request has replaced this one: route 3"), Turned(3)]
+    assert server.outcomes[1:] == [RouteRefused(2, "a later request has replaced this one: route 3"), Turned(3)]
 
 
-def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
+def test_several_inputs_and_outputs_are_accepted_by_rows_and_by_columns() -> None:
     rows = [{"a": 1, "b": 2, "text": "x"}, {"a": 3, "b": 4, "text": {"b64": "eQ=="}}]
     found = asked(f"{V1}:predict", {"instances": rows}, Two())
     assert found.json() == {"predictions": [{"sum": 3, "upper": "X"}, {"sum": 7, "upper": "Y"}]}
@@ -169,7 +169,7 @@ def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
         ({"inputs": {}}, "input 'x' is missing; the model takes x (float32 (any, 4))"),
     ],
 )
-def test_what_does_not_fit_is_named(content: Any, words: str) -> None:
+def test_invalid_predict_request_is_refused_with_the_reason(content: Any, words: str) -> None:
     status, text = refusal(f"{V1}:predict", content)
     assert status == 400 and words in text
 
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_named(content: Any, words: str) -> None:
         ({"inputs": {"a": [1], "b": [2], "text": [{"b64": "?"}]}}, "the value is not base64"),
     ],
 )
-def test_what_does_not_fit_several_inputs_is_named(content: Any, words: str) -> None:
+def test_invalid_request_with_several_inputs_is_refused_with_the_reason(content: Any, words: str) -> None:
     status, text = refusal(f"{V1}:predict", content, Two())
     assert status == 400 and words in text
 
@@ -204,11 +204,11 @@ def infer(**changes: Any) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1], **changes}]}
 
 
-def test_open_inference_protocol() -> None:
+def test_open_inference_request_is_answered() -> None:
     answer = {"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2, 2, 2, 2]}
-    whole = {"model_name": "digits", "model_version": "3", "outputs": [answer]}
-    assert asked(f"{V2}/infer", infer()).json() == whole
-    assert asked(f"{V2}/versions/3/infer", {**infer(data=[[1, 1, 1, 1]]), "id": "7"}).json() == {**whole, "id": "7"}
+    expected = {"model_name": "digits", "model_version": "3", "outputs": [answer]}
+    assert asked(f"{V2}/infer", infer()).json() == expected
+    assert asked(f"{V2}/versions/3/infer", {**infer(data=[[1, 1, 1, 1]]), "id": "7"}).json() == {**expected, "id": "7"}
     two = Scaled(outputs=("y", "total"))
     total = asked(f"{V2}/infer", {**infer(), "outputs": [{"name": "total"}]}, two).json()["outputs"]
     assert total == [{"name": "total", "datatype": "FP32", "shape": [1], "data": [8]}]
@@ -233,12 +233,12 @@ def test_open_inference_protocol() -> None:
         ({**infer(), "outputs": [{"name": "z"}]}, "'z' is not an output of the model; its outputs are y"),
     ],
 )
-def test_what_does_not_fit_the_protocol_is_named(content: Any, words: str) -> None:
+def test_invalid_open_inference_request_is_refused_with_the_reason(content: Any, words: str) -> None:
     status, text = refusal(f"{V2}/infer", content)
     assert status == 400 and words in text
 
 
-def test_metadata_and_status() -> None:
+def test_metadata_and_status_are_returned_in_both_protocols() -> None:
     signature = asked(f"{V1}/metadata").json()["metadata"]["signature_def"]["signature_def"]["serving_default"]
     dims = [{"size": "-1", "name": ""}, {"size": "4", "name": ""}]
     assert signature["inputs"]["x"]["dtype"] == "DT_FLOAT" and signature["inputs"]["x"]["tensor_shape"]["dim"] == dims
@@ -271,12 +271,12 @@ def test_metadata_and_status() -> None:
         (f"{V1}:predict", None, 405, "needs the method POST, not GET"),
     ],
 )
-def test_what_is_not_there(path: str, content: Any, status: int, words: str) -> None:
+def test_unknown_model_version_label_or_address_is_refused(path: str, content: Any, status: int, words: str) -> None:
     found = asked(path, content)
     assert found.status_code == status and words in found.json()["error"]
 
 
-def test_a_token_is_asked_for_but_by_whoever_looks_whether_the_server_lives() -> None:
+def test_token_is_required_except_for_health_checks() -> None:
     for token in ("", "wrong", f"{TOKEN}x"):
         found = asked(f"{V1}:predict", ONES, token=token)
         assert found.status_code == 401 and found.headers["www-authenticate"] == "Bearer"
@@ -285,22 +285,22 @@ def test_a_token_is_asked_for_but_by_whoever_looks_whether_the_server_lives() ->
         assert asked("/v2/health/ready", token=token).json() == {"ready": True}
 
 
-def test_a_body_has_a_bound_said_or_not() -> None:
+def test_request_body_is_bounded_with_and_without_a_declared_length() -> None:
     body = b'{"instances": [[' + b"1," * 1000 + b"1]]}"
 
-    async def unsaid() -> AsyncIterator[bytes]:
+    async def without_length() -> AsyncIterator[bytes]:
         for begin in range(0, len(body), 100):
             yield body[begin : begin + 100]
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         path = f"{V1}:predict"
-        return [await client.post(path, content=body), await client.post(path, content=unsaid())]
+        return [await client.post(path, content=body), await client.post(path, content=without_length())]
 
     for found in Server({3: Scaled()}, body_bytes=999).play(ask):
         assert found.status_code == 413 and "the request is larger than 999 bytes" in found.json()["error"]
 
 
-def test_before_a_version_is_loaded() -> None:
+def test_request_before_the_first_version_is_loaded_gets_retry_after() -> None:
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [await client.get("/v2/health/ready"), await client.post(f"{V1}:predict", json=ONES)]
 
@@ -309,7 +309,7 @@ def test_before_a_version_is_loaded() -> None:
     assert predicted.status_code == 503 and predicted.headers["retry-after"] == "1"
 
 
-def test_what_the_model_raises_is_told_and_one_that_is_late_or_too_many() -> None:
+def test_model_error_and_full_queue_and_missed_deadline_are_reported() -> None:
     status, text = refusal(f"{V1}:predict", {"instances": [[-1, 1, 1, 1]]})
     assert (status, text) == (500, "the model failed: ValueError: cannot compute -1")
     status, text = refusal(f"{V1}:predict", {"instances": [[-2, 1, 1, 1]]})
@@ -323,7 +323,7 @@ def test_what_the_model_raises_is_told_and_one_that_is_late_or_too_many() -> Non
         held = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
         await asyncio.to_thread(model.entered.wait, 30)
         waits = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
-        while not server.holder.waiting:
+        while not server.loaded_versions.waiting:
             await asyncio.sleep(0)
         too_many = await client.post(f"{V1}:predict", json=ONES)
         model.gate.set()
@@ -336,8 +336,8 @@ def test_what_the_model_raises_is_told_and_one_that_is_late_or_too_many() -> Non
     assert late.status_code in (408, 503)
 
 
-def test_a_roll_and_a_canary_without_a_failed_request() -> None:
-    """Requests go on all the while; each is answered by a version that was there."""
+def test_version_change_and_canary_fail_no_request() -> None:
+    """Requests are sent continuously; each is answered by a loaded version."""
     server = Server({3: Scaled(2), 4: Scaled(3), 5: ValueError("broken file"), 6: Scaled(4)})
     answered: list[tuple[int, str, float]] = []
     over = asyncio.Event()
@@ -351,12 +351,12 @@ def test_a_roll_and_a_canary_without_a_failed_request() -> None:
 
     async def ask(client: httpx.AsyncClient) -> None:
         clients = [asyncio.create_task(load(client)) for _ in range(4)]
-        for told, route in enumerate(
+        for count, route in enumerate(
             (Route(2, default=4), Route(3, default=5), Route(4, default=4, canary=6, share=0.25)), start=2
         ):
             seen = len(answered)
-            server.holder.follow(route)
-            await server.until(told)
+            server.loaded_versions.follow(route)
+            await server.until(count)
             while len(answered) < seen + 40:
                 await asyncio.sleep(0)
         over.set()
@@ -366,11 +366,11 @@ def test_a_roll_and_a_canary_without_a_failed_request() -> None:
     assert {(status, version, value) for status, version, value in answered} == {
         (200, "3", 2.0), (200, "4", 3.0), (200, "6", 4.0)
     }  # fmt: skip
-    assert server.told == [Turned(1), Turned(2), RouteRefused(3, "ValueError: broken file"), Turned(4)]
-    assert server.holder.versions == {4: "AVAILABLE", 6: "AVAILABLE"}
+    assert server.outcomes == [Turned(1), Turned(2), RouteRefused(3, "ValueError: broken file"), Turned(4)]
+    assert server.loaded_versions.versions == {4: "AVAILABLE", 6: "AVAILABLE"}
 
 
-def test_metrics_count_by_version_and_status() -> None:
+def test_metrics_count_requests_by_version_and_status() -> None:
     async def ask(client: httpx.AsyncClient) -> str:
         for content in (ONES, ONES, {}):
             await client.post(f"{V1}:predict", json=content)
@@ -383,7 +383,7 @@ def test_metrics_count_by_version_and_status() -> None:
     assert "# TYPE hopsml_request_seconds histogram" in found
 
 
-def test_requests_are_logged_with_what_was_answered(tmp_path: Path) -> None:
+def test_requests_are_logged_with_their_answers(tmp_path: Path) -> None:
     import json
 
     async def ask(client: httpx.AsyncClient) -> None:
@@ -398,8 +398,8 @@ def test_requests_are_logged_with_what_was_answered(tmp_path: Path) -> None:
     assert (second["id"], second["outputs"], second["status"]) == ("b", None, 500)
 
 
-def test_long_answers_are_written_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else a replica gives no sign of life for so long that its supervisor ends it, and whoever asked again the next one."""
+def test_long_answers_are_serialized_outside_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise a replica sends no heartbeat for so long that its supervisor ends it, and so the next one."""
     threads: list[str] = []
 
     def noted(content: Any) -> bytes:
@@ -423,7 +423,7 @@ def test_long_answers_are_written_beside_the_event_loop(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """An estimator that takes missing ages, towns and flags, but no missing ``seen``; and the same as it is served."""
+    """Return an estimator that accepts missing ages, towns and flags but no missing ``seen``, and its served form."""
     import pandas as pd
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
@@ -463,7 +463,7 @@ ROW = {"age": 30.0, "rank": 2, "town": "oslo", "flag": True, "seen": "a"}
 @pytest.mark.parametrize(
     "change", [{}, *({name: None} for name in ROW if name != "seen"), {"town": "paris"}, dict.fromkeys(list(ROW)[:4])]
 )
-def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any], change: dict[str, Any]) -> None:
+def test_null_is_a_missing_value_for_an_estimator(people: tuple[Any, Any], change: dict[str, Any]) -> None:
     import pandas as pd
 
     trained, model = people
@@ -519,14 +519,14 @@ def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any]
         (b'{"instances": [{"age": 1e999}]}', "the body is not JSON: number is infinity"),
     ],
 )
-def test_values_that_an_estimator_does_not_take_are_no_failure_of_the_server(
+def test_values_an_estimator_does_not_accept_are_a_client_error(
     people: tuple[Any, Any], content: Any, words: str
 ) -> None:
     status, text = refusal(f"{V1}:predict", content, people[1])
     assert status == 400 and words in text, text
 
 
-def test_null_in_lists_of_numbers(tmp_path: Path) -> None:
+def test_null_in_lists_of_numbers_is_a_missing_value(tmp_path: Path) -> None:
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import make_pipeline
@@ -543,7 +543,7 @@ def test_null_in_lists_of_numbers(tmp_path: Path) -> None:
     assert status == 400 and "input 'X': its rows differ in shape" in text
 
 
-def test_null_in_text_is_refused_with_its_input(tmp_path: Path) -> None:
+def test_null_in_text_is_refused_with_the_name_of_its_input(tmp_path: Path) -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

@@ -29,11 +29,11 @@ SIGNATURE = Signature({"code": TensorSpec("int64", (None, 1))}, {"output": Tenso
 
 
 class InvalidArgumentError(Exception):
-    """As TensorFlow's."""
+    """Error with the name of TensorFlow's."""
 
 
 class Model:
-    """Does with a row what it is told to."""
+    """Model that returns zeros for the given outputs, or raises the given error."""
 
     signature = SIGNATURE
 
@@ -48,7 +48,7 @@ class Model:
         return {name: np.zeros((len(inputs["code"]), 1), "float32") for name in self._answers}
 
 
-def test_a_row_and_two() -> None:
+def test_trial_prediction_uses_one_row_and_two() -> None:
     model = Model(["output"])
     assert try_out(model) == "" and model.rows == [1, 2]
 
@@ -56,11 +56,11 @@ def test_a_row_and_two() -> None:
 @pytest.mark.parametrize(
     "error", [ValueError("Found unknown categories [0]"), InvalidArgumentError("must be positive")]
 )
-def test_a_model_that_takes_no_zeros_is_served_all_the_same(error: Exception) -> None:
+def test_model_that_refuses_zeros_is_served_with_a_warning(error: Exception) -> None:
     assert try_out(Model(error)) == f"{type(error).__name__}: {error}"
 
 
-def test_what_a_model_fails_of_by_itself_and_a_lacking_output_are_errors() -> None:
+def test_model_failure_or_missing_output_in_the_trial_prediction_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no kernel"):
         try_out(Model(RuntimeError("no kernel for this operation")))
     with pytest.raises(IncompleteOutputs, match="no output 'output'"):
@@ -76,7 +76,7 @@ def rows(count: int, value: float = 1.0) -> Any:
 
 
 def played(model: Any, play: Callable[[Batcher], Awaitable[Any]], **settings: Any) -> Any:
-    """What ``play`` returns. An error of the batcher itself fails the test at once: nobody would be answered any more."""
+    """Return the result of ``play``; an error of the batcher itself fails the test at once."""
     errors: list[dict[str, Any]] = []
 
     async def run() -> Any:
@@ -101,8 +101,8 @@ def played(model: Any, play: Callable[[Batcher], Awaitable[Any]], **settings: An
         assert not errors
 
 
-async def behind_a_held_one(batcher: Batcher, model: Scaled, *requests: Any) -> list[Any]:
-    """One request computes, held up, while the others come; then it goes on. The answers of the others, in order."""
+async def behind_a_held_request(batcher: Batcher, model: Scaled, *requests: Any) -> list[Any]:
+    """Send requests while another one is held in the model; return their answers in order."""
     model.gate.clear()
     first = asyncio.create_task(batcher.predict(rows(1), FAR))
     await asyncio.to_thread(model.entered.wait, 30)
@@ -114,51 +114,53 @@ async def behind_a_held_one(batcher: Batcher, model: Scaled, *requests: Any) -> 
     return await asyncio.gather(*others, return_exceptions=True)
 
 
-def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
+def test_waiting_requests_are_computed_in_one_batch_and_get_their_own_rows() -> None:
     model = Scaled()
-    answers = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(2, 1), rows(3, 2), rows(1, 3)))
+    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(2, 1), rows(3, 2), rows(1, 3)))
     assert model.batches == [1, 6]
     assert [answer["y"].tolist() for answer in answers] == [[[2.0] * 4] * 2, [[4.0] * 4] * 3, [[6.0] * 4]]
 
 
-def test_a_batch_has_its_most_rows_and_one_request_may_have_more() -> None:
+def test_batch_is_limited_in_rows_but_a_single_request_may_have_more() -> None:
     model = Scaled()
-    answers = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(5), rows(4), rows(20), rows(1)))
+    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(5), rows(4), rows(20), rows(1)))
     assert model.batches == [1, 5, 4, 20, 1]
     assert [len(answer["y"]) for answer in answers] == [5, 4, 20, 1]
 
 
-def test_what_one_request_breaks_is_answered_to_it_alone() -> None:
+def test_failing_request_in_a_batch_does_not_affect_the_others() -> None:
     model = Scaled()
-    good, bad, also = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(1), rows(1, -1), rows(2)))
+    good, bad, also = played(
+        model, lambda batcher: behind_a_held_request(batcher, model, rows(1), rows(1, -1), rows(2))
+    )
     assert isinstance(bad, ValueError)
     assert good["y"].tolist() == [[2.0] * 4] and len(also["y"]) == 2
 
 
-def test_answers_that_are_not_one_for_each_row_are_nobodys() -> None:
+def test_answer_with_a_wrong_number_of_rows_is_an_error() -> None:
     model = Doubling()
     with pytest.raises(ValueError, match=r"output 'y' has the shape \(2, 4\) for 1 row$"):
         played(model, lambda batcher: batcher.predict(rows(1), FAR))
 
 
-def test_a_model_of_a_fixed_number_of_rows_is_called_for_each_request() -> None:
+def test_model_with_a_fixed_number_of_rows_is_called_per_request() -> None:
     model = Scaled(free=False)
-    answers = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(2), rows(2)))
+    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(2), rows(2)))
     assert model.batches == [1, 2, 2] and [len(answer["y"]) for answer in answers] == [2, 2]
 
 
-def test_rows_of_other_shapes_are_not_joined() -> None:
+def test_rows_of_different_shapes_are_not_batched_together() -> None:
     model = Scaled()
     longer = {"x": np.ones((1, 5), np.float32)}
-    answers = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(1), longer, rows(1)))
+    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(1), longer, rows(1)))
     assert model.batches == [1, 1, 1, 1] and answers[1]["y"].shape == (1, 5)
 
 
-def test_too_late_too_many() -> None:
+def test_request_beyond_its_deadline_or_the_queue_limit_is_refused() -> None:
     model = Scaled()
 
     async def late(batcher: Batcher) -> None:
-        """One that computes and one that waits, both for longer than they may."""
+        """Send a request that computes and one that waits, both beyond their deadlines."""
         model.gate.clear()
         for _ in range(2):
             with pytest.raises(DeadlinePassed):
@@ -184,7 +186,7 @@ def test_too_late_too_many() -> None:
     played(model, fill, most_waiting=1)
 
 
-def test_a_request_that_nobody_waits_for_any_more_is_not_computed() -> None:
+def test_cancelled_request_is_not_computed() -> None:
     model = Scaled()
 
     async def leave(batcher: Batcher) -> None:
@@ -202,7 +204,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_computed() -> None:
 
 
 def request(inputs: Any, count: int) -> Waiting:
-    """A request of so many rows that waits, outside a loop."""
+    """Return a waiting request of ``count`` rows, outside a loop."""
     loop = asyncio.new_event_loop()
     try:
         return Waiting(inputs, count, loop.create_future())
@@ -210,7 +212,7 @@ def request(inputs: Any, count: int) -> Waiting:
         loop.close()
 
 
-def test_only_rows_of_the_same_shape_in_every_input_share_a_batch() -> None:
+def test_only_rows_of_equal_shape_in_every_input_share_a_batch() -> None:
     def waiting(*shapes: tuple[int, ...]) -> Waiting:
         inputs = {f"x{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
         return request(inputs, shapes[0][0])
@@ -225,7 +227,7 @@ def test_only_rows_of_the_same_shape_in_every_input_share_a_batch() -> None:
     assert [len(next_batch(over, 8)) for _ in range(2)] == [1, 1]
 
 
-def test_the_length_of_a_batcher_is_the_number_of_requests_that_wait() -> None:
+def test_length_of_a_batcher_is_the_number_of_waiting_requests() -> None:
     model = Scaled()
 
     async def play(batcher: Batcher) -> int:
@@ -242,7 +244,7 @@ def test_the_length_of_a_batcher_is_the_number_of_requests_that_wait() -> None:
     assert played(model, play) == 3
 
 
-def test_errors_of_requests_say_what_happened() -> None:
+def test_request_errors_state_the_cause() -> None:
     model = Scaled()
 
     async def late(batcher: Batcher) -> None:
@@ -273,20 +275,20 @@ def test_errors_of_requests_say_what_happened() -> None:
         ([1, 1, 2], 0, [[1], [1], [2], []]),  # of a model that takes no batches each alone
     ],
 )
-def test_batches_are_filled_in_order_up_to_their_most_rows(
+def test_batches_are_filled_in_order_up_to_their_maximum_rows(
     counts: list[int], most: int, batches: list[list[int]]
 ) -> None:
     queue = deque(request(rows(count), count) for count in counts)
     assert [[one.rows for one in next_batch(queue, most)] for _ in batches] == batches
 
 
-def test_elements_of_other_types_are_not_joined() -> None:
+def test_rows_of_different_element_types_are_not_batched_together() -> None:
     kinds = [np.float32, np.float32, np.float64, np.int32]
     queue = deque(request({"x": np.zeros((1, 4), kind)}, 1) for kind in kinds)
     assert [len(next_batch(queue, 8)) for _ in range(4)] == [2, 1, 1, 0]
 
 
-def test_requests_that_are_over_are_dropped_wherever_they_stand_and_take_no_room() -> None:
+def test_completed_requests_are_dropped_from_the_queue_and_take_no_rows() -> None:
     waiting = [request(rows(count), count) for count in (5, 4, 7, 4, 3)]
     for number in (0, 2, 4):
         waiting[number].answer.cancel()
@@ -299,11 +301,11 @@ def test_requests_that_are_over_are_dropped_wherever_they_stand_and_take_no_room
 
 
 def several(*values: float) -> list[Waiting]:
-    """Requests of 1, 2, 3 ... rows with these values."""
+    """Return requests of 1, 2, 3 ... rows with the given values."""
     return [request(rows(number, value), number) for number, value in enumerate(values, 1)]
 
 
-def test_a_batch_is_one_call_and_each_request_gets_its_rows_of_every_output() -> None:
+def test_batch_is_one_call_and_each_request_gets_its_rows_of_every_output() -> None:
     model = Scaled(outputs=("y", "total"))
     for values in ((1.0, 2.0), (1.0, 2.0, 3.0)):
         model.batches.clear()
@@ -314,7 +316,7 @@ def test_a_batch_is_one_call_and_each_request_gets_its_rows_of_every_output() ->
             assert answer["total"].tolist() == [value * 8] * number
 
 
-def test_inputs_are_joined_by_their_names() -> None:
+def test_inputs_are_joined_by_name() -> None:
     texts = [["a"], ["b", "c"]]
     batch = [
         request(
@@ -327,13 +329,13 @@ def test_inputs_are_joined_by_their_names() -> None:
     assert [answer["sum"].tolist() for answer in found] == [[6], [6, 6]]
 
 
-def test_one_request_is_one_call() -> None:
+def test_single_request_is_one_call() -> None:
     model = Scaled()
     (found,) = compute(model, several(3.0))
     assert model.batches == [1] and isinstance(found, dict) and found["y"].tolist() == [[6.0] * 4]
 
 
-def test_a_batch_that_fails_is_computed_again_request_by_request_in_order() -> None:
+def test_failed_batch_is_repeated_request_by_request_in_order() -> None:
     model = Scaled()
     first, second, third = compute(model, several(1.0, -1.0, 3.0))
     assert model.batches == [6, 1, 2, 3]
@@ -342,14 +344,14 @@ def test_a_batch_that_fails_is_computed_again_request_by_request_in_order() -> N
     assert isinstance(third, dict) and third["y"].tolist() == [[6.0] * 4] * 3
 
 
-def test_a_model_that_calls_exit_fails_that_request_and_no_other() -> None:
+def test_model_that_calls_exit_fails_only_that_request() -> None:
     good, bad = compute(Scaled(), several(1.0, -2.0))
     assert isinstance(good, dict) and good["y"].tolist() == [[2.0] * 4]
     assert isinstance(bad, RuntimeError) and str(bad) == "its code called sys.exit(3)"
 
 
 @pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt, asyncio.CancelledError])
-def test_a_model_that_raises_what_a_future_cannot_hold_fails_that_request_and_no_other(
+def test_exception_that_a_future_cannot_hold_fails_only_that_request(
     error: type[BaseException],
 ) -> None:
     class Raising(Scaled):
@@ -359,12 +361,12 @@ def test_a_model_that_raises_what_a_future_cannot_hold_fails_that_request_and_no
             return super().predict(inputs)
 
     model = Raising()
-    bad, good = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(1, -1.0), rows(1, 3.0)))
+    bad, good = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(1, -1.0), rows(1, 3.0)))
     assert isinstance(bad, RuntimeError) and str(bad) == f"its code raised {error.__name__}('odd')"
     assert good["y"].tolist() == [[6.0] * 4]
 
 
-def test_what_a_model_of_a_fixed_number_of_rows_gives_is_its_answer_whatever_shape_it_has() -> None:
+def test_answer_of_a_model_with_a_fixed_number_of_rows_may_have_any_shape() -> None:
     (found,) = compute(Doubling(free=False), [request(rows(2), 2)])
     assert isinstance(found, dict) and found["y"].shape == (4, 4)
 
@@ -379,7 +381,9 @@ def test_what_a_model_of_a_fixed_number_of_rows_gives_is_its_answer_whatever_sha
         ({"y": (0, 4)}, 1, "output 'y' has the shape (0, 4) for 1 row"),
     ],
 )
-def test_every_output_has_an_answer_for_each_row(outputs: dict[str, tuple[int, ...]], count: int, message: str) -> None:
+def test_every_output_must_have_one_row_per_input_row(
+    outputs: dict[str, tuple[int, ...]], count: int, message: str
+) -> None:
     class Shaped:
         signature = Signature({"x": TensorSpec("float32", (None, 4))}, {"y": TensorSpec("float32", (None, 4))})
 
@@ -404,7 +408,7 @@ class Constant:
 
 
 @pytest.mark.parametrize(
-    ("model", "inputs", "told"),
+    ("model", "inputs", "expected"),
     [
         (Scaled(), rows(1), 1),
         (Scaled(), rows(5), 5),
@@ -412,20 +416,20 @@ class Constant:
         (Constant({"x": TensorSpec("float32", ())}), {"x": np.float32(3)}, 1),
     ],
 )
-def test_the_rows_of_a_request_are_those_of_its_first_input(model: Any, inputs: Any, told: int) -> None:
+def test_number_of_rows_is_that_of_the_first_input(model: Any, inputs: Any, expected: int) -> None:
     counts: list[int] = []
     answer = played(model, lambda batcher: batcher.predict(inputs, FAR), on_batch=counts.append)
-    assert counts == [told] and "y" in answer
+    assert counts == [expected] and "y" in answer
 
 
-def test_the_rows_of_each_batch_are_reported_when_it_begins() -> None:
+def test_rows_of_each_batch_are_reported_when_it_starts() -> None:
     model, counts = Scaled(), list[int]()
     requests = rows(2), rows(3), rows(4)
-    played(model, lambda batcher: behind_a_held_one(batcher, model, *requests), on_batch=counts.append)
+    played(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=counts.append)
     assert counts == model.batches == [1, 5, 4]
 
 
-def test_an_error_outside_the_model_fails_the_requests_of_its_batch_at_once_and_the_next_are_computed() -> None:
+def test_error_outside_the_model_fails_only_the_requests_of_its_batch() -> None:
     model = Scaled()
 
     def refuse(count: int) -> None:
@@ -433,7 +437,7 @@ def test_an_error_outside_the_model_fails_the_requests_of_its_batch_at_once_and_
             raise LookupError("no such counter")
 
     requests = rows(2), rows(7), rows(1)
-    found = played(model, lambda batcher: behind_a_held_one(batcher, model, *requests), on_batch=refuse)
+    found = played(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=refuse)
     assert isinstance(found[0], LookupError) and str(found[0]) == "no such counter"
     assert model.batches == [1, 8] and [len(one["y"]) for one in found[1:]] == [7, 1]
 
@@ -462,13 +466,13 @@ def test_requests_fail_with_the_cause_when_the_executor_is_shut_down(cancelled: 
         assert isinstance(error, RuntimeError) and text in str(error)
 
 
-def test_requests_without_rows_are_not_joined_where_the_model_takes_no_batches() -> None:
+def test_requests_without_rows_are_not_joined_if_the_model_takes_no_batches() -> None:
     model = Scaled(free=False)
-    played(model, lambda batcher: behind_a_held_one(batcher, model, rows(0), rows(1), rows(0)))
+    played(model, lambda batcher: behind_a_held_request(batcher, model, rows(0), rows(1), rows(0)))
     assert model.batches == [1, 0, 1, 0]
 
 
-def test_a_model_computes_on_the_thread_of_its_executor() -> None:
+def test_model_runs_on_the_thread_of_its_executor() -> None:
     names: list[str] = []
 
     class Named(Scaled):
@@ -480,7 +484,7 @@ def test_a_model_computes_on_the_thread_of_its_executor() -> None:
     assert names == ["model_0"]
 
 
-def test_a_batcher_rests_when_nobody_waits_and_begins_again() -> None:
+def test_idle_batcher_computes_later_requests() -> None:
     model = Scaled()
 
     async def play(batcher: Batcher) -> list[Any]:
@@ -490,7 +494,7 @@ def test_a_batcher_rests_when_nobody_waits_and_begins_again() -> None:
     assert model.batches == [1, 1, 1] and [answer["y"][0, 0] for answer in answers] == [2.0, 4.0, 6.0]
 
 
-def test_nothing_is_computed_where_all_that_waited_have_left() -> None:
+def test_batch_whose_requests_were_all_cancelled_is_not_computed() -> None:
     model, counts = Scaled(), list[int]()
 
     async def leave(batcher: Batcher) -> Any:
@@ -509,7 +513,7 @@ def test_nothing_is_computed_where_all_that_waited_have_left() -> None:
     assert counts == model.batches == [1, 3]
 
 
-def test_a_request_that_leaves_while_its_batch_computes_takes_no_answer_from_the_others() -> None:
+def test_request_cancelled_during_its_batch_does_not_affect_the_others() -> None:
     model = Scaled()
 
     def hold(count: int) -> None:
@@ -537,7 +541,7 @@ def test_a_request_that_leaves_while_its_batch_computes_takes_no_answer_from_the
     assert model.batches == [1, 6] and [len(answer["y"]) for answer in answers] == [1, 3]
 
 
-def test_the_deadline_of_a_request_that_is_answered_is_over() -> None:
+def test_deadline_timer_of_an_answered_request_is_cancelled() -> None:
     """A timer that stayed would hold each request's arrays until its deadline."""
     model = Scaled()
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fast
 OK = 'hopsml_requests_total{version="1",status="200"}'
 
 
-def test_counts_add_up_and_never_fall_when_a_replica_ends() -> None:
+def test_counts_of_replicas_add_up_and_never_fall_when_one_ends() -> None:
     total = Sum()
     total.update(0, {OK: 5, "hopsml_queue_requests": 2})
     total.update(1, {OK: 3, "hopsml_queue_requests": 1})
@@ -35,7 +35,7 @@ def test_counts_add_up_and_never_fall_when_a_replica_ends() -> None:
     assert total.total()[OK] == 9
 
 
-def test_buckets_stand_in_the_order_of_their_bounds() -> None:
+def test_histogram_buckets_are_ordered_by_their_bounds() -> None:
     meter = ReplicaMeter()
     for rows in (1, 3, 2000):
         meter.batch(rows)
@@ -44,7 +44,7 @@ def test_buckets_stand_in_the_order_of_their_bounds() -> None:
     assert lines[-1].startswith('hopsml_batch_rows_bucket{le="+Inf"}')
 
 
-def test_a_segment_is_complete_when_it_is_long_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_segment_is_closed_when_it_is_long_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "SEGMENT_BYTES", 20)
     log = RequestLog(tmp_path, "0")
     log.write(b"0123456789\n")
@@ -61,7 +61,7 @@ def test_a_segment_is_complete_when_it_is_long_or_old(tmp_path: Path, monkeypatc
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_room_lines_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_log_lines_beyond_the_space_limit_are_dropped_and_counted(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, "0", most_bytes=10)
     log.write(b"0123\n")
     log.close()
@@ -75,7 +75,7 @@ def test_without_room_lines_are_dropped_and_counted(tmp_path: Path) -> None:
     assert (tmp_path / "0-2.jsonl").read_bytes() == b"again\n"
 
 
-def test_what_a_killed_writer_left_is_whole_lines(tmp_path: Path) -> None:
+def test_segment_of_a_killed_writer_is_cut_to_complete_lines(tmp_path: Path) -> None:
     (tmp_path / "0-1.part").write_bytes(b"whole\nhal")
     (tmp_path / "0-2.part").write_bytes(b"hal")
     names = [path.name for path in tmp_path.iterdir()]
@@ -85,7 +85,7 @@ def test_what_a_killed_writer_left_is_whole_lines(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"whole\n")]
 
 
-def test_lines_before_an_incomplete_line_of_any_length_are_kept(tmp_path: Path) -> None:
+def test_lines_before_a_long_incomplete_line_are_retained(tmp_path: Path) -> None:
     (tmp_path / "0-1.part").write_bytes(b"first\nsecond\n" + b"x" * (9 << 20))
     (tmp_path / "0-2.part").write_bytes(b"x" * (9 << 20))
     for name in ("0-1.part", "0-2.part"):
@@ -93,7 +93,7 @@ def test_lines_before_an_incomplete_line_of_any_length_are_kept(tmp_path: Path) 
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"first\nsecond\n")]
 
 
-def test_lines_that_the_disk_accepts_only_in_part_are_dropped_whole(tmp_path: Path) -> None:
+def test_partially_written_lines_are_removed_completely(tmp_path: Path) -> None:
     """A file-size limit accepts the first part of a write as a full disk does, and fails only the next write."""
     log = RequestLog(tmp_path, "0")
     log.write(b"0123456789\n")
@@ -110,10 +110,8 @@ def test_lines_that_the_disk_accepts_only_in_part_are_dropped_whole(tmp_path: Pa
     assert log.dropped == 1 and (tmp_path / "0-1.jsonl").read_bytes() == b"0123456789\nagain\n"
 
 
-def test_the_end_waits_for_a_segment_that_is_just_brought_to_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last turn begins while the one before it, which nobody waits for any more, is in the middle of a segment."""
+def test_final_shipping_waits_for_a_segment_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last pass starts while an abandoned one is uploading a segment."""
     monkeypatch.setattr(request_log, "SEGMENT_BYTES", 1)
     folder = ServingFolder(tmp_path / "serving")
     written = RequestLog(folder.requests, f"0-{2**22 + 1}")

@@ -21,7 +21,7 @@ PREDICT = "/v1/models/digits:predict"
 A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
 
 
-def test_the_replica_with_the_fewest_requests_is_asked_and_of_equals_each_in_turn() -> None:
+def test_replica_with_the_fewest_requests_is_chosen_and_equal_ones_alternate() -> None:
     found = Balancer()
     assert found.choose() is None
     found.add_replica(0, A)
@@ -35,7 +35,7 @@ def test_the_replica_with_the_fewest_requests_is_asked_and_of_equals_each_in_tur
     assert (found.choose({0}), found.answering) == ((0, A), 1)
 
 
-def test_a_replica_that_was_tried_is_chosen_only_where_all_were_tried() -> None:
+def test_tried_replica_is_chosen_again_only_after_all_others() -> None:
     found = Balancer()
     for replica in range(3):
         found.add_replica(replica, (f"10.0.0.{replica}", 1))
@@ -58,7 +58,7 @@ def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
 
 
 def balanced(replicas: int) -> Balancer:
-    """Replicas 0, 1 ... that answer, each at an address of its own."""
+    """Return a balancer with replicas 0, 1 ..., each with a separate address."""
     found = Balancer()
     for replica in range(replicas):
         found.add_replica(replica, address(replica))
@@ -70,11 +70,11 @@ def address(replica: int) -> tuple[str, int]:
 
 
 def choices(balancer: Balancer, count: int) -> list[int | None]:
-    """The next replicas that are chosen."""
+    """Return the replicas of the next choices."""
     return [None if one is None else one[0] for one in (balancer.choose() for _ in range(count))]
 
 
-def test_idle_replicas_take_turns_by_their_numbers() -> None:
+def test_idle_replicas_are_chosen_in_order_of_their_numbers() -> None:
     assert choices(balanced(3), 7) == [0, 1, 2, 0, 1, 2, 0]
     assert choices(balanced(1), 3) == [0, 0, 0]
     found = balanced(3)
@@ -86,7 +86,7 @@ def test_idle_replicas_take_turns_by_their_numbers() -> None:
     assert choices(found, 3) == [0, 2, 0]
 
 
-def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
+def test_replica_is_chosen_with_its_latest_address() -> None:
     found = balanced(2)
     assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, address(0)), (1, address(1))]
     found.remove_replica(0)
@@ -96,7 +96,7 @@ def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
     assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, A), (1, B)]
 
 
-def test_requests_that_ended_count_no_more_and_those_in_flight_count_each() -> None:
+def test_load_of_a_replica_is_its_number_of_requests_in_flight() -> None:
     found = balanced(2)
     for _ in range(3):
         found.begin_request(0)
@@ -116,7 +116,7 @@ def test_requests_that_ended_count_no_more_and_those_in_flight_count_each() -> N
     assert choices(found, 6) == [2, 1, 0, 2, 1, 0]
 
 
-def test_a_replica_that_is_lost_with_requests_in_it_has_them_until_they_end() -> None:
+def test_removed_replica_retains_its_requests_in_flight_until_they_end() -> None:
     found = balanced(2)
     found.begin_request(0)
     found.remove_replica(0)
@@ -129,7 +129,7 @@ def test_a_replica_that_is_lost_with_requests_in_it_has_them_until_they_end() ->
     assert sorted(map(str, choices(found, 2))) == ["0", "1"]
 
 
-def test_a_request_is_sent_once_more() -> None:
+def test_request_is_sent_at_most_twice() -> None:
     assert [is_sent_again(number) for number in range(1, SENDINGS + 2)] == [True, False, False]
 
 
@@ -140,14 +140,14 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def one_request(reader: asyncio.StreamReader) -> bytes:
-    """Its body."""
+    """Return the body of the next request."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
     return await reader.readexactly(length)
 
 
 async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers each request with its body."""
+    """Answer each request with its body."""
     while not reader.at_eof():
         try:
             body = await one_request(reader)
@@ -157,14 +157,14 @@ async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def is_lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Goes away with the request in it."""
+async def disconnects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close the connection during the request."""
     await one_request(reader)
     writer.transport.abort()
 
 
 async def asked(port: int, body: bytes, path: str = PREDICT, token: str = TOKEN) -> tuple[int, bytes]:
-    """The front's answer."""
+    """Return the front's answer to one request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
@@ -175,16 +175,16 @@ async def asked(port: int, body: bytes, path: str = PREDICT, token: str = TOKEN)
     return found
 
 
-async def did(command: Command) -> SupervisorAnswer:
+async def answer_command(command: Command) -> SupervisorAnswer:
     assert isinstance(command, StatusRequest)
     return SupervisorAnswer(ready=2)
 
 
 def play(handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None]], deadline_s: float = 20.0) -> None:
-    """A front with such replicas, and what is done with it and its port."""
+    """Run ``body`` with a front over the given replicas, and its port."""
 
-    async def whole() -> None:
-        front = Front("digits", ServingLimits(deadline_s=deadline_s, body_bytes=100), TOKEN, OWNER, did)
+    async def run() -> None:
+        front = Front("digits", ServingLimits(deadline_s=deadline_s, body_bytes=100), TOKEN, OWNER, answer_command)
         async with AsyncExitStack() as stack:
             for number, handle in handles.items():
                 server = await stack.enter_async_context(await asyncio.start_server(handle, "127.0.0.1", 0))
@@ -196,26 +196,26 @@ def play(handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None
             for number in handles:
                 front.remove_replica(number)
 
-    asyncio.run(whole())
+    asyncio.run(run())
 
 
-def test_what_was_in_a_replica_that_is_lost_is_answered_by_another() -> None:
+def test_request_in_a_failed_replica_is_answered_by_another() -> None:
     async def body(front: Front, port: int) -> None:
         found = await asyncio.gather(*(asked(port, b"%d" % number) for number in range(20)))
         assert found == [(200, b"%d" % number) for number in range(20)]
 
-    play({0: is_lost, 1: echoes}, body)
+    play({0: disconnects, 1: echoes}, body)
 
 
-def test_what_is_lost_with_every_replica_is_told() -> None:
+def test_request_that_fails_in_every_replica_is_an_error() -> None:
     async def body(front: Front, port: int) -> None:
-        status, said = await asked(port, b"1")
-        assert status == 503 and b"2 replicas failed while they computed the request" in said
+        status, text = await asked(port, b"1")
+        assert status == 503 and b"2 replicas failed while they computed the request" in text
 
-    play({0: is_lost, 1: is_lost}, body)
+    play({0: disconnects, 1: disconnects}, body)
 
 
-def test_without_a_replica_requests_wait_and_are_answered_when_one_is_back() -> None:
+def test_requests_wait_for_a_replica_and_are_answered_when_one_is_added() -> None:
     async def body(front: Front, port: int) -> None:
         waiting = asyncio.create_task(asked(port, b"1"))
         while not front._changed._waiters:  # type: ignore[attr-defined]  # the request has come
@@ -228,22 +228,22 @@ def test_without_a_replica_requests_wait_and_are_answered_when_one_is_back() -> 
     play({}, body)
 
 
-def test_without_a_replica_a_request_is_refused_at_its_deadline() -> None:
+def test_request_without_a_replica_is_refused_at_its_deadline() -> None:
     async def body(front: Front, port: int) -> None:
-        status, said = await asked(port, b"1")
-        assert status == 503 and b"no replica has answered for 0.1 s; check `hopsml serve show digits`" in said
+        status, text = await asked(port, b"1")
+        assert status == 503 and b"no replica has answered for 0.1 s; check `hopsml serve show digits`" in text
 
     play({}, body, deadline_s=0.1)
 
 
-def test_who_may_ask_and_who_may_command() -> None:
+def test_front_requires_the_client_token_and_the_control_token() -> None:
     async def body(front: Front, port: int) -> None:
         status = encode_line(StatusRequest())
         assert (await asked(port, b"1", token=OWNER))[0] == 401
         assert (await asked(port, status, CONTROL))[0] == 401
         assert (await asked(port, b"{}", CONTROL, OWNER))[0] == 400
-        code, said = await asked(port, status, CONTROL, OWNER)
-        assert code == 200 and json.loads(said)["ready"] == 2
+        code, text = await asked(port, status, CONTROL, OWNER)
+        assert code == 200 and json.loads(text)["ready"] == 2
         assert (await asked(port, b"x" * 101))[0] == 413
 
     play({0: echoes}, body)

@@ -33,7 +33,7 @@ ONE, TWO, THREE = Route(1, default=3), Route(2, default=4), Route(3, default=5)
 
 
 def started(replicas: int = 2) -> Supervision:
-    """All replicas follow the first route."""
+    """Return a supervision whose replicas all follow the first route."""
     found = Supervision(replicas)
     assert found.begin(ONE, 0.0) == [Spawn(number) for number in range(replicas)]
     for number in range(replicas):
@@ -42,14 +42,14 @@ def started(replicas: int = 2) -> Supervision:
     return found
 
 
-def test_a_roll_is_done_when_all_follow() -> None:
+def test_route_change_is_complete_when_all_replicas_follow() -> None:
     found = started()
     assert found.roll(TWO, 0.0, ROLL_S) == [Follow(0, TWO), Follow(1, TWO)]
     assert found.turned(1, 2, 1.0) == []
     assert found.turned(0, 2, 2.0) == [RouteOutcome(2)] and found.settled == TWO
 
 
-def test_where_one_cannot_all_go_back() -> None:
+def test_all_replicas_return_to_the_earlier_route_if_one_refuses() -> None:
     found = started()
     found.roll(TWO, 0.0, ROLL_S)
     found.turned(1, 2, 1.0)
@@ -61,7 +61,7 @@ def test_where_one_cannot_all_go_back() -> None:
     assert found.settled == ONE and found.turned(1, 1, 2.0) == []
 
 
-def test_who_waits_for_a_route_hears_of_a_stop() -> None:
+def test_pending_route_change_fails_when_the_serving_stops() -> None:
     beginning = Supervision(1)
     beginning.begin(ONE, 0.0)
     assert beginning.stop(1.0) == [
@@ -77,7 +77,7 @@ def test_who_waits_for_a_route_hears_of_a_stop() -> None:
     ]
 
 
-def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlier_route() -> None:
+def test_replica_exit_during_a_route_change_restores_the_earlier_route() -> None:
     found = started()
     found.roll(TWO, 0.0, ROLL_S)
     assert found.exited(0, "was killed", 1.0) == [RouteOutcome(2, "replica 0 was killed"), Follow(1, ONE)]
@@ -85,7 +85,7 @@ def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlie
     assert found.connected(0, 2.0) == [Follow(0, ONE)]
 
 
-def test_a_roll_gives_way_to_a_later_one() -> None:
+def test_later_route_change_replaces_an_earlier_one() -> None:
     found = started(1)
     found.roll(TWO, 0.0, ROLL_S)
     assert found.roll(THREE, 0.0, ROLL_S) == [
@@ -96,7 +96,7 @@ def test_a_roll_gives_way_to_a_later_one() -> None:
     assert found.turned(0, 3, 1.0) == [RouteOutcome(3)]
 
 
-def test_a_roll_that_takes_too_long_goes_back() -> None:
+def test_route_change_beyond_its_timeout_is_reverted() -> None:
     found = started()
     found.roll(TWO, 0.0, ROLL_S)
     found.turned(1, 2, 1.0)
@@ -108,7 +108,7 @@ def test_a_roll_that_takes_too_long_goes_back() -> None:
     assert found.tick(ROLL_S + 1.0) == [] and found.settled == ONE
 
 
-def test_what_dies_again_and_again_waits_longer_until_it_has_been_steady() -> None:
+def test_restart_pause_of_a_failing_replica_doubles_until_it_is_steady() -> None:
     found = started(1)
     now, pauses = 0.0, []
     for _ in range(4):
@@ -125,7 +125,7 @@ def test_what_dies_again_and_again_waits_longer_until_it_has_been_steady() -> No
     assert found.replicas[0].restart_s == now + STEADY_S + FIRST_PAUSE_S
 
 
-def test_a_silent_replica_is_killed_and_one_that_loads_is_waited_for() -> None:
+def test_silent_replica_is_killed_later_if_it_is_loading() -> None:
     found = started()
     found.heartbeat_received(1, True, 0.0)
     (killed,) = found.tick(SILENT_S + 1)
@@ -136,7 +136,7 @@ def test_a_silent_replica_is_killed_and_one_that_loads_is_waited_for() -> None:
     assert isinstance(killed, KillReplica) and killed.replica == 1 and spawned == Spawn(0)
 
 
-def test_a_serving_that_cannot_be_started_ends() -> None:
+def test_serving_that_cannot_start_ends() -> None:
     found = Supervision(2)
     found.begin(ONE, 0.0)
     found.connected(0, 0.0)
@@ -151,7 +151,7 @@ def test_a_serving_that_cannot_be_started_ends() -> None:
     assert alone.exited(0, "was killed", 1.0) == [RouteOutcome(1, "replica 0 was killed"), AllEnded()]
 
 
-def test_the_end_drains_and_then_kills() -> None:
+def test_stop_drains_replicas_and_then_kills_them() -> None:
     found = started()
     assert found.stop(0.0) == [DrainReplica(0), DrainReplica(1)] and found.stop(0.0) == []
     assert found.exited(0, "ended", 1.0) == [] and found.tick(1.0) == []
@@ -162,7 +162,7 @@ def test_the_end_drains_and_then_kills() -> None:
     assert down.stop(1.0) == [AllEnded()]
 
 
-def test_a_new_replica_that_cannot_follow_the_others_is_started_again() -> None:
+def test_new_replica_that_cannot_follow_the_route_is_restarted() -> None:
     found = started()
     found.exited(0, "was killed", 1.0)
     found.tick(2.0)
@@ -182,7 +182,7 @@ def following(route: Route) -> Router:
     return router
 
 
-def test_the_first_version_answers_when_it_is_loaded() -> None:
+def test_first_version_is_chosen_once_it_is_loaded() -> None:
     router = Router()
     assert router.switch_to(Route(1, default=3)) == [Load(3)]
     with pytest.raises(NoSuchVersion, match="no version has been loaded yet"):
@@ -192,7 +192,7 @@ def test_the_first_version_answers_when_it_is_loaded() -> None:
     assert router.choose() == 3 and router.versions == {3: "AVAILABLE"}
 
 
-def test_a_roll_turns_over_when_the_new_one_is_there_and_lets_the_old_one_drain() -> None:
+def test_route_switches_when_the_new_version_is_loaded_and_the_old_one_drains() -> None:
     router = following(Route(1, default=3))
     router.begin_request(router.choose())
     assert router.switch_to(Route(2, default=4)) == [Load(4)]
@@ -205,14 +205,14 @@ def test_a_roll_turns_over_when_the_new_one_is_there_and_lets_the_old_one_drain(
     assert router.end_request(3) == [Unload(3)] and router.versions == {4: "AVAILABLE"}
 
 
-def test_a_version_that_cannot_be_loaded_changes_nothing() -> None:
+def test_version_that_cannot_be_loaded_leaves_the_route_unchanged() -> None:
     router = following(Route(1, default=3))
     assert router.switch_to(Route(2, default=3, canary=4, share=0.5)) == [Load(4)]
     assert router.failed(4, "broken") == [RouteRefused(2, "broken")]
     assert router.choose() == 3 and router.versions == {3: "AVAILABLE"}
 
 
-def test_a_route_is_given_up_for_another_and_what_was_loaded_for_it_goes() -> None:
+def test_replaced_route_change_unloads_its_version() -> None:
     router = following(Route(1, default=3))
     router.switch_to(Route(2, default=4))
     assert router.switch_to(Route(3, default=5)) == [
@@ -223,7 +223,7 @@ def test_a_route_is_given_up_for_another_and_what_was_loaded_for_it_goes() -> No
     assert router.loaded(5) == [Turned(3), Unload(3)]
 
 
-def test_back_to_a_version_that_still_drains_loads_nothing() -> None:
+def test_route_back_to_a_draining_version_loads_nothing() -> None:
     router = following(Route(1, default=3))
     router.begin_request(3)
     router.switch_to(Route(2, default=4))
@@ -232,7 +232,7 @@ def test_back_to_a_version_that_still_drains_loads_nothing() -> None:
     assert router.end_request(3) == []
 
 
-def test_labels() -> None:
+def test_labels_choose_their_versions_and_unknown_ones_are_refused() -> None:
     router = following(Route(1, default=3, canary=4, share=0.1, labels={"production": 3, "old": 1}))
     assert [router.choose(label=one) for one in ("stable", "canary", "production")] == [3, 4, 3]
     with pytest.raises(NoSuchVersion, match="no version has the label 'prodution'; did you mean production"):
@@ -242,7 +242,7 @@ def test_labels() -> None:
 
 
 @given(share=st.floats(0, 1), asked=st.integers(1, 300))
-def test_a_canary_gets_its_share_at_any_time(share: float, asked: int) -> None:
+def test_canary_gets_its_share_at_any_time(share: float, asked: int) -> None:
     router = following(Route(1, default=1, canary=2, share=share))
     answered = [router.choose() for _ in range(asked)]
     assert abs(answered.count(2) - asked * share) <= 1
@@ -251,8 +251,8 @@ def test_a_canary_gets_its_share_at_any_time(share: float, asked: int) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["ask", "loaded", "failed", "began", "ended"]), st.integers(1, 4)), max_size=40)
 )
-def test_whatever_happens_what_is_chosen_is_loaded_and_nothing_stays(events: list[tuple[str, int]]) -> None:
-    """A caller that loads and unloads as it is told never misses a version that a request is in."""
+def test_router_loads_the_chosen_version_and_unloads_all_others(events: list[tuple[str, int]]) -> None:
+    """A caller that follows the router's actions always has the versions of requests in flight loaded."""
     router = Router()
     held: set[int] = set()
     loading: set[int] = set()

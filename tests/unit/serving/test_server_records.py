@@ -24,7 +24,7 @@ from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
 
 
-def test_what_json_does_not_have_is_named() -> None:
+def test_request_value_without_a_json_form_is_refused() -> None:
     record = ServerRecord("digits", "127.0.0.1", 9, "here", "me", "", 1, datetime.now(UTC))
     with pytest.raises(ArgumentTypeError, match=r"contains <object .*, a object; use numbers"):
         client.request(record, "/v1/models/digits:predict", {"instances": [object()]}, 1.0)
@@ -32,10 +32,10 @@ def test_what_json_does_not_have_is_named() -> None:
         client.request(record, "/v1/models/digits:predict", {"inputs": pd.DataFrame({"a": [1.0]})}, 1.0)
 
 
-def test_rows_that_are_dicts_are_put_together_by_input() -> None:
+def test_rows_given_as_dicts_are_combined_by_input() -> None:
     assert client.by_input([{"a": 1, "b": [2]}, {"b": [3], "a": 4}]) == {"a": [1, 4], "b": [[2], [3]]}
-    for whole in ([[1.0], [2.0]], {"a": [1]}, [], [{"a": 1}, 2], "text"):
-        assert client.by_input(whole) is whole
+    for unchanged in ([[1.0], [2.0]], {"a": [1]}, [], [{"a": 1}, 2], "text"):
+        assert client.by_input(unchanged) is unchanged
     with pytest.raises(ArgumentError, match="row 1 has the inputs b, but row 0 has a; all rows must have the same"):
         client.by_input([{"a": 1}, {"b": 2}])
 
@@ -66,14 +66,14 @@ def settings(tmp_path: Path) -> ServingSettings:
 
 
 def changed(wanted: ServingSettings, **fields: object) -> None:
-    """Replace the record by one that differs in these fields."""
+    """Replace fields of the stored record."""
     record = server_records.read(wanted.name, wanted.project)
     assert record is not None
     url = server_records.url_of(wanted)
     for_url(url).write_bytes(url, msgspec.json.encode(msgspec.structs.replace(record, **fields)))
 
 
-def test_the_record_of_another_container_with_this_host_name_is_not_replaced(tmp_path: Path) -> None:
+def test_record_of_another_container_with_the_same_host_name_is_not_replaced(tmp_path: Path) -> None:
     wanted, folder = settings(tmp_path), ServingFolder(tmp_path / "private")
     own = server_records.register_server(wanted, 1, folder)
     boot, _, inode = own.pid_namespace.partition("/")
@@ -90,7 +90,7 @@ def test_the_record_of_another_container_with_this_host_name_is_not_replaced(tmp
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="making a PID namespace needs root")
-def test_a_container_beside_this_one_is_refused(tmp_path: Path) -> None:
+def test_server_in_another_container_of_this_machine_is_refused(tmp_path: Path) -> None:
     wanted, folder = settings(tmp_path), tmp_path / "private"
     server_records.register_server(wanted, 1, ServingFolder(folder))
     made = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _CLAIM]

@@ -31,7 +31,7 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 @pytest.fixture
 def small(tmp_path: Path) -> Environment:
-    """One package, one editable project; the interpreter is to be on every node."""
+    """Return an environment with one package and one editable project, and an interpreter expected on every node."""
     site, project = tmp_path / "site", tmp_path / "src" / "mine"
     for name, content in {
         "one/__init__.py": "VALUE = 1\n",
@@ -50,7 +50,7 @@ def small(tmp_path: Path) -> Environment:
     return Environment(tmp_path, (site,), {"one": "1.0"}, {"mine": project}, Path("/usr"), base)
 
 
-def test_the_hash_follows_what_is_in_it(small: Environment) -> None:
+def test_environment_hash_depends_on_its_content(small: Environment) -> None:
     first = small.hash
     assert dataclasses.replace(small).hash == first
     assert dataclasses.replace(small, packages={"one": "1.1"}).hash != first
@@ -61,7 +61,7 @@ def test_the_hash_follows_what_is_in_it(small: Environment) -> None:
     assert dataclasses.replace(small).hash != first
 
 
-def test_an_archive_works_elsewhere_without_compiling(small: Environment, tmp_path: Path) -> None:
+def test_archive_works_in_another_folder_without_compiling(small: Environment, tmp_path: Path) -> None:
     length = environment_archive.pack(small, tmp_path / "packed.tar.gz")
     assert length == (tmp_path / "packed.tar.gz").stat().st_size
     elsewhere = tmp_path / "elsewhere"
@@ -82,7 +82,7 @@ def test_an_archive_works_elsewhere_without_compiling(small: Environment, tmp_pa
     assert said.stdout.split() == [str(elsewhere), "1", "mine", str(site / "mine" / "__init__.py")], said.stderr
 
 
-def test_what_is_compiled_already_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_file_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "module.py"
     file.write_text("VALUE = 1\n")
     fresh = environment_archive._compiled(file)
@@ -96,7 +96,7 @@ def test_what_is_compiled_already_is_not_compiled_again(tmp_path: Path, monkeypa
         environment_archive._compiled(file)
 
 
-def test_of_two_at_once_one_uploads_and_both_go_on(small: Environment, tmp_path: Path) -> None:
+def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/environments/{small.hash}.tar.gz"
     both, said, failed = threading.Barrier(2), [], []
 
@@ -125,7 +125,7 @@ def test_of_two_at_once_one_uploads_and_both_go_on(small: Environment, tmp_path:
     assert said == []
 
 
-def test_packing_can_be_stopped(small: Environment, tmp_path: Path) -> None:
+def test_packing_can_be_interrupted(small: Environment, tmp_path: Path) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -134,7 +134,7 @@ def test_packing_can_be_stopped(small: Environment, tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_this_environment_has_its_editable_project_and_all_that_it_imports() -> None:
+def test_current_environment_has_its_editable_project_and_imports() -> None:
     here = Environment.current()
     assert {"hopsml"} <= set(here.editable) and "hopsml" in here.packages
     assert {"hopsml", "msgspec", "numpy", "yaml", "json", "pyspark"} <= here.modules
@@ -144,7 +144,7 @@ def test_this_environment_has_its_editable_project_and_all_that_it_imports() -> 
     ]
 
 
-def test_settings_of_what_travels() -> None:
+def test_shipment_sets_archive_and_python_of_driver_and_executors() -> None:
     url = "hdfs://ns1/env.tar.gz"
     cluster = shipping.plan(url, YARN).settings({"spark.yarn.dist.archives": "a.zip#a"}, "cluster")
     assert cluster["spark.yarn.dist.archives"] == f"a.zip#a,{url}#environment"
@@ -155,7 +155,7 @@ def test_settings_of_what_travels() -> None:
     assert shipping.Shipment().settings({}, "cluster") == {}
 
 
-def test_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shipping_mode_is_checked_against_the_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     local = profiles.parse("l", "master: local-cluster[2,1,512]\n", "l.yaml")
     assert shipping.plan("never", YARN) == shipping.plan("auto", local) == shipping.Shipment()
     planned = shipping.plan("auto", YARN)
@@ -171,8 +171,8 @@ def test_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         shipping.plan("auto", dataclasses.replace(YARN, store=""))
 
 
-def test_the_list_beside_an_archive_is_not_asked_of_any_address(tmp_path: Path) -> None:
-    """The script imports what is nowhere: with a list that can be read it would be refused."""
+def test_module_list_of_an_archive_is_not_requested_over_http(tmp_path: Path) -> None:
+    """The script imports a missing module, which a readable list would refuse."""
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -38,7 +38,7 @@ def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = 
 
 
 def follow(*seen: tuple[float, Observation], timeout_s: float | None = None) -> list[Decision]:
-    """The steps for observations, each with its time."""
+    """Return the decisions for observations, each with its time."""
     state, steps = FollowState(ID, 0.0, timeout_s), []
     for now_s, observation in seen:
         state, result = step(state, observation, now_s)
@@ -54,7 +54,7 @@ RUNNING = app("RUNNING", log="http://n/c")
 KILLED = app("KILLED", "KILLED", "Application was killed by user root")
 
 
-def test_a_good_end() -> None:
+def test_successful_application_is_followed_to_exit_status_zero() -> None:
     steps = follow(
         (0, app("ACCEPTED")),
         (1, app("ACCEPTED", log="x")),
@@ -82,25 +82,25 @@ def test_a_good_end() -> None:
         ("FINISHED", "ENDED", "ENDED: the reason"),
     ],
 )
-def test_only_succeeded_is_zero(state: str, final: str, words: str) -> None:
+def test_only_a_succeeded_application_has_exit_status_zero(state: str, final: str, words: str) -> None:
     (last,) = follow((0, app(state, final, "the reason")))
     assert last == Decision((f"{ID}: {words}",), status=1)
 
 
-def test_why_it_waits_is_said_once_and_again_after_a_while() -> None:
+def test_wait_reason_is_printed_once_and_repeated_after_a_while() -> None:
     waiting = [
         (at, app("ACCEPTED", diagnostics=FULL.replace("03:19", f"03:{20 + at:.0f}")))
         for at in (0.0, 1.0, 2.0, REMIND_S)
     ]
-    said = lines(follow(*waiting))[1:]
+    printed = lines(follow(*waiting))[1:]
     reason = (
         "Application is added to the scheduler and is not yet activated. Queue's AM resource limit exceeded; AM Resource "
         "Request = <memory:8000, vCores:1>; Queue AM Resource Usage = <memory:16000, vCores:2>"
     )
-    assert said == [f"waiting for 0 s: {reason}", f"waiting for 30 s: {reason}"]
+    assert printed == [f"waiting for 0 s: {reason}", f"waiting for 30 s: {reason}"]
 
 
-def test_the_time_for_the_queue_ends_with_the_first_container() -> None:
+def test_queue_timeout_ends_with_the_first_container() -> None:
     full, placed = (
         app("ACCEPTED", diagnostics=FULL),
         app("ACCEPTED", diagnostics="AM container is launched", log="http://n/c"),
@@ -113,7 +113,7 @@ def test_the_time_for_the_queue_ends_with_the_first_container() -> None:
     assert not any(each.end for each in follow((0, full), (4, placed), (60, placed), (99, RUNNING), timeout_s=5))
 
 
-def test_a_signal_ends_it_and_a_second_one_leaves_at_once() -> None:
+def test_signal_ends_the_application_and_a_second_one_detaches() -> None:
     steps = follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, RUNNING), (3, KILLED))
     assert [each.end for each in steps] == [False, True, True, False]
     assert steps[-1].status == 130 and "Ctrl-C: ending" in lines(steps)[1]
@@ -121,17 +121,17 @@ def test_a_signal_ends_it_and_a_second_one_leaves_at_once() -> None:
     assert steps[-1].status == 143 and "yarn application -kill" in lines(steps)[-1]
 
 
-def test_a_signal_that_comes_after_a_good_end_changes_nothing() -> None:
+def test_signal_before_a_successful_end_does_not_change_the_exit_status() -> None:
     assert follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, app("FINISHED", "SUCCEEDED")))[-1].status == 0
 
 
-def test_an_end_that_does_not_come_is_given_up() -> None:
+def test_application_that_does_not_end_after_a_signal_is_abandoned() -> None:
     steps = follow((0, RUNNING), (1, Interrupted(signal.SIGTERM)), (END_S, RUNNING), (END_S + 2, RUNNING))
     assert [each.status for each in steps] == [None, None, None, 143]
     assert "did not end within" in lines(steps)[-1]
 
 
-def test_a_resource_manager_that_is_away_for_a_while() -> None:
+def test_unreachable_resource_manager_is_retried_for_a_limited_time() -> None:
     steps = follow(
         (0, RUNNING),
         (1, Unreachable("nobody")),
@@ -145,7 +145,7 @@ def test_a_resource_manager_that_is_away_for_a_while() -> None:
     assert steps[-1].status == 1 and "may still be running" in lines(steps)[-1]
 
 
-def test_one_that_is_forgotten() -> None:
+def test_unknown_application_has_exit_status_one() -> None:
     (last,) = follow((0, Unknown("it knows no such application")))
     assert last.status == 1 and "its final state is unknown" in last.lines[0]
 
@@ -165,8 +165,10 @@ ANY = some.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(some.lists(some.tuples(some.floats(0, 200), ANY), max_size=12), some.sampled_from([None, 1.0, 30.0]))
-def test_whatever_is_seen(seen: list[tuple[float, Observation]], timeout_s: float | None) -> None:
-    """Zero only for SUCCEEDED; an end that was asked for is asked for again until it has come; it is never taken back."""
+def test_random_observations_keep_exit_status_and_end_requests_consistent(
+    seen: list[tuple[float, Observation]], timeout_s: float | None
+) -> None:
+    """Zero only for SUCCEEDED; a requested end is requested again until it occurs, and never withdrawn."""
     state, now_s, asked = FollowState(ID, 0.0, timeout_s), 0.0, False
     for pause_s, observation in seen:
         now_s += pause_s

@@ -24,14 +24,14 @@ COMMAND = [
 ]  # fmt: skip
 
 
-def test_what_is_hidden_is_taken_out_and_nothing_else() -> None:
+def test_secret_settings_are_removed_from_the_command_line() -> None:
     line, settings = spark_command.split_command(COMMAND)
     assert line == [*COMMAND[:5], *COMMAND[-3:]]
     assert list(settings) == ["spark.hadoop.fs.s3a.secret.key", "spark.yarn.appMasterEnv.LEVEL", "spark.url"]
     assert settings["spark.yarn.appMasterEnv.LEVEL"] == "s3cr3t too"
 
 
-def test_a_process_gets_what_its_arguments_do_not_show(tmp_path: Path) -> None:
+def test_process_receives_settings_that_its_arguments_do_not_show(tmp_path: Path) -> None:
     program = tmp_path / "spark-submit"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nline = open('/proc/self/cmdline').read()\n"
@@ -44,8 +44,8 @@ def test_a_process_gets_what_its_arguments_do_not_show(tmp_path: Path) -> None:
     with SparkSubmit([str(program), *COMMAND[1:]], os.environ, quiet=True) as job:
         while job.poll() is None:
             os.sched_yield()
-        said = job.tail()
-    assert said.splitlines() == [
+        output = job.tail()
+    assert output.splitlines() == [
         "0 True ['job.py', '--conf', 'spark.password=of-the-script']",
         "spark.hadoop.fs.s3a.secret.key=s3cr3t",
         "spark.yarn.appMasterEnv.LEVEL=s3cr3t too",
@@ -54,12 +54,12 @@ def test_a_process_gets_what_its_arguments_do_not_show(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_properties_are_written_as_java_reads_them() -> None:
+def test_properties_are_escaped_for_java() -> None:
     written = spark_command.to_properties({"a b": "one\ntwo", "c:d": r" C:\x", "e": "ü=#!"}).decode()
     assert written == "a\\ b=one\\ntwo\nc\\:d=\\ C:\\\\x\ne=ü=#!\n"
 
 
-def test_settings_in_the_variable_are_taken_once_and_handed_to_nobody() -> None:
+def test_settings_in_the_variable_are_taken_once_and_removed() -> None:
     environment = {spark_command.HIDDEN_VARIABLE: '{"spark.password": "x", "n": 1}', "HOME": "/h"}
     assert spark_command.hidden_from_environment(environment) == {"spark.password": "x", "n": "1"}
     assert environment == {"HOME": "/h"} and spark_command.hidden_from_environment(environment) == {}
@@ -96,7 +96,7 @@ def train():
 """
 
 
-def test_what_is_imported_for_certain() -> None:
+def test_unconditional_imports_of_a_script_are_found() -> None:
     assert script.imports(ast.parse(SCRIPT)) == {
         "os": 2,
         "numpy": 2,
@@ -120,12 +120,12 @@ def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
-def test_what_is_missing_is_named_with_its_line(job: Path) -> None:
+def test_missing_module_is_named_with_its_line(job: Path) -> None:
     with pytest.raises(ArgumentError, match=r"lacks helpers \(line 1\), no_such_package \(line 3\); pip install"):
         submission.command(YARN, str(job))
 
 
-def test_what_is_shipped_is_not_missing(job: Path, tmp_path: Path) -> None:
+def test_shipped_module_is_not_missing(job: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as content:
         content.writestr("no_such_package/__init__.py", "")
     files = f"{tmp_path}/helpers.py, file://{tmp_path}/more.zip"
@@ -136,7 +136,7 @@ def test_what_is_shipped_is_not_missing(job: Path, tmp_path: Path) -> None:
     assert str(job) in submission.command(YARN, str(job), conf=conf)
 
 
-def test_a_driver_of_this_machine_sees_what_lies_beside_the_script(job: Path) -> None:
+def test_modules_next_to_the_script_are_found_by_a_local_driver(job: Path) -> None:
     here = profiles.parse("h", "master: yarn\n", "h.yaml")
     with pytest.raises(ArgumentError, match=r"lacks no_such_package \(line 3\);"):
         submission.command(here, str(job))
@@ -149,7 +149,7 @@ def test_a_driver_of_this_machine_sees_what_lies_beside_the_script(job: Path) ->
         {"spark.submit.pyFiles": "hdfs://ns1/all.zip"},
     ],
 )
-def test_what_cannot_be_known_is_not_guessed(job: Path, conf: dict[str, str]) -> None:
+def test_imports_are_not_checked_for_an_unknown_python(job: Path, conf: dict[str, str]) -> None:
     assert str(job) in submission.command(YARN, str(job), conf=conf)
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_known_is_not_guessed(job: Path, conf: dict[str, str]) ->
     ("content", "words"),
     [(b"def f(:\n", "line 1: invalid syntax"), (b"x = 1\n\x00", "null bytes"), (b"x = '\xff'\n", "utf-8")],
 )
-def test_a_script_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
+def test_invalid_or_missing_script_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "job.py"
     file.write_bytes(content)
     with pytest.raises(ArgumentError, match=f"job.py.*{words}.*nothing was submitted"):

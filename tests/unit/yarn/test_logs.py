@@ -28,16 +28,16 @@ ID = "application_1_0001"
 
 
 class Put:
-    """An application that is over, whose node is gone; ``asked``: how often somebody wanted to know of it."""
+    """Ended application whose node is removed; ``queries`` counts the queries for it."""
 
     def __init__(self, folder: Path, container: str) -> None:
-        self.folder, self.asked = folder, 0
+        self.folder, self.queries = folder, 0
         page = f"http://127.0.0.1:9/node/containerlogs/{container}/anna"  # nobody listens at the port of discard
         self._application = YarnApplication(ID, "", "FINISHED", "SUCCEEDED", user="anna", am_log_url=page)
         self.reader = LogReader(self.find, most_open=2)
 
     def find(self, application_id: str) -> YarnApplication:
-        self.asked += 1
+        self.queries += 1
         return self._application
 
     def pieces(self, offset: int, limit: int, name: str = "stdout") -> Iterator[bytes]:
@@ -64,40 +64,40 @@ def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(0, 7), (0, 10_000), (300, 64), (len(LAST), 10), (10 * len(LAST), 10)])
-def test_pieces_are_the_log_from_there_on(put: Put, offset: int, limit: int) -> None:
+def test_pieces_of_a_log_join_to_its_content_from_the_offset(put: Put, offset: int, limit: int) -> None:
     assert b"".join(put.pieces(offset, limit)) == LAST[offset:]
-    assert put.asked <= 2, "once at its beginning, once at its end"
+    assert put.queries <= 2, "once at its beginning, once at its end"
 
 
-def test_whoever_takes_less_than_was_given_and_others_go_on_where_they_were(put: Put) -> None:
-    read, asked = put.reader.read, lambda: put.asked
+def test_readers_at_different_offsets_reuse_a_bounded_number_of_open_logs(put: Put) -> None:
+    read, queries = put.reader.read, lambda: put.queries
     assert read(ID, "stdout", 0, 100).data == LAST[:100]  # type: ignore[union-attr]
     assert read(ID, "stdout", 97, 100).data == LAST[97:197], "a character was cut"  # type: ignore[union-attr]
-    assert read(ID, "stdout", 97, 50).data == LAST[97:147] and asked() == 1, "the same for another one"  # type: ignore[union-attr]
-    assert read(ID, "stdout", 500, 10).data == LAST[500:510] and asked() == 2  # type: ignore[union-attr]
+    assert read(ID, "stdout", 97, 50).data == LAST[97:147] and queries() == 1, "the same for another one"  # type: ignore[union-attr]
+    assert read(ID, "stdout", 500, 10).data == LAST[500:510] and queries() == 2  # type: ignore[union-attr]
     assert read(ID, "stdout", 510, 10).data == LAST[510:520]  # type: ignore[union-attr]
-    assert read(ID, "stdout", 147, 10).data == LAST[147:157] and asked() == 2, "both are open"  # type: ignore[union-attr]
-    assert read(ID, "stdout", 300, 10).data == LAST[300:310] and asked() == 3  # type: ignore[union-attr]
-    assert read(ID, "stdout", 520, 10).data == LAST[520:530] and asked() == 4, "no more than two are"  # type: ignore[union-attr]
+    assert read(ID, "stdout", 147, 10).data == LAST[147:157] and queries() == 2, "both are open"  # type: ignore[union-attr]
+    assert read(ID, "stdout", 300, 10).data == LAST[300:310] and queries() == 3  # type: ignore[union-attr]
+    assert read(ID, "stdout", 520, 10).data == LAST[520:530] and queries() == 4, "no more than two are"  # type: ignore[union-attr]
 
 
-def test_one_that_nobody_has_read_for_long_is_closed(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_log_is_closed_after_its_idle_time(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     assert put.reader.read(ID, "stdout", 0, 100) is not None
     with monkeypatch.context() as impatient:
         impatient.setattr(logs, "IDLE_S", 0.0)
         assert put.reader.read(ID, "stdout", 500, 10) is not None
-    assert put.reader.read(ID, "stdout", 510, 10) is not None and put.asked == 2
-    assert put.reader.read(ID, "stdout", 100, 10) is not None and put.asked == 3
+    assert put.reader.read(ID, "stdout", 510, 10) is not None and put.queries == 2
+    assert put.reader.read(ID, "stdout", 100, 10) is not None and put.queries == 3
 
 
-def test_a_log_that_is_not_there_and_one_that_is_no_log(put: Put) -> None:
+def test_missing_log_is_none_and_an_invalid_file_is_an_error(put: Put) -> None:
     assert put.reader.read(ID, "syslog", 0, 10) is None
     (put.folder / "node_1").write_bytes(b"x" * 100)
     with pytest.raises(ClusterError, match=f"yarn logs -applicationId {ID}"):
         put.reader.read(ID, "stdout", 0, 10)
 
 
-def test_an_offset_that_is_reached_too_late_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_that_takes_too_long_to_reach_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may be said to have any length, and users choose the offset."""
     monkeypatch.setattr(logs, "SKIP_S", 0.0)
     with pytest.raises(ClusterError, match="cannot be read from byte 500 on"):
@@ -110,14 +110,14 @@ def test_an_offset_that_is_reached_too_late_is_refused(put: Put, monkeypatch: py
     ("offset", "limit", "expected"),
     [(0, 1000, LAST), (0, 10, LAST[:10]), (700, 1000, LAST[700:]), (-20, 1000, LAST[-20:]), (9999, 10, b"")],
 )
-def test_part_of_an_aggregated_log(codec: str, offset: int, limit: int, expected: bytes) -> None:
+def test_part_of_an_aggregated_log_is_read(codec: str, offset: int, limit: int, expected: bytes) -> None:
     """The container's value is in chunks of 16 bytes, behind those of two other containers."""
     with (DATA / f"logs-{codec}.tfile").open("rb") as file:
         found = logs.within(file, "container_1_0001_01_000002", "stdout", offset, limit)
     assert found == (expected, len(LAST))
 
 
-def test_what_an_aggregated_log_does_not_have() -> None:
+def test_missing_container_or_file_of_an_aggregated_log_is_none() -> None:
     with (DATA / "logs-none.tfile").open("rb") as file:
         assert logs.within(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
         assert logs.within(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
@@ -125,7 +125,7 @@ def test_what_an_aggregated_log_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 10, 27, 100])
-def test_a_file_that_is_cut_or_none_at_all_is_told(cut: int) -> None:
+def test_truncated_or_foreign_file_is_a_format_error(cut: int) -> None:
     whole = (DATA / "logs-none.tfile").read_bytes()
     with pytest.raises(tfile.FormatError, match="not a TFile"):
         list(tfile.records(io.BytesIO(whole[:cut])))
@@ -133,8 +133,8 @@ def test_a_file_that_is_cut_or_none_at_all_is_told(cut: int) -> None:
         list(tfile.records(io.BytesIO(whole[: 28 + cut] + whole[-1200:])))
 
 
-def test_any_damage_to_an_aggregated_log_is_told_as_such() -> None:
-    """Its owner may write into it, and the job service reads it."""
+def test_any_damage_to_an_aggregated_log_is_a_format_error() -> None:
+    """The owner may write into the file that the job service reads."""
     random_bytes = random.Random(1)
     for name in ("logs-gz.tfile", "logs-none.tfile"):
         whole = (DATA / name).read_bytes()
@@ -146,8 +146,8 @@ def test_any_damage_to_an_aggregated_log_is_told_as_such() -> None:
                 logs.within(io.BytesIO(harmed), "container_1_0001_01_000002", "stdout", 0, 1000)
 
 
-def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MiB of zeros before one byte: 64 kB that were written to the disk first, and so would be the terabytes."""
+def test_compressed_block_is_read_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB of zeros before one byte: nothing is written to the disk."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     packed = zlib.compress(bytes(64 << 20) + b"x")
     plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1), tfile.Effort())
@@ -184,9 +184,7 @@ def _packed_tfile(blocks: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_SKIPPED_BYTES", 20 << 20), ("SEARCH_S", 0.0)])
-def test_the_search_for_a_log_in_a_file_that_unpacks_to_very_much_ends(
-    bound: str, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_in_an_aggregated_log_is_bounded(bound: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of terabytes, or very many records, are before the log; 64 MiB and two stand for them here."""
     log = b"\0\6stdout\0\1" + b"5" + b"hello"
     other = _text(b"\0\5other") + _number(64 << 20) + bytes(64 << 20)
@@ -197,7 +195,7 @@ def test_the_search_for_a_log_in_a_file_that_unpacks_to_very_much_ends(
         logs.within(io.BytesIO(whole), "c", "stdout", 0, 100)
 
 
-def test_a_codec_that_is_not_read_is_named() -> None:
+def test_unsupported_codec_is_named() -> None:
     whole = (DATA / "logs-gz.tfile").read_bytes().replace(b"\x02gz", b"\x02xz")
     with pytest.raises(tfile.FormatError, match="'xz'"):
         list(tfile.records(io.BytesIO(whole)))
@@ -226,13 +224,13 @@ def test_a_codec_that_is_not_read_is_named() -> None:
         ("878000000000000000", -9223372036854775808),
     ],
 )
-def test_numbers(stored: str, number: int) -> None:
+def test_variable_length_integers_are_decoded(stored: str, number: int) -> None:
     """Written by Hadoop's own writeVLong."""
     content = bytes.fromhex(stored)
     assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.Effort())) == number
 
 
-def node_says(content: bytes, wanted: int, *, running: bool) -> resource_manager.Answer:
+def node_answer(content: bytes, wanted: int, *, running: bool) -> resource_manager.Answer:
     foot = b".This log file belongs to a running container (c) and so may not be complete." if running else b"."
     head = f"Container: c on n:1\nLogAggregationType: LOCAL\n=====\nLogType:stdout\nLogLength:{len(content)}\nLogContents:\n"
     return resource_manager.Answer(
@@ -242,11 +240,11 @@ def node_says(content: bytes, wanted: int, *, running: bool) -> resource_manager
 
 @pytest.mark.parametrize("content", [b"", b"one\n", b"no newline", b"LogContents:\nEnd of LogType:stdout.\n\xff"])
 @pytest.mark.parametrize("running", [True, False])
-def test_a_nodes_answer(content: bytes, running: bool) -> None:
-    assert logs.parse(node_says(content, 100, running=running), 100) == (content, len(content), running)
+def test_log_is_parsed_from_the_answer_of_a_node(content: bytes, running: bool) -> None:
+    assert logs.parse(node_answer(content, 100, running=running), 100) == (content, len(content), running)
 
 
-def test_a_node_without_the_log_and_one_that_fails() -> None:
+def test_missing_log_on_a_node_is_none_and_a_failing_node_is_an_error() -> None:
     assert logs.parse(resource_manager.Answer(404, b"HTTP 404 Not Found"), 10) is None
     with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
         logs.parse(resource_manager.Answer(500, b"out of memory"), 10)

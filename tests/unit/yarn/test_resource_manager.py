@@ -106,11 +106,13 @@ RM = "yarn.resourcemanager."
         ),
     ],
 )
-def test_where_the_resource_manager_is(known: dict[str, str], expected: tuple[str, tuple[str, ...]]) -> None:
+def test_addresses_are_derived_from_the_yarn_configuration(
+    known: dict[str, str], expected: tuple[str, tuple[str, ...]]
+) -> None:
     assert rm_addresses(known) == expected
 
 
-def test_an_application_is_what_the_answer_says(serve: Serve) -> None:
+def test_application_is_parsed_from_the_answer(serve: Serve) -> None:
     app = ResourceManager((serve(active),)).application(ID)
     assert (app.id, app.state, app.final_status, app.queue) == (ID, "FINISHED", "SUCCEEDED", "root.default")
     assert app.tags == ("one", "hopsml-abc") and app.started_s == 1763690001.5 and app.finished_s == 0
@@ -118,7 +120,7 @@ def test_an_application_is_what_the_answer_says(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("first", ["standby", "closed", "proxy"])
-def test_the_next_address_is_asked_when_the_first_is_no_active_resource_manager(serve: Serve, first: str) -> None:
+def test_next_address_is_used_if_the_first_is_no_active_resource_manager(serve: Serve, first: str) -> None:
     def proxy(method: str, path: str) -> Reply:
         return 502, "text/html", b"<html>Bad gateway</html>", {}
 
@@ -130,7 +132,7 @@ def test_the_next_address_is_asked_when_the_first_is_no_active_resource_manager(
     assert ResourceManager((address, serve(active))).application(ID).name == "digits"
 
 
-def test_a_standby_passes_an_end_on_to_the_active_one(serve: Serve) -> None:
+def test_kill_request_is_forwarded_by_a_standby_to_the_active_one(serve: Serve) -> None:
     killed = []
 
     def only_active(method: str, path: str) -> Reply:
@@ -144,22 +146,22 @@ def test_a_standby_passes_an_end_on_to_the_active_one(serve: Serve) -> None:
     assert killed == [("PUT", f"/ws/v1/cluster/apps/{ID}/state?user.name=alice")]
 
 
-def test_nobody_answers(serve: Serve) -> None:
+def test_unreachable_and_standby_addresses_are_reported(serve: Serve) -> None:
     closed = f"127.0.0.1:{free_ports(1, '127.0.0.1')[0]}"
     with pytest.raises(ClusterUnavailable, match=rf"{closed}.*refused.*no active RM.*yarn-site.xml"):
         ResourceManager((closed, serve(standby))).application(ID)
 
 
-def test_a_server_that_says_nothing_is_given_up_at_the_deadline() -> None:
+def test_silent_server_is_abandoned_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        began = clock.awake()
+        started_s = clock.awake()
         with pytest.raises(ClusterUnavailable, match=rf"{address}.*timed out"):
             ResourceManager((address,), timeout_s=0.2).find("tag")
-        assert clock.awake() - began < 2
+        assert clock.awake() - started_s < 2
 
 
-def test_a_server_that_stops_in_the_middle(serve: Serve) -> None:
+def test_interrupted_answer_is_an_error(serve: Serve) -> None:
     def half(method: str, path: str) -> Reply:
         return 200, "application/json", b'{"app": ', {"Content-Length": "4000", "Connection": "close"}
 
@@ -167,7 +169,7 @@ def test_a_server_that_stops_in_the_middle(serve: Serve) -> None:
         ResourceManager((serve(half),), timeout_s=2).application(ID)
 
 
-def test_refusals(serve: Serve) -> None:
+def test_refused_requests_are_explained(serve: Serve) -> None:
     def reply(method: str, path: str) -> Reply:
         if method == "PUT":
             return 403, "text/plain", b"user bob may not", {}
@@ -184,12 +186,12 @@ def test_refusals(serve: Serve) -> None:
         yarn.find("tag")
 
 
-def test_an_id_that_is_none_is_refused_before_anything_is_asked() -> None:
+def test_invalid_application_id_is_refused_without_a_request() -> None:
     with pytest.raises(ArgumentError, match=r"'\.\./info' is not the id"):
         ResourceManager(("127.0.0.1:1",)).application("../info")
 
 
-def test_find_keeps_to_the_tag_and_gives_the_youngest_first(serve: Serve) -> None:
+def test_find_returns_applications_with_the_exact_tag_newest_first(serve: Serve) -> None:
     def reply(method: str, path: str) -> Reply:
         assert path.endswith("apps?applicationTags=hopsml-abc")
         older = {**APP, "id": ID[:-1] + "0", "startedTime": 5}
@@ -200,7 +202,7 @@ def test_find_keeps_to_the_tag_and_gives_the_youngest_first(serve: Serve) -> Non
     assert ResourceManager((serve(lambda *_: as_json({"apps": None})),)).find("hopsml-abc") == []
 
 
-def test_the_configuration_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resource_manager_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -229,8 +231,8 @@ def test_the_configuration_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         b'{"apps": {"app": 7}, "app": {"id": 1, "state": "R", "runningContainers": 1e999}, "nodes": {"node": 7}}',
     ],
 )
-def test_an_answer_that_is_none_of_yarns_is_a_cluster_error(serve: Serve, body: bytes) -> None:
-    """The job service goes on after such an error, and after no other."""
+def test_malformed_answer_is_a_cluster_error(serve: Serve, body: bytes) -> None:
+    """The job service continues only after errors of this type."""
     manager = ResourceManager((serve(lambda method, path: (200, "application/json", body, {})),))
     for ask in (lambda: manager.application(ID), lambda: manager.find("abc"), manager.nodes):
         with contextlib.suppress(ClusterError):
