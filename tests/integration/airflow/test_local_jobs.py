@@ -29,22 +29,22 @@ pytestmark = pytest.mark.airflow  # for its time: nothing of Airflow is needed
 
 @pytest.fixture
 def request_of(tmp_path: Path) -> Iterator[Callable[..., Request]]:
-    """A request for a script with this text; whatever it started is ended behind the test."""
+    """Build requests for scripts, and end their jobs after the test."""
     made: list[Request] = []
 
     def build(text: str, *arguments: str, **more: object) -> Request:
         script = tmp_path / f"script{len(made)}.py"
         script.write_text(textwrap.dedent(text))
         project = f"file://{tmp_path}/project"
-        asked = Request(
+        request = Request(
             "hopsml-task-x", str(script), "local", sys.executable, project, arguments, folder=str(tmp_path / "jobs")
         )
-        made.append(replace(asked, **more))  # type: ignore[arg-type]
+        made.append(replace(request, **more))  # type: ignore[arg-type]
         return made[-1]
 
     yield build
-    for asked in made:
-        for known in local_jobs.find(asked):
+    for request in made:
+        for known in local_jobs.find(request):
             local_jobs.end(known.job)
 
 
@@ -65,9 +65,9 @@ SLEEP = """
 """
 
 
-def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_of, monkeypatch):
+def test_script_gets_its_arguments_and_variables_but_none_of_airflow(request_of, monkeypatch):
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://user:password@host/db")
-    asked = request_of(
+    request = request_of(
         """
         import json, os, sys
         names = ("HOPSML_PROJECT_URL", "HOPSML_PROFILE", "HOPSML_LOCAL_SLOTS", "COLOUR")
@@ -76,30 +76,30 @@ def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_
         """,
         "--part", "1", environment={"COLOUR": "red"}, num_workers=3,
     )  # fmt: skip
-    job = local_jobs.start(asked)
+    job = local_jobs.start(request)
     assert ended(job) is Lifecycle.FINISHED, log_of(job)
-    assert local_jobs.outcome(job, asked)["metrics"] == {
-        "arguments": ["--part", "1"], "airflow": [], "HOPSML_PROJECT_URL": asked.project_url, "HOPSML_PROFILE": "local",
+    assert local_jobs.outcome(job, request)["metrics"] == {
+        "arguments": ["--part", "1"], "airflow": [], "HOPSML_PROJECT_URL": request.project_url, "HOPSML_PROFILE": "local",
         "HOPSML_LOCAL_SLOTS": "3", "COLOUR": "red",
     }  # fmt: skip
     assert "password" not in "".join(path.read_text() for path in Path(job.id).iterdir())
 
 
-def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
-    asked = request_of(SLEEP)
+def test_driver_outlives_its_starter_and_is_found_again(request_of):
+    request = request_of(SLEEP)
     text = (
-        f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({asked!r})"
+        f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({request!r})"
     )
     starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
     assert starter.wait(END_S) == -signal.SIGKILL
-    (known,) = local_jobs.find(asked)
+    (known,) = local_jobs.find(request)
     assert (known.state, known.delivered) == (Lifecycle.RUNNING, False)
     with pytest.raises(ArgumentError, match="follow that job instead"):
-        local_jobs.start(asked)
-    assert len(local_jobs.find(asked)) == 1
+        local_jobs.start(request)
+    assert len(local_jobs.find(request)) == 1
 
 
-def test_ending_a_job_ends_everything_that_it_started(request_of):
+def test_ending_a_job_ends_all_its_processes(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))
     local_jobs.end(job)
@@ -124,7 +124,7 @@ while not (folder / "go").exists():
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_server_of_models_stays_behind_a_driver_that_has_ended_by_itself(request_of, tmp_path, is_killed):
+def test_model_server_survives_the_normal_end_of_its_driver(request_of, tmp_path, is_killed):
     job = local_jobs.start(request_of(SERVES, str(tmp_path)))
     wait_until((tmp_path / "other").exists)
     server, other = (int((tmp_path / name).read_text()) for name in ("server", "other"))
@@ -142,7 +142,7 @@ def test_a_server_of_models_stays_behind_a_driver_that_has_ended_by_itself(reque
             processes.kill_quietly(pid)
 
 
-def test_a_driver_dies_with_its_keeper(request_of):
+def test_driver_is_killed_with_its_supervisor(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))
     driver, child = map(int, log_of(job).split())
@@ -183,7 +183,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     "moment", [ENDED_WHEN_IT_IS_KNOWN, ENDED_WHEN_ITS_DRIVER_RUNS], ids=["when it is known", "when its driver runs"]
 )
-def test_a_job_can_be_ended_in_order_however_early(tmp_path: Path, moment: str) -> None:
+def test_job_can_be_ended_in_order_at_any_moment(tmp_path: Path, moment: str) -> None:
     code = f"""
 import json, os, signal, subprocess, time
 from pathlib import Path
@@ -204,7 +204,7 @@ main(folder, DriverOrder(**json.loads(input())))
     assert (tmp_path / "in order").exists() == (tmp_path / "begun").exists() == (moment == ENDED_WHEN_ITS_DRIVER_RUNS)
 
 
-def test_how_a_driver_failed_is_told(request_of):
+def test_cause_of_a_driver_failure_is_reported(request_of):
     left = local_jobs.start(request_of("import sys; sys.exit(3)"))
     assert ended(left) is Lifecycle.FAILED and "exit status 3" in local_jobs.status(left).detail
     killed = local_jobs.start(request_of("import os; os.kill(os.getpid(), 9)"))
@@ -218,9 +218,9 @@ def test_how_a_driver_failed_is_told(request_of):
     assert [known.job for known in local_jobs.find(request_of(""))] == [absent, odd, killed, left], "the youngest first"
 
 
-def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
+def test_log_is_read_incrementally_by_complete_lines(request_of, tmp_path):
     go = tmp_path / "go"
-    asked = request_of(
+    request = request_of(
         f"""
         import os, sys, time
         print("one"); print("tw", end="", flush=True)
@@ -228,7 +228,7 @@ def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
         print("o"); print("three", end="")
         """
     )
-    job = local_jobs.start(asked)
+    job = local_jobs.start(request)
     wait_until(lambda: Path(job.id, "output.log").read_bytes() == b"one\ntw")
     text, offset = local_jobs.read_log(job, 0)
     assert text == "one\n", "half a line waits for its other half"
@@ -237,20 +237,20 @@ def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
     assert local_jobs.read_log(job, offset)[0] == "two\nthree"
 
 
-def test_a_job_of_another_machine_is_gone_here(tmp_path):
+def test_job_of_another_machine_is_lost(tmp_path):
     seen = local_jobs.status(Job("local", str(tmp_path / "elsewhere" / "1")))
     assert seen.state is Lifecycle.LOST and "on this machine" in seen.detail
 
 
-def test_a_starter_that_died_before_its_keeper_left_nothing_running(request_of, tmp_path):
-    asked = request_of("print('works')")
-    Path(asked.folder, asked.tag, "1").mkdir(parents=True)
-    Path(asked.folder, asked.tag, "1", "lock").touch()
-    assert local_jobs.find(asked)[0].state is Lifecycle.FAILED
-    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
+def test_crashed_starter_without_a_supervisor_does_not_block_a_new_job(request_of, tmp_path):
+    request = request_of("print('works')")
+    Path(request.folder, request.tag, "1").mkdir(parents=True)
+    Path(request.folder, request.tag, "1", "lock").touch()
+    assert local_jobs.find(request)[0].state is Lifecycle.FAILED
+    assert ended(local_jobs.start(request)) is Lifecycle.FINISHED
 
 
-def test_jobs_that_are_long_over_are_removed(request_of):
+def test_jobs_that_ended_long_ago_are_removed(request_of):
     first = local_jobs.start(request_of(""))
     ended(first)
     long_ago = time.time() - 2 * local_jobs.KEEP_S
@@ -269,13 +269,13 @@ def alive(pids: str) -> bool:
     )
 
 
-def test_a_job_of_an_earlier_version_has_the_state_which_that_version_wrote(request_of):
-    asked = request_of("")
-    folder = Path(asked.folder, asked.tag, "1")
+def test_ended_job_of_an_earlier_version_has_its_recorded_state(request_of):
+    request = request_of("")
+    folder = Path(request.folder, request.tag, "1")
     folder.mkdir(parents=True)
     (folder / "lock").touch()
     (folder / "exit.json").write_text(json.dumps({"state": "SUCCEEDED", "detail": "", "ended": time.time()}))
-    assert [known.state for known in local_jobs.find(asked)] == [Lifecycle.FINISHED]
+    assert [known.state for known in local_jobs.find(request)] == [Lifecycle.FINISHED]
     long_ago = time.time() - 2 * local_jobs.KEEP_S
     os.utime(folder / "exit.json", (long_ago, long_ago))
     ended(local_jobs.start(request_of("", tag="hopsml-task-y")))
@@ -295,9 +295,9 @@ time.sleep(600)
 """
 
 
-def test_a_running_job_that_an_earlier_version_started_is_ended(request_of):
-    asked = request_of("")
-    folder = Path(asked.folder, asked.tag, "1")
+def test_running_job_of_an_earlier_version_can_be_ended(request_of):
+    request = request_of("")
+    folder = Path(request.folder, request.tag, "1")
     folder.mkdir(parents=True)
     with open(folder / "lock", "w") as lock:
         assert file_locks.try_lock(lock.fileno())
@@ -324,38 +324,38 @@ def test_a_running_job_that_an_earlier_version_started_is_ended(request_of):
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", "[" * 100_000, '{"state": "ODD", "detail": ""}', '{"state": "FAILED"}']
 )
-def test_a_damaged_record_of_an_earlier_version_hides_no_other_job(request_of, content):
-    asked = request_of("")
-    folder = Path(asked.folder, asked.tag, "1")
+def test_damaged_record_of_an_earlier_version_does_not_hide_other_jobs(request_of, content):
+    request = request_of("")
+    folder = Path(request.folder, request.tag, "1")
     folder.mkdir(parents=True)
     (folder / "exit.json").write_text(content)
     (folder / "job.json").write_text(content)
-    assert [known.state for known in local_jobs.find(asked)] == [Lifecycle.FAILED]
-    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
+    assert [known.state for known in local_jobs.find(request)] == [Lifecycle.FAILED]
+    assert ended(local_jobs.start(request)) is Lifecycle.FINISHED
 
 
-def test_no_job_starts_where_other_users_could_replace_its_files(request_of, tmp_path):
-    asked = request_of("")
-    root = Path(asked.folder)
+def test_job_folder_writable_by_other_users_is_refused(request_of, tmp_path):
+    request = request_of("")
+    root = Path(request.folder)
     root.mkdir()
     root.chmod(0o777)
     with pytest.raises(ArgumentError, match="all users may write"):
-        local_jobs.start(asked)
+        local_jobs.start(request)
     root.chmod(0o1777)  # as /tmp: folders of others cannot be replaced there, only made before
-    (root / asked.tag).mkdir()
+    (root / request.tag).mkdir()
     if os.geteuid() == 0:
-        os.chown(root / asked.tag, 12345, 12345)
+        os.chown(root / request.tag, 12345, 12345)
         with pytest.raises(ArgumentError, match="it belongs to user 12345"):
-            local_jobs.start(asked)
-        os.chown(root / asked.tag, 0, 0)
-    (root / asked.tag).chmod(0o777)
+            local_jobs.start(request)
+        os.chown(root / request.tag, 0, 0)
+    (root / request.tag).chmod(0o777)
     with pytest.raises(ArgumentError, match="other users have rights to it"):
-        local_jobs.start(asked)
-    (root / asked.tag).rmdir()
-    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
+        local_jobs.start(request)
+    (root / request.tag).rmdir()
+    assert ended(local_jobs.start(request)) is Lifecycle.FINISHED
 
 
-def test_the_command_of_a_submission_imports_nothing_from_the_working_directory(request_of, tmp_path):
+def test_submission_command_imports_nothing_from_the_working_directory(request_of, tmp_path):
     (tmp_path / "hopsml").mkdir()
     (tmp_path / "hopsml" / "__init__.py").write_text("print('taken over')")
     line = local_jobs.submit_command(request_of(""), {})

@@ -29,7 +29,7 @@ QUICK = """
         run.metrics.update(rows=3, colour=os.environ.get("COLOUR", ""))
 """
 
-# Waits until a file is there, and notes each of its starts in another one.
+# Waits until a file exists, and records each of its starts in another one.
 WAITING = """
     import os, sys, time
     from hopsml import experiment
@@ -44,7 +44,7 @@ WAITING = """
 """
 
 
-def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
+def test_operators_pass_arguments_results_and_errors(airflow: Airflow) -> None:
     quick = airflow.script("quick.py", QUICK)
     plain = airflow.script("plain.py", 'print("noise")\nprint(\'{"loss": 0.5}\')')
     jobs = airflow.home / "project" / "Jobs"
@@ -102,7 +102,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
 
 
 def waiting_dag(airflow: Airflow, **more: object) -> tuple[tuple[str, str], Path, Path]:
-    """A DAG with one task, the file that its script waits for, and the file that notes each start of it."""
+    """Return a DAG with one task, the file its script waits for, and the file that records its starts."""
     go, starts = airflow.home / "go", airflow.home / "starts"
     script = airflow.script("waiting.py", WAITING)
     options = "".join(f", {name}={value!r}" for name, value in more.items())
@@ -117,7 +117,7 @@ def waiting_dag(airflow: Airflow, **more: object) -> tuple[tuple[str, str], Path
 
 
 @pytest.mark.variant  # of integration/airflow/test_local_jobs.py, by Airflow itself
-def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
+def test_killed_task_finds_its_job_again(airflow: Airflow) -> None:
     dag, go, starts = waiting_dag(airflow, deferrable=False)
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
@@ -136,7 +136,7 @@ def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
 
 
 @pytest.mark.variant  # of test_pipeline.py, which defers, of the task above, and of the trigger below
-def test_a_deferred_task_goes_on_when_airflow_comes_back(airflow: Airflow) -> None:
+def test_deferred_task_continues_when_airflow_restarts(airflow: Airflow) -> None:
     dag, go, starts = waiting_dag(airflow)
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
@@ -165,7 +165,7 @@ def test_killing_a_task_ends_its_job(airflow: Airflow) -> None:
 
 
 @pytest.mark.variant  # of the one below: both are the trigger's end
-def test_a_deferred_task_that_takes_too_long_ends_its_job(airflow: Airflow) -> None:
+def test_deferred_task_beyond_its_timeout_ends_its_job(airflow: Airflow) -> None:
     dag, _, starts = waiting_dag(airflow, execution_timeout=timedelta(seconds=2))
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
@@ -178,13 +178,13 @@ def test_a_deferred_task_that_takes_too_long_ends_its_job(airflow: Airflow) -> N
     assert not Path(f"/proc/{starts.read_text().strip()}").exists()
 
 
-def test_a_deferred_task_that_was_cleared_ends_its_job(airflow: Airflow) -> None:
-    """A trigger may be run again anywhere, any number of times; only a person's act ends what it waits for."""
+def test_clearing_a_deferred_task_ends_its_job(airflow: Airflow) -> None:
+    """A trigger may be run again any number of times; only a user's action ends the job it waits for."""
     starts = airflow.home / "starts"
     script = airflow.script("waiting.py", WAITING)
-    asked = Request("hopsml-task-x", script, "local", sys.executable, f"file://{airflow.home}/project",
+    request = Request("hopsml-task-x", script, "local", sys.executable, f"file://{airflow.home}/project",
                     ("/nowhere", str(starts)), environment={"PYTHONPATH": str(ROOT)}, folder=str(airflow.jobs))  # fmt: skip
-    job = local_jobs.start(asked).as_dict()
+    job = local_jobs.start(request).as_dict()
     trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.05}])
     with airflow.started("trigger", trigger) as first:
         first.wait_for("it has begun")
@@ -197,7 +197,7 @@ def test_a_deferred_task_that_was_cleared_ends_its_job(airflow: Airflow) -> None
     assert not Path(f"/proc/{starts.read_text().strip()}").exists()
 
 
-def test_airflow_knows_the_provider(airflow: Airflow) -> None:
+def test_airflow_lists_the_provider(airflow: Airflow) -> None:
     info = airflow.run("providers").told["info"]
     assert info["package-name"] == "hopsml"
     assert "hopsml.airflow.operators" in info["operators"][0]["python-modules"]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 
 @pytest.mark.variant  # two minutes; of test_operator.py and tests/integration/docs/test_snippets.py
 @pytest.mark.timeout(600)
-def test_the_pipeline_hands_each_run_directory_on_and_its_model_answers(airflow: Airflow, tmp_path: Path) -> None:
+def test_pipeline_passes_run_directories_on_and_serves_its_model(airflow: Airflow, tmp_path: Path) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"
     quick_jvm = (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # as conf/local-cluster.yaml has it; here no profile starts Spark
@@ -35,7 +35,7 @@ def test_the_pipeline_hands_each_run_directory_on_and_its_model_answers(airflow:
 
 
 def check(ended: Ended) -> None:
-    """Each step has what the one before it left; the model's version is the registry's, and is served."""
+    """Assert that each step received the results of the previous one, and that the registered version is served."""
     told = ended.told
     assert told["state"] == "success", ended.output[-6000:]
     results = {task: xcoms["return_value"] for task, xcoms in told["xcoms"].items()}

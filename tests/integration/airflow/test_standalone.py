@@ -30,7 +30,7 @@ QUICK = """
 STARTED_S = 120.0
 
 
-def test_the_pages_commands_name_what_there_is() -> None:
+def test_documented_commands_and_files_exist() -> None:
     (section,) = pages.snippets("docs/how-to/airflow.md", "sh")
     commands = [line.partition("#")[0].strip() for line in section.strip().splitlines()]
     assert [command.split()[0] for command in commands] == ["make", "source", "airflow", "airflow"]
@@ -44,7 +44,7 @@ def test_the_pages_commands_name_what_there_is() -> None:
 
 @pytest.mark.variant  # half a minute, most of it Airflow's own start
 @pytest.mark.timeout(400)
-def test_a_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
+def test_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
     script = airflow.script("quick.py", QUICK)
     airflow.dag(
         f"""
@@ -54,13 +54,15 @@ def test_a_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
         """,
         dag_id="standing",
     )
-    with standalone(airflow) as (variables, said):
-        wait_until(lambda: rows(airflow, "select 1 from serialized_dag where dag_id = 'standing'"), said, STARTED_S)
+    with standalone(airflow) as (variables, output_so_far):
+        wait_until(
+            lambda: rows(airflow, "select 1 from serialized_dag where dag_id = 'standing'"), output_so_far, STARTED_S
+        )
         command = [airflow_environment.VENV / "bin" / "airflow", "dags", "trigger", "standing"]
         subprocess.run(command, env=variables, cwd=airflow.home, check=True, capture_output=True, timeout=END_S)
         over = "select state from dag_run where dag_id = 'standing' and state in ('success', 'failed')"
-        wait_until(lambda: rows(airflow, over), said, STARTED_S)
-        assert rows(airflow, over) == [("success",)], said()
+        wait_until(lambda: rows(airflow, over), output_so_far, STARTED_S)
+        assert rows(airflow, over) == [("success",)], output_so_far()
     tasks = rows(
         airflow, "select task_id, state, try_number from task_instance where dag_id = 'standing' order by task_id"
     )
@@ -70,7 +72,7 @@ def test_a_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
 
 @contextmanager
 def standalone(airflow: Airflow) -> Iterator[tuple[dict[str, str], Callable[[], str]]]:
-    """`airflow standalone` on a free port, ended with all of its processes; its variables, and what it has said so far."""
+    """Run `airflow standalone` on a free port; yield its variables and a function that returns its output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

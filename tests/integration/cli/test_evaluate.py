@@ -27,7 +27,7 @@ def judge(folder, plus=0.0):
 """
 
 
-def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli, store: Path, tmp_path: Path) -> None:
+def test_ended_run_is_evaluated_incrementally(cli: Cli, store: Path, tmp_path: Path) -> None:
     (tmp_path / "judge_beside.py").write_text("FACTOR = 2\n")
     (tmp_path / "judge.py").write_text(JUDGE)
     with experiment.recorded("a training") as training:
@@ -59,7 +59,7 @@ def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli,
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--function", "nowhere.py:judge"], "the function must be given as FILE.py:NAME, and the file must exist"),
         (["--function", "{file}"], "the function must be given as FILE.py:NAME"),
@@ -70,10 +70,12 @@ def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli,
         (["--args", "{}"], "needs --function FILE.py:NAME"),
     ],
 )
-def test_mistakes_are_one_sentence(cli: Cli, store: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_invalid_evaluation_is_refused_in_one_sentence(
+    cli: Cli, store: Path, tmp_path: Path, words: list[str], message: str
+) -> None:
     file = tmp_path / "judge.py"
     file.write_text("def judge(folder): return 1\n")
     with experiment.recorded("a training") as training:
         pass
     failed = cli("runs", "evaluate", training.run_dir, *(word.replace("{file}", str(file)) for word in words))
-    assert failed.status == 1 and said in failed.err and len(failed.err.splitlines()) == 1
+    assert failed.status == 1 and message in failed.err and len(failed.err.splitlines()) == 1

@@ -50,9 +50,9 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def run(project: Path, tmp_path: Path) -> Run:
-    """One that waits for the file ``go-on``, and whose three reports have come."""
-    asked = {"until": 3, "go_on": str(tmp_path / "go-on")}
-    made = experiment.submit(steps, args=asked, name="watched", num_workers=1, progress=False)
+    """Return a run with three reports that waits for the file ``go-on``."""
+    arguments = {"until": 3, "go_on": str(tmp_path / "go-on")}
+    made = experiment.submit(steps, args=arguments, name="watched", num_workers=1, progress=False)
     metrics = Path(made.directory.metrics.removeprefix("file://"))
     log = Path(made.directory.log(0, 0).removeprefix("file://"))
     wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") == 3, "the reports")
@@ -60,10 +60,10 @@ def run(project: Path, tmp_path: Path) -> Run:
     return made
 
 
-def test_status_of_a_run_that_goes_on_and_of_one_that_is_over(run: Run, tmp_path: Path, cli: Cli) -> None:
-    said = cli("runs", "status", run.run_id)
+def test_status_of_a_running_and_an_ended_run(run: Run, tmp_path: Path, cli: Cli) -> None:
+    shown = cli("runs", "status", run.run_id)
     for words in ("watched", "RUNNING", "step", "loss=0.33", f"pid {os.getpid()}", "alive", run.run_dir):
-        assert words in said.out, said.out + said.err
+        assert words in shown.out, shown.out + shown.err
     facts = json.loads(cli("runs", "status", run.run_dir, "--json").out)
     assert (facts["state"], facts["step"], facts["workers"]) == ("RUNNING", 2, 1)
     (tmp_path / "go-on").touch()
@@ -72,9 +72,9 @@ def test_status_of_a_run_that_goes_on_and_of_one_that_is_over(run: Run, tmp_path
     assert (facts["state"], facts["outputs"], facts["driver"]) == ("FINISHED", {"loss": 0.25}, None)
 
 
-def test_cancel_reaches_the_driver_wherever_it_is(run: Run, cli: Cli) -> None:
-    said = cli("runs", "cancel", run.run_id, "--reason", "a wrong rate")
-    assert (said.status, said.out) == (0, f"{run.run_id}: CANCELLED\n"), said.err
+def test_cancel_request_reaches_the_driver(run: Run, cli: Cli) -> None:
+    shown = cli("runs", "cancel", run.run_id, "--reason", "a wrong rate")
+    assert (shown.status, shown.out) == (0, f"{run.run_id}: CANCELLED\n"), shown.err
     with pytest.raises(RunCancelled, match=r"a wrong rate \(hopsml runs cancel, "):
         run.result(WAIT_S)
     assert run.directory.read_status()["state"] == "CANCELLED"  # type: ignore[index]
@@ -82,7 +82,7 @@ def test_cancel_reaches_the_driver_wherever_it_is(run: Run, cli: Cli) -> None:
     assert (again.status, again.out) == (0, f"{run.run_id}: CANCELLED already\n")
 
 
-def test_cancel_of_what_cannot_be_cancelled(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_cancel_of_an_ended_or_unreachable_run_is_explained(run: Run, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "go-on").touch()
     run.result(WAIT_S)
     over = cli("runs", "cancel", run.run_id)
@@ -97,48 +97,48 @@ def test_cancel_of_what_cannot_be_cancelled(run: Run, tmp_path: Path, cli: Cli) 
     assert silent.status == 1 and "has not ended within 0.1 s" in silent.err
 
 
-def test_metrics_as_a_table_and_as_they_were_recorded(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_metrics_are_printed_as_a_table_or_json_and_followed(run: Run, tmp_path: Path, cli: Cli) -> None:
     head, *rows = cli("runs", "metrics", run.run_id).out.splitlines()
     assert head.split() == ["time", "step", "loss"] and [row.split()[2] for row in rows] == ["0", "1", "2"]
     lines = cli("runs", "metrics", run.run_id, "--json", "--last", "1").out.splitlines()
     assert [(row["step"], round(row["loss"], 2)) for row in map(json.loads, lines)] == [(2, 0.33)]
-    with following("runs", "metrics", run.run_id, "--follow") as follower:
+    with followed("runs", "metrics", run.run_id, "--follow") as follower:
         assert follower.stdout is not None
         assert [follower.stdout.readline().split()[-1] for _ in range(4)][-1].startswith("0.33")
         (tmp_path / "go-on").touch()
         assert follower.wait(WAIT_S) == 0
 
 
-def test_a_run_that_has_reported_nothing(project: Path, cli: Cli) -> None:
+def test_metrics_of_a_run_without_reports_are_explained(project: Path, cli: Cli) -> None:
     run = experiment.submit(lambda: 1, num_workers=1, progress=False)
     run.result(WAIT_S)
-    said = cli("runs", "metrics", run.run_id)
-    assert (said.status, said.out) == (0, "") and "has reported no metrics" in said.err
+    shown = cli("runs", "metrics", run.run_id)
+    assert (shown.status, shown.out) == (0, "") and "has reported no metrics" in shown.err
 
 
-def test_follow_shows_what_comes_and_how_it_ended(run: Run, tmp_path: Path) -> None:
-    with following("runs", "follow", run.run_id) as follower:
+def test_follow_prints_new_output_and_the_final_state(run: Run, tmp_path: Path) -> None:
+    with followed("runs", "follow", run.run_id) as follower:
         assert follower.stdout is not None and follower.stderr is not None
         assert [follower.stdout.readline() for _ in range(3)][-1] == "step 2 is done\n"
         (tmp_path / "go-on").touch()
         assert follower.wait(WAIT_S) == 0
-        said = follower.stderr.read()
-    assert f"{run.run_id}: RUNNING" in said and f"{run.run_id}: FINISHED" in said
+        shown = follower.stderr.read()
+    assert f"{run.run_id}: RUNNING" in shown and f"{run.run_id}: FINISHED" in shown
 
 
-def following(*arguments: str) -> subprocess.Popen[str]:
+def followed(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli) -> None:
+def test_cancelled_search_can_be_continued(project: Path, cli: Cli) -> None:
     def train(x: int) -> float:
         time.sleep(0.05)
         return float(x)
 
     space = {"x": ("INTEGER", [1, 1000])}
     search = experiment.submit_search(train, space, num_trials=100_000, searcher="random", progress=False)
-    said = cli("runs", "cancel", search.run_id)
-    assert (said.status, said.out) == (0, f"{search.run_id}: CANCELLED\n"), said.err
+    shown = cli("runs", "cancel", search.run_id)
+    assert (shown.status, shown.out) == (0, f"{search.run_id}: CANCELLED\n"), shown.err
     with pytest.raises(RunCancelled, match="cancelled from the command line"):
         search.result(WAIT_S)
     ended = RunDir(search.run_dir).read_status()
@@ -150,7 +150,7 @@ def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli)
     on.exception(WAIT_S)
 
 
-def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> None:
+def test_polling_of_an_unreadable_request_backs_off(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}")
     polling = mailbox.Polling.of(directory.url)
     assert (polling.pause_s, mailbox.Polling.of("hdfs://ns1/run").pause_s) == (1.0, 5.0)

@@ -21,7 +21,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "weights.bin")
 
 
-def test_from_the_export_to_the_deletion(cli: Cli, weights: str) -> None:
+def test_models_commands_export_alias_show_and_delete_versions(cli: Cli, weights: str) -> None:
     assert cli("models", "ls").err.startswith("no models in file://")
     for accuracy in ("0.9", "0.8"):
         made = cli(
@@ -48,7 +48,7 @@ def test_from_the_export_to_the_deletion(cli: Cli, weights: str) -> None:
     assert model.aliases("digits") == {}
 
 
-def test_mistakes_are_one_sentence(cli: Cli, weights: str) -> None:
+def test_invalid_models_command_is_refused_in_one_sentence(cli: Cli, weights: str) -> None:
     cli("models", "export", weights, "digits")
     for arguments, words in (
         (("export", weights, "digits", "--metric", "accuracy"), "a metric must be NAME=NUMBER"),

@@ -62,11 +62,11 @@ ELSEWHERE = b"HTTP/1.1 302 Found\r\nLocation: https://login.example/\r\nConnecti
 SSH = b"SSH-2.0-OpenSSH_9.6\r\n"
 
 
-class Stranger:
-    """Says the same to everybody, whatever is asked."""
+class OtherServer:
+    """Server that sends the same answer to every request."""
 
     def __init__(self, said: bytes) -> None:
-        self._said, self.heard = said, b""
+        self._said, self.received = said, b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._answer)
@@ -78,11 +78,11 @@ class Stranger:
                 connection, _ = self._socket.accept()
                 with connection, contextlib.suppress(OSError):
                     connection.settimeout(1.0)
-                    self.heard += connection.recv(1 << 16)
+                    self.received += connection.recv(1 << 16)
                     connection.sendall(self._said)
                     connection.shutdown(socket.SHUT_WR)
                     while more := connection.recv(1 << 16):  # what is not read by its close breaks the connection
-                        self.heard += more
+                        self.received += more
 
     def close(self) -> None:
         """End it."""
@@ -92,8 +92,8 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
-    made = Stranger(request.param)
+def other_server(request: pytest.FixtureRequest) -> Iterator[OtherServer]:
+    made = OtherServer(request.param)
     yield made
     made.close()
 
@@ -110,8 +110,8 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nightly.yaml").write_text(text + 'schedule: "0 3 * * *"\n')
 
 
-def told(cli: Cli, command: str) -> str:
-    """The line that a command ends with."""
+def error_line(cli: Cli, command: str) -> str:
+    """Return the last line that a failing command prints."""
     ended = cli(*command.split())
     assert ended.status == 1 and not ended.out.startswith("Traceback"), (command, ended)
     (line,) = ended.err.splitlines()[-1:]
@@ -119,33 +119,35 @@ def told(cli: Cli, command: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("stranger", [JSON], indirect=True, ids=["json"])
-def test_every_command_says_that_something_else_answers(
-    cli: Cli, code: None, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other_server", [JSON], indirect=True, ids=["json"])
+def test_every_command_reports_a_server_of_another_kind(
+    cli: Cli, code: None, other_server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOPSML_SERVER", stranger.address)
+    monkeypatch.setenv("HOPSML_SERVER", other_server.address)
     for command in COMMANDS:
-        line = told(cli, command)
-        assert f"the server at {stranger.address} is not a job service" in line and "set HOPSML_SERVER to" in line, line
+        line = error_line(cli, command)
+        assert (
+            f"the server at {other_server.address} is not a job service" in line and "set HOPSML_SERVER to" in line
+        ), line
 
 
 @pytest.mark.parametrize(
-    ("stranger", "words"),
+    ("other_server", "words"),
     [(HTML, "it says '<html>It works"), (MISSING, "HTTP 404"), (SSH, "its answer is not HTTP: BadStatusLine"),
      (ELSEWHERE, "HTTP 302, which was redirected to https://login.example/")],
-    indirect=["stranger"],
+    indirect=["other_server"],
     ids=["html", "missing", "ssh", "elsewhere"],
 )  # fmt: skip
-def test_what_else_may_answer(
-    cli: Cli, code: None, stranger: Stranger, words: str, monkeypatch: pytest.MonkeyPatch
+def test_answer_of_another_server_is_described(
+    cli: Cli, code: None, other_server: OtherServer, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOPSML_SERVER", stranger.address)
+    monkeypatch.setenv("HOPSML_SERVER", other_server.address)
     for command in ("jobs show 1", "secrets put s3-key --file secret"):
-        line = told(cli, command)
-        assert stranger.address in line and words in line, line
+        line = error_line(cli, command)
+        assert other_server.address in line and words in line, line
 
 
-def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_requested_once(code: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_connection, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -159,14 +161,16 @@ def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytes
             silent.accept()
 
 
-@pytest.mark.parametrize("stranger", [b""], indirect=True, ids=["closes"])
-def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other_server", [b""], indirect=True, ids=["closes"])
+def test_unreachable_service_is_reported_with_a_remedy(
+    cli: Cli, code: None, other_server: OtherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nothing = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    for address, commands in ((nothing, COMMANDS), (stranger.address, COMMANDS[:2])):
+    for address, commands in ((nothing, COMMANDS), (other_server.address, COMMANDS[:2])):
         monkeypatch.setenv("HOPSML_SERVER", address)
         for command in commands:
-            line = told(cli, command)
+            line = error_line(cli, command)
             assert f"the job service at {address} does not answer" in line and "`hopsml server` is running" in line, (
                 line
             )
@@ -175,19 +179,21 @@ def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: p
 @pytest.mark.parametrize(
     "address", ["localhost:8000", "http://", "ftp://x", "http://x:y", "http://x/?token=s3cr3t", "http://a b"]
 )
-def test_an_address_that_is_none(cli: Cli, code: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_service_address_is_refused(
+    cli: Cli, code: None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOPSML_SERVER", address)
-    line = told(cli, "jobs ls")
+    line = error_line(cli, "jobs ls")
     assert "is not the address of a job service; use the address that `hopsml server` has printed" in line, line
 
 
-def test_a_token_with_a_line_in_it_is_not_repeated() -> None:
+def test_invalid_token_is_refused_without_repeating_it() -> None:
     with pytest.raises(ArgumentError, match="characters that no token has") as refused:
         Client("http://127.0.0.1:1", "s3cr3t\nHost: x")
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_a_file_of_the_server_that_is_none(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_client_file_is_ignored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for text in ("[]", "null", "{}", "\x00"):
         (tmp_path / "client.json").write_text(text)
@@ -195,20 +201,20 @@ def test_a_file_of_the_server_that_is_none(cli: Cli, tmp_path: Path, monkeypatch
         assert ended.status == 1 and "start one with `hopsml server`" in ended.err, ended
 
 
-@pytest.mark.parametrize("stranger", [ELSEWHERE], indirect=True, ids=["elsewhere"])
-def test_a_token_does_not_follow_elsewhere(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Stranger(JSON)
+@pytest.mark.parametrize("other_server", [ELSEWHERE], indirect=True, ids=["elsewhere"])
+def test_token_is_not_sent_to_a_redirect_target(other_server: OtherServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = OtherServer(JSON)
     try:
-        stranger._said = ELSEWHERE.replace(b"https://login.example", other.address.encode())
+        other_server._said = ELSEWHERE.replace(b"https://login.example", other.address.encode())
         with pytest.raises(ServiceError, match=f"redirected to {other.address}/"):
-            Client(stranger.address, "s3cr3t").jobs()
-        assert b"s3cr3t" in stranger.heard and not other.heard
+            Client(other_server.address, "s3cr3t").jobs()
+        assert b"s3cr3t" in other_server.received and not other.received
     finally:
         other.close()
 
 
-def test_a_line_of_an_answer_that_makes_no_sense_is_one_line() -> None:
-    odd = Stranger(JSON.replace(b'{"status": "ok"}', json.dumps({"jobs": "a\nb", "cursor": 1}).encode()))
+def test_invalid_answer_is_reported_in_one_line() -> None:
+    odd = OtherServer(JSON.replace(b'{"status": "ok"}', json.dumps({"jobs": "a\nb", "cursor": 1}).encode()))
     try:
         with pytest.raises(ServiceError) as refused:
             Client(odd.address, "x").jobs()
@@ -217,15 +223,15 @@ def test_a_line_of_an_answer_that_makes_no_sense_is_one_line() -> None:
         odd.close()
 
 
-def test_a_server_that_is_just_starting_is_named(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its first start there is no address yet, later there is the one of the server before."""
+def test_starting_server_is_reported(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no address at its first start, and that of the previous server later."""
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for name in ("HOPSML_SERVER", "HOPSML_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / service_connection.STARTING).write_text(processes.process_name())
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    for known in (None, {"address": nobody, "token": "x"}):
+        unused = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    for known in (None, {"address": unused, "token": "x"}):
         if known is not None:
             (tmp_path / "client.json").write_text(json.dumps(known))
         ended = cli("jobs", "ls")

@@ -51,8 +51,8 @@ def rank_1_computes(go_on: str) -> int:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with local_application(tmp_path):
-        asked = {"go_on": str(tmp_path / "go-on")}
-        made = experiment.submit(rank_1_computes, args=asked, name="profiled", num_workers=2, progress=False)
+        arguments = {"go_on": str(tmp_path / "go-on")}
+        made = experiment.submit(rank_1_computes, args=arguments, name="profiled", num_workers=2, progress=False)
         pids = [tmp_path / f"go-on-pid-{rank}" for rank in (0, 1)]
         wait_until(lambda: all(one.exists() and one.read_text() for one in pids), "both workers")
         yield made
@@ -60,10 +60,10 @@ def run(tmp_path: Path) -> Iterator[Run]:
         made.result(WAIT_S)
 
 
-def test_a_profile_of_one_rank_shows_what_it_does_and_is_listed(run: Run, cli: Cli) -> None:
-    said = cli("runs", "profile", run.run_id, "--rank", "1", "--seconds", "1")
-    assert said.status == 0, said.err
-    path = Path(said.out.strip().removeprefix("file://"))
+def test_profile_of_a_rank_shows_its_functions_and_is_listed(run: Run, cli: Cli) -> None:
+    printed = cli("runs", "profile", run.run_id, "--rank", "1", "--seconds", "1")
+    assert printed.status == 0, printed.err
+    path = Path(printed.out.strip().removeprefix("file://"))
     assert path.parent.name == "profiles" and path.name.startswith("rank-1-")
     profile = json.loads(path.read_text())
     assert any("spins_all_day" in frame["name"] for frame in profile["shared"]["frames"])
@@ -74,7 +74,7 @@ def test_a_profile_of_one_rank_shows_what_it_does_and_is_listed(run: Run, cli: C
     assert len(cli("runs", "profile", run.run_id, "--list").out.splitlines()) == 2
 
 
-def test_who_cannot_be_profiled_and_what_is_said(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_rank_that_cannot_be_profiled_is_explained(run: Run, tmp_path: Path, cli: Cli) -> None:
     nobody = cli("runs", "profile", run.run_id, "--rank", "7", "--seconds", "1")
     assert nobody.status == 1 and "there is no worker of rank 7 now" in nobody.err
     under_way = msgspec.structs.replace(mailbox.checked_profile_request(0, 30, "raw"), state="taking")

@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def project(ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it for one test."""
+    """Return a copy of the project for one test."""
     shutil.copytree(ran, tmp_path / "project")
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
     return tmp_path / "project"
@@ -54,7 +54,7 @@ def ids(project: Path) -> list[str]:
     return sorted(path.name for path in (project / "Experiments").iterdir())
 
 
-def test_ls_shows_the_youngest_first(project: Path, cli: Cli) -> None:
+def test_ls_shows_the_newest_run_first(project: Path, cli: Cli) -> None:
     lines = cli("runs", "ls").out.splitlines()
     assert lines[0].split() == ["run", "name", "state", "workers", "started", "duration", "result"]
     assert [line.split()[0] for line in lines[1:]] == ids(project)[::-1]
@@ -64,20 +64,20 @@ def test_ls_shows_the_youngest_first(project: Path, cli: Cli) -> None:
     assert only.split() == lines[1].split()
 
 
-def test_ls_for_scripts(project: Path, cli: Cli) -> None:
+def test_ls_prints_json(project: Path, cli: Cli) -> None:
     rows = json.loads(cli("runs", "ls", "--json").out)
     assert [row["state"] for row in rows] == ["FAILED", "FINISHED", "FINISHED"]
     assert [row["cause"] for row in rows] == ["rank 0 on 127.0.0.1: ValueError: no such file", "", ""]
     assert rows[1]["metric"] == {"accuracy": 0.5} and rows[1]["workers"] == 1 and rows[1]["seconds"] > 0
 
 
-def test_ls_of_an_empty_project(tmp_path: Path, cli: Cli) -> None:
+def test_ls_of_an_empty_project_reports_no_runs(tmp_path: Path, cli: Cli) -> None:
     ended = cli("runs", "ls", "--project", f"file://{tmp_path}")
     assert (ended.status, ended.out) == (0, "") and f"no runs in file://{tmp_path}" in ended.err
     assert cli("runs", "ls", "--project", f"file://{tmp_path}", "--json").out == "[]\n"
 
 
-def test_an_empty_log_is_named_with_the_state_and_the_ranks_that_have_output(project: Path, cli: Cli) -> None:
+def test_empty_log_is_explained_with_state_and_other_ranks(project: Path, cli: Cli) -> None:
     run = ids(project)[0]
     logs = project / "Experiments" / run / "logs"
     (logs / "g0-rank1.log").touch()
@@ -90,7 +90,7 @@ def test_an_empty_log_is_named_with_the_state_and_the_ranks_that_have_output(pro
     assert "no rank has printed anything" in cli("runs", "logs", run, "--generation", "0").err
 
 
-def test_show_has_everything(project: Path, cli: Cli) -> None:
+def test_show_prints_all_recorded_facts(project: Path, cli: Cli) -> None:
     first = ids(project)[0]
     text = cli("runs", "show", first).out
     for words in (first, "FINISHED", "accuracy", "lr  0.25", "return {", "numpy==", "pid", "training"):
@@ -100,7 +100,7 @@ def test_show_has_everything(project: Path, cli: Cli) -> None:
     assert "no such file" in cli("runs", "show", ids(project)[2]).out
 
 
-def test_diff_names_what_differs_and_nothing_else(project: Path, cli: Cli) -> None:
+def test_compare_names_only_differing_values(project: Path, cli: Cli) -> None:
     first, second, failed = ids(project)
     found = json.loads(cli("runs", "compare", first, second, "--json").out)["differences"]
     assert {(row["section"], row["name"]) for row in found} == {
@@ -116,14 +116,14 @@ def test_logs_are_printed(project: Path, cli: Cli) -> None:
     assert cli("runs", "logs", first).out == "training with lr 0.25\n"
 
 
-def test_a_run_that_is_not_there_is_one_sentence(project: Path, cli: Cli) -> None:
+def test_missing_run_is_reported_in_one_sentence(project: Path, cli: Cli) -> None:
     for arguments in (["show", "app_9"], ["compare", ids(project)[0], "app_9"], ["rm", "app_9"], ["logs", "app_9"]):
         ended = cli("runs", *arguments)
         assert ended.status == 1 and "'app_9'" in ended.err and "Traceback" not in ended.err
 
 
 class TestRm:
-    def test_asks_first(self, project: Path, cli: Cli) -> None:
+    def test_rm_asks_before_deleting(self, project: Path, cli: Cli) -> None:
         first, *others = ids(project)
         assert cli("runs", "rm", first, answer="n\n").status == 1
         assert ids(project) == [first, *others]
@@ -131,16 +131,16 @@ class TestRm:
         assert ended.status == 0 and f"deleted file://{project}/Experiments/{first}" in ended.out
         assert ids(project) == others
 
-    def test_does_not_delete_where_nobody_can_be_asked(self, project: Path, cli: Cli) -> None:
+    def test_rm_refuses_without_a_terminal_and_without_yes(self, project: Path, cli: Cli) -> None:
         ended = cli("runs", "rm", ids(project)[0])
         assert ended.status == 1 and "--yes" in ended.err and len(ids(project)) == 3
 
-    def test_deletes_several_at_once(self, project: Path, cli: Cli) -> None:
+    def test_rm_deletes_several_runs(self, project: Path, cli: Cli) -> None:
         first, second, third = ids(project)
         assert cli("runs", "rm", first, f"{project}/Experiments/{second}", "--yes").status == 0
         assert ids(project) == [third]
 
-    def test_refuses_all_where_one_may_be_going_on(self, project: Path, cli: Cli) -> None:
+    def test_rm_deletes_nothing_if_one_of_the_runs_may_be_running(self, project: Path, cli: Cli) -> None:
         first, second, _ = ids(project)
         directory = RunDir(f"file://{project}/Experiments/{second}")
         Path(directory.status_json.removeprefix("file://")).unlink()
@@ -153,7 +153,7 @@ class TestRm:
         assert cli("runs", "rm", first, second, "--yes", "--force").status == 0
         assert len(ids(project)) == 1
 
-    def test_deletes_a_run_whose_driver_died(self, project: Path, cli: Cli) -> None:
+    def test_rm_deletes_a_run_whose_driver_died(self, project: Path, cli: Cli) -> None:
         first = ids(project)[0]
         directory = RunDir(f"file://{project}/Experiments/{first}")
         Path(directory.status_json.removeprefix("file://")).unlink()
@@ -162,12 +162,12 @@ class TestRm:
         assert cli("runs", "rm", first, "--yes").status == 0
         assert len(ids(project)) == 2
 
-    def test_does_not_take_any_folder_for_a_run(self, project: Path, cli: Cli) -> None:
+    def test_rm_refuses_a_folder_that_is_no_run(self, project: Path, cli: Cli) -> None:
         ended = cli("runs", "rm", f"file://{project}/Experiments", "--yes", "--force")
         assert ended.status == 1 and len(ids(project)) == 3
 
 
-def test_sync_says_when_nothing_waits(project: Path, cli: Cli) -> None:
+def test_sync_reports_that_nothing_is_pending(project: Path, cli: Cli) -> None:
     ended = cli("runs", "sync")
     assert ended.status == 0 and ended.out == f"MLflow has all runs of file://{project}\n"
     assert cli("runs", "sync", "unknown").status == 1

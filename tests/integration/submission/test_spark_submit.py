@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[3]
 STUBBORN = "trap '' TERM; sleep 100 & echo $$ > $FILE; wait; wait; sleep 100"
 
 
-def test_status_and_kept_output(tmp_path: Path) -> None:
+def test_exit_status_and_output_tail_are_returned(tmp_path: Path) -> None:
     with SparkSubmit(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ, quiet=True) as job:
         job._process.wait(END_S)
         assert (job.poll(), job.tail()) == (3, "out\nerr")
 
 
-def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_process_group_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with SparkSubmit(["sh", "-c", STUBBORN], {**os.environ, "FILE": str(file)}, quiet=True) as job:
         pid = wait_for(file)
@@ -50,7 +50,7 @@ from hopsml.submission.spark_submit import SparkSubmit
 
 
 @pytest.mark.parametrize("beginning", [KILLED_LATER, KILLED_AS_SOON_AS_IT_RUNS])
-def test_kill_9_of_the_starter_ends_the_group_however_early(tmp_path: Path, beginning: str) -> None:
+def test_killed_starter_takes_its_process_group_along_at_any_moment(tmp_path: Path, beginning: str) -> None:
     file = tmp_path / "pid"
     code = f"""
 import os, time
@@ -70,7 +70,7 @@ with SparkSubmit(["sh", "-c", "echo $$ > $FILE; exec sleep 100"], os.environ, qu
 
 
 def _runs_of(file: Path) -> list[int]:
-    """Processes that were started with this file in their environment."""
+    """Return processes started with the file in their environment."""
     return [pid for pid, _ in _processes() if f"FILE={file}".encode() in _environment(pid)]
 
 
@@ -81,7 +81,7 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def test_a_command_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+def test_missing_command_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         SparkSubmit([str(tmp_path / "no-such-program")], os.environ, quiet=True)
 
@@ -94,7 +94,7 @@ def wait_for(file: Path, timeout_s: float = 20) -> int:
     return int(file.read_text())
 
 
-def test_signals_wait_until_they_are_asked_for() -> None:
+def test_signals_are_queued_until_they_are_read() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Interrupts() as interrupts:
         assert interrupts.wait(0) is None

@@ -52,7 +52,7 @@ def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def airflow(hadoop: Hadoop, airflow_database: Path, tmp_path: Path) -> Iterator[Airflow]:
-    """An Airflow beside the cluster, with a profile ``yarn-test`` for applications of this cluster's size."""
+    """Yield an Airflow with a profile ``yarn-test`` for applications of this cluster's size."""
     conf = tmp_path / "conf"
     shutil.copytree(ROOT / "conf", conf, ignore=shutil.ignore_patterns("__pycache__"))
     settings = hadoop.spark_conf(executors=2, memory="1g", gpus=1)
@@ -78,13 +78,13 @@ def known(hadoop: Hadoop) -> set[str]:
     return {app["id"] for app in hadoop.applications()}
 
 
-def said(output: str) -> str:
-    """What the operator said of its jobs."""
+def operator_lines(output: str) -> str:
+    """Return the operator's log lines about its jobs."""
     return "\n".join(line for line in output.splitlines() if "HopsMLOperator" in line or "[DAG TEST]" in line)
 
 
 def is_submitting(pid: int) -> bool:
-    """Whether spark-submit's JVM runs below a process."""
+    """Return True if spark-submit's JVM runs below a process."""
     for below in processes.descendants_of(pid):
         try:
             if b"SparkSubmit" in Path(f"/proc/{below}/cmdline").read_bytes():
@@ -101,13 +101,15 @@ def application_in(output: str) -> str:
 
 
 @pytest.mark.variant  # of tests/integration/airflow/test_pipeline.py, on YARN
-def test_the_pipeline_goes_on_after_a_kill_in_the_middle(hadoop: Hadoop, airflow: Airflow, tmp_path: Path) -> None:
+def test_pipeline_on_yarn_continues_after_a_kill_during_training(
+    hadoop: Hadoop, airflow: Airflow, tmp_path: Path
+) -> None:
     with pipelines_server(airflow, tmp_path / "machine"):
         killed_in_the_middle(hadoop, airflow)
 
 
 def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
-    """While it trains; then to its end."""
+    """Kill the pipeline during training, and then run it to its end."""
     before = known(hadoop)
     file = str(ROOT / "airflow_dags" / "digits_pipeline.py")
     airflow.more["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(file).parent)
@@ -123,7 +125,7 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
     assert told["xcoms"]["train"]["job"]["id"] == application
     fresh = [(app["name"], app["finalStatus"]) for app in hadoop.applications() if app["id"] not in before]
     once = [(f"digits_pipeline.{task}", "SUCCEEDED") for task in ("prepare", "train", "evaluate")]
-    assert fresh == once, f"{told['tasks']}\n{said(first.output)}\n{said(second.output)}"
+    assert fresh == once, f"{told['tasks']}\n{operator_lines(first.output)}\n{operator_lines(second.output)}"
     assert second.lines_with("run directory"), "the driver's log is in the task's"
     assert told["xcoms"]["evaluate"]["metrics"]["accuracy"] >= 0.9
     assert told["xcoms"]["serve"]["metrics"]["version"] == told["xcoms"]["register"]["metrics"]["version"] == 1
@@ -133,7 +135,7 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
 
 
 @pytest.mark.variant  # of tests/unit/airflow/test_yarn_jobs.py, with a real YARN behind it
-def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
+def test_yarn_application_is_submitted_once_found_again_and_ended_with_its_task(
     hadoop: Hadoop, airflow: Airflow, tmp_path: Path
 ) -> None:
     before = known(hadoop)
@@ -167,9 +169,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
 
 
 @pytest.mark.variant  # of the operator above it, deferred
-def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resource_manager(
-    hadoop: Hadoop, airflow: Airflow, tmp_path: Path
-) -> None:
+def test_trigger_follows_an_application_across_restarts(hadoop: Hadoop, airflow: Airflow, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = airflow.script("gate.py", GATE)
     conf = hadoop.spark_conf(executors=1)

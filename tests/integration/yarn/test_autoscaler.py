@@ -28,7 +28,7 @@ FOUR = ", count: 4, resources: {cores: 1, memory: 1g}"
 
 @pytest.fixture
 def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
-    """A service on a cluster of one node, which has room for a driver and one worker."""
+    """Yield a service on a cluster of one node, for a driver and one worker."""
     shape = Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=2560, vcores=4)
     with own_cluster("nodes", shape) as cluster, served(cluster, tmp_path, monkeypatch) as made:
         nodes = NODES.format(python=sys.executable, hook=nodes_hook.__file__, home=cluster.home)
@@ -37,7 +37,7 @@ def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnSer
         yield made
 
 
-def test_a_gang_that_does_not_fit_gets_nodes_of_yarn_and_they_end_drained(growing: YarnService) -> None:
+def test_gang_that_does_not_fit_gets_yarn_nodes_which_are_drained_after_it(growing: YarnService) -> None:
     home = growing.hadoop.home
 
     def added() -> list[str]:

@@ -27,13 +27,13 @@ CONTENT = os.urandom(3 << 20)
 
 @pytest.fixture
 def client(hadoop: Hadoop) -> Client:
-    """A client of this HDFS that shares nothing with other tests'."""
+    """Return a client of this HDFS, separate from those of other tests."""
     return Client(hadoop.namenode_url)
 
 
 @pytest.fixture
 def folder(client: Client) -> Iterator[str]:
-    """A folder in HDFS that goes with the test."""
+    """Yield a folder in HDFS that is deleted after the test."""
     client.mkdirs("/cluster-test")
     yield "/cluster-test"
     client.delete("/cluster-test", recursive=True)
@@ -51,7 +51,7 @@ def read(client: Client, path: str) -> bytes:
         return bytes(file.read())
 
 
-def test_a_file_comes_back_as_it_was_written(hadoop: Hadoop, client: Client, folder: str) -> None:
+def test_file_is_read_as_it_was_written(hadoop: Hadoop, client: Client, folder: str) -> None:
     write(client, f"{folder}/data")
     assert read(client, f"{folder}/data") == CONTENT
     assert client.get_file_info(f"{folder}/data").length == len(CONTENT)
@@ -68,7 +68,7 @@ def test_two_nodes_run_and_offer_gpus(hadoop: Hadoop) -> None:
 
 @pytest.mark.parametrize("name", ["nn", "dn1", "nm2", "rm"])
 @pytest.mark.variant
-def test_a_killed_daemon_comes_back_at_the_same_address(hadoop: Hadoop, client: Client, folder: str, name: str) -> None:
+def test_killed_daemon_restarts_at_the_same_address(hadoop: Hadoop, client: Client, folder: str, name: str) -> None:
     write(client, f"{folder}/data")
     pid, ports = hadoop.state.pids[name], dict(hadoop.state.ports[name])
     hadoop.kill(name)
@@ -81,14 +81,14 @@ def test_a_killed_daemon_comes_back_at_the_same_address(hadoop: Hadoop, client: 
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_a_dead_datanode_leaves_files_readable(hadoop: Hadoop, client: Client, folder: str) -> None:
+def test_files_are_readable_while_a_datanode_is_dead(hadoop: Hadoop, client: Client, folder: str) -> None:
     write(client, f"{folder}/data")
     hadoop.kill("dn1")
     assert read(client, f"{folder}/data") == CONTENT, "each block lies on both DataNodes"
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_a_silent_nodemanager_is_lost_and_found(hadoop: Hadoop) -> None:
+def test_frozen_nodemanager_is_lost_and_returns(hadoop: Hadoop) -> None:
     hadoop.kill("nm1", signal.SIGSTOP)
     assert hadoop.frozen("nm1")
     host = "127.0.0.11"
@@ -98,7 +98,7 @@ def test_a_silent_nodemanager_is_lost_and_found(hadoop: Hadoop) -> None:
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_one_more_node_and_one_that_is_decommissioned(hadoop: Hadoop) -> None:
+def test_node_is_added_and_decommissioned(hadoop: Hadoop) -> None:
     assert hadoop.add_nodemanager() == "nm3"
     hadoop.decommission("nm3", 5)
     host = "127.0.0.13"
@@ -110,7 +110,7 @@ def test_one_more_node_and_one_that_is_decommissioned(hadoop: Hadoop) -> None:
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_trouble_of_every_kind_is_undone(hadoop: Hadoop, client: Client, folder: str) -> None:
+def test_make_whole_repairs_every_kind_of_failure(hadoop: Hadoop, client: Client, folder: str) -> None:
     write(client, f"{folder}/data")
     hadoop.dfsadmin("-safemode", "enter")
     hadoop.kill("dn2")
@@ -123,10 +123,10 @@ def test_trouble_of_every_kind_is_undone(hadoop: Hadoop, client: Client, folder:
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_a_cluster_that_is_whole_costs_next_to_nothing(hadoop: Hadoop) -> None:
-    began = clock.awake()
+def test_make_whole_of_an_intact_cluster_is_quick(hadoop: Hadoop) -> None:
+    started_s = clock.awake()
     hadoop.make_whole()
-    assert clock.awake() - began < 2
+    assert clock.awake() - started_s < 2
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_cluster_that_is_whole_costs_next_to_nothing(hadoop: Hadoop) -> None:
         (lambda cluster: cluster.start(ensure_jars()), "already; stop it first"),
     ],
 )
-def test_what_cannot_be_done_is_said(hadoop: Hadoop, call: object, message: str) -> None:
+def test_impossible_operation_is_refused(hadoop: Hadoop, call: object, message: str) -> None:
     with pytest.raises(HadoopError, match=message):
         call(hadoop)  # type: ignore[operator]
     assert all(map(hadoop.alive, hadoop.names()))
@@ -165,7 +165,7 @@ cluster.stop(remove=True)
 
 @pytest.fixture
 def starter(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that has started a cluster in the folder and waits."""
+    """Yield a waiting process that has started a cluster in a folder."""
     home = tmp_path / "cluster"
     command = [sys.executable, "-c", STARTER, str(home)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -177,29 +177,29 @@ def starter(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     Cluster(home).stop(now=True)
 
 
-def gone(home: Path) -> bool:
-    """Whether nothing of the cluster is left, neither processes nor files."""
+def is_removed(home: Path) -> bool:
+    """Return True if no process or file of the cluster remains."""
     return not daemons.processes_of(home) and not home.exists()
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_a_cluster_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[str], Path]) -> None:
+def test_cluster_ends_when_its_starter_is_killed(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     process.kill()
     process.wait()
-    daemons.wait_until("the end of everything", lambda: gone(home), 10)
+    daemons.wait_until("the end of everything", lambda: is_removed(home), 10)
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_an_orderly_stop_leaves_nothing(starter: tuple[subprocess.Popen[str], Path]) -> None:
+def test_orderly_stop_removes_processes_and_files(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     process.communicate("", timeout=END_S)
     assert process.returncode == 0
-    assert gone(home)
+    assert is_removed(home)
 
 
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
-def test_a_daemon_that_cannot_start_is_named_with_its_log(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_daemon_that_cannot_start_is_named_with_its_log(hadoop: Hadoop, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     with pytest.raises(HadoopError, match=r"NameNode could not be formatted: (.|\n)*ClassNotFoundException"):
         cluster.start(tmp_path)  # a folder without jars

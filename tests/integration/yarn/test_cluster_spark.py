@@ -30,7 +30,7 @@ JOBS = Path(__file__).with_name("jobs")
         (["exit", "3"], "FAILED", "User application exited with status 3"),
     ],
 )
-def test_cluster_mode_tells_the_truth(
+def test_cluster_mode_reports_the_final_state_of_the_script(
     hadoop: Hadoop, arguments: list[str], final_status: str, diagnostics: str
 ) -> None:
     done = hadoop.submit(JOBS / "outcome.py", *arguments, conf=hadoop.spark_conf(executors=1))
@@ -41,7 +41,7 @@ def test_cluster_mode_tells_the_truth(
 
 
 @pytest.mark.variant  # of the tool alone
-def test_a_killed_application_is_killed(hadoop: Hadoop) -> None:
+def test_killed_application_is_reported_as_killed(hadoop: Hadoop) -> None:
     conf = hadoop.spark_conf(executors=1)
     command = spark.submit_command(JOBS / "outcome.py", "sleep", conf=conf)
     with subprocess.Popen(
@@ -63,7 +63,7 @@ def test_a_killed_application_is_killed(hadoop: Hadoop) -> None:
 
 
 def holders(output: str) -> list[dict[str, str]]:
-    """What the job's last HOLDERS line says: one entry a task."""
+    """Return the entries of the job's last HOLDERS line, one per task."""
     return [dict(entry) for entry in json.loads(re.findall(r"^HOLDERS (.*)$", output, re.M)[-1])]
 
 
@@ -74,7 +74,7 @@ def profile(name: str) -> dict[str, str]:
 
 
 @pytest.mark.variant  # of test_yarn_jobs.py, without hopsml
-def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_executors_hold_distinct_gpus_and_a_killed_one_is_replaced(hadoop: Hadoop, tmp_path: Path) -> None:
     """YARN itself gives two executors of a node the same GPU; the script that the profile ships must not.
 
     The job waits between its two rounds until one executor was killed by -9 here.

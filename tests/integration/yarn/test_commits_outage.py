@@ -36,17 +36,17 @@ def folder(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) -> tuple[list[Persisted], int]:
-    """Commits, 200 a second, until a checkpoint has been made behind the outage; what was told, and their number."""
-    told: list[Persisted] = []
+    """Commit 200 times a second until a checkpoint succeeds after the outage; return the reports and the commit count."""
+    reports: list[Persisted] = []
     commits, back = 0, asyncio.Event()
 
     async def outage() -> None:
-        while not told:
+        while not reports:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(hadoop.kill, "nn", signal_number=how)
         try:
             ends = time.monotonic() + AWAY_S
-            while time.monotonic() < ends or not told[-1].problem:
+            while time.monotonic() < ends or not reports[-1].problem:
                 await asyncio.sleep(0.05)
         finally:
             if how is signal.SIGSTOP:
@@ -55,10 +55,10 @@ async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) 
                 await asyncio.to_thread(hadoop.revive, "nn")
             back.set()
 
-    held = HeldCommits(run.run_id, folder, "token", told.append)
+    held = HeldCommits(run.run_id, folder, "token", reports.append)
     harm = asyncio.create_task(outage())
     try:
-        while not back.is_set() or told[-1].problem:
+        while not back.is_set() or reports[-1].problem:
             commits += 1
             slot = held.slots.free(held.slot)
             held.slots.write(slot, commits, [b"content"])
@@ -68,7 +68,7 @@ async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) 
         await harm
     finally:
         await held.close()
-    return told, commits
+    return reports, commits
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,16 @@ async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) 
         pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.variant),
     ],
 )
-def test_a_namenode_that_is_away_is_asked_seldom(hadoop: Any, folder: str, tmp_path: Path, how: signal.Signals) -> None:
+def test_checkpoint_attempts_during_a_namenode_outage_are_few(
+    hadoop: Any, folder: str, tmp_path: Path, how: signal.Signals
+) -> None:
     run = RunDir(urls.join(folder, "Experiments", "app_1"))
     run.write_run({"run_id": "app_1"})
     place = tmp_path / "agent"
     place.mkdir()
-    told, commits = asyncio.run(training(run, place, hadoop, how))
-    failed = [one for one in told if one.problem]
-    behind = told[told.index(failed[-1]) + 1]
+    reports, commits = asyncio.run(training(run, place, hadoop, how))
+    failed = [one for one in reports if one.problem]
+    behind = reports[reports.index(failed[-1]) + 1]
     assert 1 <= len(failed) <= 8, f"{len(failed)} attempts while {commits} commits were made"
-    assert behind.missed >= AWAY_S / 0.2 / 4 and checkpoints.latest_complete(run.checkpoints) == told[-1].step
+    assert behind.missed >= AWAY_S / 0.2 / 4 and checkpoints.latest_complete(run.checkpoints) == reports[-1].step
     assert [one for one in filesystem.walk(run.checkpoints) if urls.is_temporary(one.url)] == []

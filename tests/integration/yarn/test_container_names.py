@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a hostname of one's own is root's to give"),
 ]
 
-# What a container engine does for the Python of a driver and of executors, without one.
+# Runs the Python of drivers and executors with its own hostname, as a container engine does.
 CONTAINED = """#!/bin/sh
 exec unshare --uts sh -c 'hostname "container-$$"; exec "$0" "$@"' {python} "$@"
 """
@@ -61,7 +61,7 @@ def service(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield made
 
 
-def test_a_run_names_yarns_nodes_whatever_its_containers_are_called(service: YarnService) -> None:
+def test_run_shows_yarn_node_names_regardless_of_container_hostnames(service: YarnService) -> None:
     folder, client, hadoop = service.folder, service.start(), service.hadoop
     (folder / "code" / "contained.py").write_text(TRAIN)
     (folder / "code" / "contained.yaml").write_text(JOB.format(folder=folder))

@@ -33,7 +33,7 @@ def root(hadoop: Hadoop) -> Iterator[str]:
 
 @pytest.fixture
 def rows(root: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of three files, and a project beside it."""
+    """Create a folder of three files, and configure a project next to it."""
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"{root}/project")
     monkeypatch.setenv("HOPSML_PROFILE", "local")
     for number in range(FILES):
@@ -59,7 +59,7 @@ def read_all(url: str) -> dict[str, Any]:
     return {"least": int(total.min()), "most": int(total.max()), "mine": int(counts.sum())}
 
 
-def test_two_workers_read_every_row_once_an_epoch(rows: str) -> None:
+def test_two_workers_read_every_row_once_per_epoch(rows: str) -> None:
     result = experiment.collective_all_reduce(
         read_all, args={"url": rows}, min_workers=2, max_workers=2, progress=False
     )
@@ -68,7 +68,7 @@ def test_two_workers_read_every_row_once_an_epoch(rows: str) -> None:
 
 
 @pytest.mark.variant
-def test_a_file_that_is_cut_off_is_named(rows: str) -> None:
+def test_truncated_parquet_file_is_named(rows: str) -> None:
     url = f"{rows}/part-1.parquet"
     system = filesystem.for_url(url)
     system.write_bytes(url, system.read_bytes(url)[:-20])
@@ -77,7 +77,7 @@ def test_a_file_that_is_cut_off_is_named(rows: str) -> None:
 
 
 def read_records(url: str) -> dict[str, Any]:
-    """Twice through records and through whole files, in a group."""
+    """Read records and whole files twice, in a group."""
     import numpy as np
 
     import hopsml
@@ -97,7 +97,7 @@ def read_records(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.variant  # of unit/training/test_tfrecords.py, test_whole_files.py and test_block_cache.py
-def test_records_and_files_are_read_once_an_epoch_by_way_of_the_cache(
+def test_records_and_files_are_read_once_per_epoch_through_the_cache(
     rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_DATA_CACHE", str(tmp_path / "cache"))
@@ -119,7 +119,7 @@ def test_records_and_files_are_read_once_an_epoch_by_way_of_the_cache(
 
 
 @pytest.mark.variant  # of unit/training/test_tfrecords.py
-def test_a_file_that_is_deleted_or_changed_on_hdfs_is_named(rows: str) -> None:
+def test_deleted_or_changed_file_on_hdfs_is_named(rows: str) -> None:
     root = rows.rpartition("/")[0]
     urls = [f"{root}/records/part-{number}" for number in range(3)]
     for url in urls:
@@ -134,7 +134,7 @@ def test_a_file_that_is_deleted_or_changed_on_hdfs_is_named(rows: str) -> None:
 
 
 @pytest.mark.variant  # of test_tf_hdfs.py's
-def test_in_safe_mode_data_are_read_and_nothing_is_written(hadoop: Hadoop, rows: str) -> None:
+def test_data_are_readable_but_not_writable_in_safe_mode(hadoop: Hadoop, rows: str) -> None:
     hadoop.dfsadmin("-safemode", "enter")
     try:
         ids = [int(one) for batch in hopsml.data.parquet(rows, ["id"]).batch(100) for one in batch["id"]]
@@ -147,7 +147,7 @@ def test_in_safe_mode_data_are_read_and_nothing_is_written(hadoop: Hadoop, rows:
 
 @pytest.mark.variant  # of integration/spark/test_data.py, on YARN's containers
 @pytest.mark.timeout(600)
-def test_a_dataframe_and_files_of_hdfs_reach_workers_on_yarn(hadoop: Hadoop, root: str) -> None:
+def test_dataframe_and_hdfs_files_reach_workers_on_yarn(hadoop: Hadoop, root: str) -> None:
     for first in (0, 500):
         content = record_files.content({"id": one, "x": [float(one), -float(one)]} for one in range(first, first + 500))
         filesystem.for_url(root).write_bytes(f"{root}/records/part-{first}", content)

@@ -18,7 +18,7 @@ from tools.hadoop.settings import Shape
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
 
-GROWING = {  # as conf/yarn-dynamic.yaml, with less patience
+GROWING = {  # as conf/yarn-dynamic.yaml, with a shorter idle timeout
     "spark.dynamicAllocation.enabled": "true",
     "spark.executor.instances": "0",
     "spark.dynamicAllocation.executorIdleTimeout": "2s",
@@ -96,7 +96,7 @@ tasks:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Hadoop]:
-    """With room for two drivers, and a worker of each."""
+    """Yield a cluster with resources for two drivers and one worker of each."""
     shape = Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=4352, vcores=8)
     with own_cluster("elastic", shape) as made:
         yield made
@@ -115,32 +115,32 @@ def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def trained(folder: Path) -> list[tuple[int, int]]:
-    """Samples, in order, each with how many workers there were."""
+    """Return the samples in order, each with the number of workers."""
     path = folder / "samples"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(sample), int(workers)) for sample, workers in map(str.split, lines)]
 
 
 def grown(service: YarnService, workers: int, since: int = 0) -> bool:
-    """Whether so many have trained together after the first ``since`` samples."""
+    """Return True if ``workers`` workers trained together after the first ``since`` samples."""
     return any(size == workers for _, size in trained(service.folder)[since:])
 
 
 def urgent_job(service: YarnService) -> Path:
-    """A job that goes first, of one worker; it runs until ``end``."""
+    """Write the file of an urgent job with one worker that runs until ``end``."""
     path = service.job("urgent", ", resources: {cores: 1, memory: 1g}")
     path.write_text(f"priority: 90\n{path.read_text()}")
     return path
 
 
-def test_it_makes_room_while_the_server_is_killed_and_grows_again(service: YarnService) -> None:
+def test_elastic_training_shrinks_across_a_server_crash_and_grows_again(service: YarnService) -> None:
     grows_shrinks_and_grows_again(service, "elastic")
     assert sorted(sample for sample, _ in trained(service.folder)) == list(range(2000)), "each sample once"
     assert service.signal(signal.SIGTERM) == 0
 
 
-def test_a_script_of_torch_makes_room_while_the_server_is_killed_and_grows_again(service: YarnService) -> None:
-    """All of its workers begin anew each time, in new processes: DDP holds the group together."""
+def test_elastic_torch_script_shrinks_across_a_server_crash_and_grows_again(service: YarnService) -> None:
+    """All workers restart in new processes each time, since DDP holds the group together."""
     first = service.job("first", ", resources: {cores: 1, memory: 1g}")
     grows_shrinks_and_grows_again(service, "script", first)
     samples = [sample for sample, _ in trained(service.folder)]
@@ -150,7 +150,7 @@ def test_a_script_of_torch_makes_room_while_the_server_is_killed_and_grows_again
 
 
 def grows_shrinks_and_grows_again(service: YarnService, name: str, first: Path | None = None) -> None:
-    """The story of a training that writes down its samples. ``first``: a job that is there before it, until it trains."""
+    """Run a training that records its samples through growth and shrinking; ``first`` is a job that runs before it."""
     folder, client = service.folder, service.start()
     wait_until(lambda: client.cluster()["capacity"]["memory_mib"], "the node", WAIT_S)
     if first is not None:
@@ -186,8 +186,8 @@ def tried(folder: Path) -> list[float]:
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def test_a_search_begins_small_makes_room_and_grows_again(service: YarnService) -> None:
-    """A trial that is under way on a slot that goes ends first: none is begun twice."""
+def test_elastic_search_starts_small_shrinks_and_grows_again(service: YarnService) -> None:
+    """A trial on a slot to be released ends first: none is started twice."""
     folder, client = service.folder, service.start()
 
     def at_once() -> int:

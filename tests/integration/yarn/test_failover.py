@@ -11,7 +11,7 @@ from tests.helpers.cluster.workloads import wait_until
 from tests.integration.yarn.test_job_service import (
     WAIT_S,
     YarnService,
-    no_job_is_lost_or_doubled,
+    check_no_job_is_lost_or_started_twice,
     own_cluster,
     served,
 )
@@ -27,9 +27,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnSer
         yield made
 
 
-def test_another_resource_manager_takes_over(service: YarnService) -> None:
+def test_jobs_survive_a_resource_manager_failover(service: YarnService) -> None:
     def goes() -> None:
         service.hadoop.kill("rm")
         wait_until(lambda: service.client.cluster()["problem"], "the service to notice", WAIT_S)
 
-    no_job_is_lost_or_doubled(service, goes, lambda: service.hadoop.fail_over("rm2"))
+    check_no_job_is_lost_or_started_twice(service, goes, lambda: service.hadoop.fail_over("rm2"))

@@ -41,13 +41,13 @@ WAIT_S = 180.0
 
 
 class YarnService:
-    """A server in a process of its own on the session's YARN."""
+    """Server process on the session's YARN."""
 
     def __init__(self, hadoop: Hadoop, folder: Path, spark: Mapping[str, str] | None = None) -> None:
-        """``spark``: settings of its profile, besides."""
+        """``spark``: further settings of its profile."""
         self.hadoop, self.folder = hadoop, folder
         self.process: subprocess.Popen[str] | None = None
-        self.options: tuple[str, ...] = ()  # of the server, besides
+        self.options: tuple[str, ...] = ()  # further options of the server
         self.client: Client  # of the newest server
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(TRAIN)
@@ -60,7 +60,7 @@ class YarnService:
         (folder / "small.yaml").write_text(yaml.safe_dump(profile))
 
     def start(self) -> Client:
-        """Returns when it answers."""
+        """Start the server and return a client once it answers."""
         environment = {
             **self.hadoop.submit_env(),
             "HOPSML_CONF_DIR": str(self.folder),
@@ -77,7 +77,7 @@ class YarnService:
         return self.client
 
     def signal(self, number: int) -> int:
-        """Its exit status."""
+        """Send a signal and return the exit status."""
         assert self.process is not None and self.process.stdout is not None
         self.process.send_signal(number)
         status = self.process.wait(WAIT_S)
@@ -86,7 +86,7 @@ class YarnService:
         return status
 
     def job(self, name: str, more: str = "") -> Path:
-        """A job that runs until ``end``, of one worker where ``more`` does not say otherwise."""
+        """Write the file of a job that runs until ``end``, with one worker unless ``more`` sets another number."""
         path = self.folder / "code" / f"{name}.yaml"
         arguments = json.dumps({"name": name, "folder": str(self.folder)})
         path.write_text(JOB.format(name=name, arguments=f"{arguments}{more}"))
@@ -98,7 +98,7 @@ class YarnService:
         (self.folder / f"{name}.end").touch()
 
     def running(self) -> list[str]:
-        """Applications that YARN has not ended."""
+        """Return the ids of applications that have not ended."""
         listed = self.hadoop.resource_manager.applications()
         return [app["id"] for app in listed if app["state"] not in ("FINISHED", "FAILED", "KILLED")]
 
@@ -113,7 +113,7 @@ def service(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def served(
     hadoop: Hadoop, folder: Path, monkeypatch: pytest.MonkeyPatch, spark: Mapping[str, str] | None = None
 ) -> Iterator[YarnService]:
-    """A service that goes at the end; ``spark``: settings of its profile, besides."""
+    """Yield a service and end it afterwards; ``spark``: further settings of its profile."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     made = YarnService(hadoop, folder, spark)
     yield made
@@ -124,7 +124,7 @@ def served(
 
 @contextlib.contextmanager
 def own_cluster(name: str, shape: Shape) -> Iterator[Hadoop]:
-    """A cluster of this shape for one test, beside the session's."""
+    """Start a separate cluster of the given shape for one test."""
     cluster = Hadoop(CACHE / f"{name}-{os.getpid()}")
     with leaks.not_of_this_test():
         cluster.start(ensure_jars(), shape, guarded=True)
@@ -141,7 +141,7 @@ def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], Servic
 
 
 @pytest.mark.variant
-def test_killed_while_one_job_runs_and_another_is_submitted(hadoop: Hadoop, service: YarnService) -> None:
+def test_service_crash_during_a_submission_loses_no_yarn_job(hadoop: Hadoop, service: YarnService) -> None:
     client = service.start()
     runs = client.submit(service.job("runs"))
     wait_until(reaches(client, runs.id, Lifecycle.RUNNING), "the first job", WAIT_S)
@@ -161,7 +161,9 @@ def test_killed_while_one_job_runs_and_another_is_submitted(hadoop: Hadoop, serv
 
 
 @pytest.mark.variant
-def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop, service: YarnService) -> None:
+def test_service_survives_a_resource_manager_outage_and_kills_only_its_strays(
+    hadoop: Hadoop, service: YarnService
+) -> None:
     client = service.start()
     job = client.submit(service.job("one"))
     found = wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job", WAIT_S)
@@ -200,8 +202,10 @@ def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop
     service.signal(signal.SIGTERM)
 
 
-def no_job_is_lost_or_doubled(service: YarnService, goes: Callable[[], None], comes: Callable[[], None]) -> None:
-    """While somebody is away: one job runs, one is being stopped, one was just submitted."""
+def check_no_job_is_lost_or_started_twice(
+    service: YarnService, goes: Callable[[], None], comes: Callable[[], None]
+) -> None:
+    """Assert that jobs survive an outage in which one runs, one is being stopped, and one was just submitted."""
     client = service.start()
     runs, stops = (client.submit(service.job(name)) for name in ("runs", "stops"))
     for job in (runs, stops):
@@ -225,27 +229,27 @@ def no_job_is_lost_or_doubled(service: YarnService, goes: Callable[[], None], co
 
 @pytest.mark.variant
 @pytest.mark.parametrize("away_s", [20, 60])
-def test_the_service_is_away_for_a_while(service: YarnService, away_s: int) -> None:
+def test_jobs_survive_a_service_outage(service: YarnService, away_s: int) -> None:
     def comes() -> None:
         service.signal(signal.SIGKILL)
         time.sleep(away_s)  # what is tried is the length of an outage
         service.start()
 
-    no_job_is_lost_or_doubled(service, lambda: None, comes)
+    check_no_job_is_lost_or_started_twice(service, lambda: None, comes)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("away_s", [20, 60])
-def test_the_resource_manager_is_away_for_a_while(hadoop: Hadoop, service: YarnService, away_s: int) -> None:
+def test_jobs_survive_a_resource_manager_outage(hadoop: Hadoop, service: YarnService, away_s: int) -> None:
     def comes() -> None:
         time.sleep(away_s)
         hadoop.revive("rm")
 
-    no_job_is_lost_or_doubled(service, lambda: hadoop.kill("rm"), comes)
+    check_no_job_is_lost_or_started_twice(service, lambda: hadoop.kill("rm"), comes)
 
 
 @pytest.mark.variant
-def test_a_paused_job_is_asked_and_goes_on_in_another_application(hadoop: Hadoop, service: YarnService) -> None:
+def test_paused_job_ends_in_order_and_resumes_in_another_application(hadoop: Hadoop, service: YarnService) -> None:
     client = service.start()
     job = client.submit(service.job("one"))
     wait_until(lambda: (service.folder / "one.starts").exists(), "the job", WAIT_S)

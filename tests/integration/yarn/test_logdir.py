@@ -63,7 +63,7 @@ def train() -> dict[str, Any]:
 
 
 def train_by_url() -> dict[str, Any]:
-    """What looks for the URL in it, and hands that to TensorFlow: which opens it by hopsml's library."""
+    """Extract the URL from ``logdir()`` and pass it to TensorFlow, which opens it through hopsml's library."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -95,7 +95,7 @@ def events(url: str) -> bytes:
 
 @pytest.mark.variant
 @pytest.mark.timeout(600)
-def test_one_function_uses_it_in_every_way(project: str) -> None:
+def test_logdir_is_usable_by_local_calls_helpers_and_tensorflow(project: str) -> None:
     result = experiment.collective_all_reduce(train, num_workers=1, progress=False)
     logdir, seen = result.metrics["logdir"], json.loads(result.metrics["seen"])
     assert logdir.endswith(result.logdir) and result.logdir.startswith("hdfs://")
@@ -109,7 +109,7 @@ def test_one_function_uses_it_in_every_way(project: str) -> None:
 
 @pytest.mark.variant  # of test_tf_hdfs.py: what needs the library in Rust
 @pytest.mark.timeout(600)
-def test_the_url_in_it_is_one_that_tensorflow_opens(project: str) -> None:
+def test_url_within_logdir_is_opened_by_tensorflow(project: str) -> None:
     try:
         build_tf_hdfs.build()
     except build_tf_hdfs.NoCargo as missing:

@@ -92,12 +92,12 @@ def events(client: Client, job: str, offset: int = 0, last: str = "") -> Iterato
 
 
 def text_from(client: Client, job: str, offset: int = 0, last: str = "") -> ServerEvent:
-    """The first text that whoever asks so gets."""
+    """Return the first text event of a log stream."""
     return next(event for event in events(client, job, offset, last) if event.kind == "log")
 
 
 class Listener(threading.Thread):
-    """Follows a log to its end, and looks at each byte; ``rest`` is what comes behind the blocks."""
+    """Thread that follows a log to its end and checks each byte; ``rest`` is the text after the blocks."""
 
     def __init__(self, client: Client, job: str) -> None:
         super().__init__(daemon=True)
@@ -130,13 +130,13 @@ class Listener(threading.Thread):
 
 
 def peak_mb(process: subprocess.Popen[str] | subprocess.Popen[bytes] | None) -> int:
-    """The most memory that a process has had."""
+    """Return the peak memory of a process, in MiB."""
     assert process is not None
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))
 
 
-def test_a_drivers_log_is_followed_from_its_begin_its_end_and_where_a_listener_was(service: YarnService) -> None:
+def test_driver_log_is_readable_from_start_end_and_a_listener_position(service: YarnService) -> None:
     client = service.start()
     before = peak_mb(service.process)
     job = submitted(service, "driver", "script: driver.py", BLOCKS)
@@ -164,12 +164,12 @@ def test_a_drivers_log_is_followed_from_its_begin_its_end_and_where_a_listener_w
 
 
 def disk_mb(folder: Path) -> int:
-    """What lies below a folder; files come and go meanwhile."""
+    """Return the size of a folder in MiB, while its files change."""
     said = subprocess.run(["du", "-sm", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return int(said.stdout.split()[0])
 
 
-def test_what_workers_print_lies_once_on_their_disk_and_yarns_limit_is_none_for_it(service: YarnService) -> None:
+def test_worker_output_is_stored_once_and_not_limited_by_yarn(service: YarnService) -> None:
     client, blocks = service.start(), LIMIT_MB + 100
     node, most = service.hadoop.home / "nm1", 0
     job = submitted(service, "workers", "function: workers.py:train, framework: distributed", blocks)
@@ -198,7 +198,7 @@ def test_what_workers_print_lies_once_on_their_disk_and_yarns_limit_is_none_for_
     assert service.signal(signal.SIGTERM) == 0
 
 
-def test_a_driver_that_prints_more_than_yarn_allows_is_ended_and_the_job_says_why(service: YarnService) -> None:
+def test_driver_beyond_the_yarn_log_limit_fails_with_the_cause(service: YarnService) -> None:
     client = service.start()
     job = submitted(service, "driver", "script: driver.py", 1 << 20)
     ended = client.wait(job, LONG_S)

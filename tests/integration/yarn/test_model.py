@@ -14,7 +14,9 @@ from tests.integration.yarn.conftest import Hadoop
 pytestmark = [pytest.mark.hadoop, pytest.mark.usefixtures("no_helpers_left")]
 
 
-def test_exporters_at_once_on_hdfs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_exports_on_hdfs_get_distinct_versions(
+    hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_MLFLOW", "0")

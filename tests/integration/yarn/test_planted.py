@@ -14,7 +14,7 @@ from tests.integration.yarn.conftest import Hadoop
 pytestmark = pytest.mark.hadoop
 
 
-def test_planted_secrets_are_in_no_byte_on_hdfs(
+def test_planted_secrets_are_in_no_file_on_hdfs(
     hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))

@@ -26,7 +26,7 @@ __all__ = ["cli"]
 
 @pytest.fixture
 def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A project in HDFS, as a user of the cluster has it."""
+    """Yield the URL of a project in HDFS, configured as for a user of the cluster."""
     url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.submit_env()["HADOOP_CONF_DIR"])
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -37,7 +37,7 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     experiment.shutdown()
 
 
-def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli: Cli) -> None:
+def test_runs_are_recorded_listed_rerun_and_deleted_on_hdfs(project: str, cli: Cli) -> None:
     run = experiment.submit(jobs.descend, num_workers=2, progress=False, keep_warm=60)
     run.result(END_S)
     record = run.directory.read_json(run.directory.environment_json)
@@ -58,7 +58,7 @@ def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli
 
 
 @pytest.mark.variant
-def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str, cli: Cli) -> None:
+def test_run_on_hdfs_is_monitored_and_cancelled(project: str, cli: Cli) -> None:
     def train() -> None:
         import time
 
@@ -70,17 +70,17 @@ def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str,
 
     run = experiment.submit(train, num_workers=1, progress=False)
     deadline = clock.awake() + 60
-    while "loss=0.5" not in (said := cli("runs", "status", run.run_id)).out:
-        assert clock.awake() < deadline, said
+    while "loss=0.5" not in (shown_status := cli("runs", "status", run.run_id)).out:
+        assert clock.awake() < deadline, shown_status
         time.sleep(0.2)
-    assert "RUNNING" in said.out and "loss" in cli("runs", "metrics", run.run_id, "--last", "1").out
+    assert "RUNNING" in shown_status.out and "loss" in cli("runs", "metrics", run.run_id, "--last", "1").out
     ended = cli("runs", "cancel", run.run_id)
     assert (ended.status, ended.out) == (0, f"{run.run_id}: CANCELLED\n"), ended.err
     with pytest.raises(RunCancelled, match="hopsml runs cancel"):
         run.result(END_S)
 
 
-def test_the_doctor_finds_the_cluster_well(project: str, cli: Cli) -> None:
+def test_doctor_finds_no_problem_of_the_cluster(project: str, cli: Cli) -> None:
     ended = cli("doctor", "--profile", "yarn", "--json")
     found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
     assert [name for name in ("project store", "hdfs", "yarn", "clock") if found[name]["status"] != "ok"] == [], (
@@ -91,11 +91,11 @@ def test_the_doctor_finds_the_cluster_well(project: str, cli: Cli) -> None:
     assert not filesystem.exists(project), "nothing is left behind"
 
 
-def test_the_doctor_does_not_wait_for_a_frozen_namenode(project: str, hadoop: Hadoop, cli: Cli) -> None:
+def test_doctor_does_not_wait_for_a_frozen_namenode(project: str, hadoop: Hadoop, cli: Cli) -> None:
     hadoop.kill("nn", signal.SIGSTOP)
-    began = clock.awake()
+    started_s = clock.awake()
     ended = cli("doctor", "--profile", "yarn", "--json")
-    assert clock.awake() - began < 35
+    assert clock.awake() - started_s < 35
     found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
     assert ended.status == 1
     assert (found["hdfs"]["status"], found["project store"]["status"], found["yarn"]["status"]) == (

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.hadoop
 
 @pytest.fixture
 def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A project in HDFS, and a storage deadline that a test can wait for."""
+    """Yield the URL of a project in HDFS, with a short storage deadline."""
     url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_PROFILE", "local")
@@ -44,7 +44,7 @@ def read(url: str) -> Any:
 
 
 def train_with_files(step: int) -> dict[str, Any]:
-    """Writes what a training writes: an event file, a checkpoint by rename, an export, a plot, a report."""
+    """Write the files of a training: events, a checkpoint by rename, an export, a plot, a report."""
     from pathlib import Path
 
     import hopsml
@@ -66,7 +66,7 @@ def train_with_files(step: int) -> dict[str, Any]:
     return {"plot": "plot.txt", "logdir": hopsml.tensorboard.logdir(), "resumed": resumed.name if resumed else ""}
 
 
-def test_a_run_leaves_everything_in_hdfs_and_another_goes_on_from_it(project):
+def test_run_stores_all_files_on_hdfs_and_another_resumes_from_it(project):
     result = experiment.collective_all_reduce(train_with_files, args={"step": 7}, num_workers=2, progress=False)
     run = result.run_dir
     assert run.startswith(project)
@@ -88,7 +88,7 @@ def test_a_run_leaves_everything_in_hdfs_and_another_goes_on_from_it(project):
 
 
 def look_at_logdir(source: str) -> dict[str, Any]:
-    """What published code does with the log directory before it has written anything there."""
+    """Use the log directory as published code does before it has written anything there."""
     from pathlib import Path
 
     from hopsml import hdfs, tensorboard
@@ -103,7 +103,7 @@ def look_at_logdir(source: str) -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_the_log_directory_is_there_when_the_function_begins_and_after_it(project, tmp_path):
+def test_log_directory_exists_during_and_after_the_function(project, tmp_path):
     source = tmp_path / "copied"
     source.write_text("y")
     result = experiment.collective_all_reduce(
@@ -125,7 +125,7 @@ def test_the_log_directory_is_there_when_the_function_begins_and_after_it(projec
 
 
 @pytest.mark.variant
-def test_a_half_written_checkpoint_is_never_continued_from(project):
+def test_incomplete_checkpoint_is_not_resumed_from(project):
     first = experiment.collective_all_reduce(train_with_files, args={"step": 7}, num_workers=1, progress=False)
     half = f"{first.run_dir}/checkpoints/step-000000009"
     filesystem.for_url(half).make_dirs(half)
@@ -137,23 +137,23 @@ def test_a_half_written_checkpoint_is_never_continued_from(project):
 
 
 @pytest.mark.variant  # of one that is frozen
-def test_a_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, project):
+def test_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, project):
     hadoop.kill("nn")
-    began = clock.awake()
+    started_s = clock.awake()
     with pytest.raises((StorageUnavailable, StorageTimeout), match="Projects"):
         experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
-    assert clock.awake() - began < 20
+    assert clock.awake() - started_s < 20
 
 
-def test_a_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, project):
+def test_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, project):
     hadoop.kill("nn", signal_number=signal.SIGSTOP)
-    began = clock.awake()
+    started_s = clock.awake()
     with pytest.raises(StorageTimeout, match="Projects"):
         experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
-    assert clock.awake() - began < 20
+    assert clock.awake() - started_s < 20
 
 
-def test_no_permission_is_an_error_with_the_path(hadoop, project, monkeypatch):
+def test_missing_permission_is_an_error_with_the_path(hadoop, project, monkeypatch):
     filesystem.for_url(project).make_dirs(project)
     filesystem.for_url(project).set_permission(project, 0o755)
     filesystem.close_all()
@@ -162,7 +162,7 @@ def test_no_permission_is_an_error_with_the_path(hadoop, project, monkeypatch):
         experiment.collective_all_reduce(train_with_files, args={"step": 1}, num_workers=1, progress=False)
 
 
-def test_a_full_quota_is_an_error_with_the_path(hadoop, project):
+def test_exceeded_quota_is_an_error_with_the_path(hadoop, project):
     filesystem.for_url(project).make_dirs(project)
     path = project[len(hadoop.namenode_url) :]
     hadoop.dfsadmin("-setQuota", "1", path)
@@ -171,7 +171,7 @@ def test_a_full_quota_is_an_error_with_the_path(hadoop, project):
 
 
 def long_training(stop_file: str) -> str:
-    """Writes an event every 50 ms until the file is there."""
+    """Write an event every 50 ms until the file exists."""
     import time
     from pathlib import Path
 
@@ -192,7 +192,7 @@ def steps_of(run: experiment.Run) -> int:
 
 
 @pytest.mark.parametrize("daemon", [pytest.param("dn1", marks=pytest.mark.variant), "nn"])
-def test_training_goes_on_while_a_daemon_is_away_and_the_mirror_catches_up(hadoop, project, tmp_path, daemon):
+def test_training_continues_during_a_daemon_outage_and_the_mirror_catches_up(hadoop, project, tmp_path, daemon):
     stop = tmp_path / "stop"
     run = experiment.submit(long_training, args={"stop_file": str(stop)}, num_workers=1, progress=False)
     events = f"{run.run_dir}/events/events.out.tfevents.1"
@@ -209,7 +209,7 @@ def test_training_goes_on_while_a_daemon_is_away_and_the_mirror_catches_up(hadoo
 
 
 def save_and_wait(marks: str) -> dict[str, Any]:
-    """One checkpoint while HDFS is well, another one while the NameNode is frozen, for which it waits in vain, then not."""
+    """Save one checkpoint, and another while the NameNode is frozen: a short wait for it fails, a long one succeeds."""
     import time
     from pathlib import Path
 
@@ -248,7 +248,7 @@ def save_and_wait(marks: str) -> dict[str, Any]:
     return {"timed out": timed_out}
 
 
-def test_a_checkpoint_that_was_waited_for_is_in_hdfs_however_long_that_takes(hadoop, project, tmp_path):
+def test_waited_for_checkpoint_is_stored_after_an_outage_of_any_length(hadoop, project, tmp_path):
     run = experiment.submit(save_and_wait, args={"marks": str(tmp_path)}, num_workers=1, progress=False)
     wait_until((tmp_path / "stored").exists)
     assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 1
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_was_waited_for_is_in_hdfs_however_long_that_takes(had
     assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
 
 
-def test_a_run_that_fails_leaves_its_log_and_its_state(project):
+def test_failed_run_stores_its_log_and_state(project):
     def fail() -> None:
         print("about to fail")
         raise ValueError("bad data")

@@ -50,7 +50,7 @@ def project(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("profile", ["here", "there"])
-def test_replicas_in_containers(project: None, profile: str) -> None:
+def test_serving_in_yarn_containers_replaces_replicas_and_rolls(project: None, profile: str) -> None:
     status = serving.start("digits", version=1, replicas=2, profile=profile)
     yarn = ResourceManager.of_environment()
     try:
@@ -72,7 +72,7 @@ def test_replicas_in_containers(project: None, profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", ["here", "there"])
-def test_a_driver_that_dies(project: None, profile: str) -> None:
+def test_serving_on_yarn_ends_when_its_driver_dies(project: None, profile: str) -> None:
     status = serving.start("digits", version=1, replicas=1, profile=profile)
     try:
         os.kill(status.supervisor, signal.SIGKILL)

@@ -84,7 +84,7 @@ def either(request: pytest.FixtureRequest, hadoop: Any, folder: str) -> str:
     return folder if request.param == "hdfs" else f"{hadoop.webhdfs_url}{urls.split(folder)[2]}"
 
 
-def test_permissions_owner_and_capacity(either: str) -> None:
+def test_permission_owner_and_capacity_are_set_and_read(either: str) -> None:
     system, url = for_url(either), urls.join(either, "f")
     system.write_bytes(url, b"x")
     system.set_permission(url, 0o640)
@@ -97,7 +97,7 @@ def test_permissions_owner_and_capacity(either: str) -> None:
 
 
 @pytest.mark.variant
-def test_quota_exceeded(hadoop: Any, both: list[str], tmp_path: Path) -> None:
+def test_exceeded_quota_is_an_error(hadoop: Any, both: list[str], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 1000)
     path = urls.split(both[0])[2]
     hadoop.dfsadmin("-setSpaceQuota", "1m", path)
@@ -113,7 +113,7 @@ def test_quota_exceeded(hadoop: Any, both: list[str], tmp_path: Path) -> None:
         assert for_url(url).list_dir(url) == []
 
 
-def test_no_write_permission(either: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_permission_is_an_error(either: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for_url(either).write_bytes(urls.join(either, "mine"), b"x")
     for_url(either).set_permission(either, 0o700)
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")  # a helper of another user is not used again
@@ -129,7 +129,7 @@ def test_no_write_permission(either: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert for_url(either).read_bytes(urls.join(either, "mine")) == b"x"
 
 
-def test_safe_mode(hadoop: Any, both: list[str]) -> None:
+def test_safe_mode_refuses_writes_and_permits_reads(hadoop: Any, both: list[str]) -> None:
     for_url(both[0]).write_bytes(urls.join(both[0], "before"), b"x")
     hadoop.dfsadmin("-safemode", "enter")
     try:
@@ -145,14 +145,14 @@ def test_safe_mode(hadoop: Any, both: list[str]) -> None:
         for_url(url).write_bytes(urls.join(url, "f"), b"x")
 
 
-def test_an_authority_may_be_left_out(folder: str) -> None:
+def test_url_without_an_authority_uses_the_default_file_system(folder: str) -> None:
     short = f"hdfs://{urls.split(folder)[2]}"
     for_url(short).write_bytes(urls.join(short, "f"), b"x")
     assert for_url(folder).read_bytes(urls.join(folder, "f")) == b"x"
     assert for_url(short).list_dir(short)[0].url == f"{short}/f"
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_is_reported_in_time() -> None:
     for url in ("hdfs://127.0.0.1:9/x", "webhdfs://127.0.0.1:9/x"):
         began_s = clock.awake()
         with pytest.raises(StorageUnavailable, match="refused") as caught:
@@ -161,12 +161,12 @@ def test_nobody_listens() -> None:
         assert clock.awake() - began_s < 15
 
 
-def test_an_unknown_name_service(hadoop: Any) -> None:
+def test_unknown_name_service_is_reported(hadoop: Any) -> None:
     with pytest.raises(StorageUnavailable, match="HADOOP_CONF_DIR"):
         for_url("hdfs://no-such-host.invalid:8020/x").status("hdfs://no-such-host.invalid:8020/x")
 
 
-def test_a_frozen_namenode_ends_every_call_in_time(hadoop: Any, either: str, tmp_path: Path) -> None:
+def test_frozen_namenode_times_out_every_call(hadoop: Any, either: str, tmp_path: Path) -> None:
     system = for_url(either, timeout_s=2)
     url = urls.join(either, "f")
     system.write_bytes(url, b"before")
@@ -198,7 +198,7 @@ def test_a_frozen_namenode_ends_every_call_in_time(hadoop: Any, either: str, tmp
 
 
 @pytest.mark.variant  # of one that is frozen
-def test_killed_and_revived_namenode(hadoop: Any, folder: str) -> None:
+def test_killed_namenode_is_an_error_until_it_is_restarted(hadoop: Any, folder: str) -> None:
     system = for_url(folder, timeout_s=20)
     system.write_bytes(urls.join(folder, "f"), b"kept")
     hadoop.kill("nn")
@@ -211,7 +211,7 @@ def test_killed_and_revived_namenode(hadoop: Any, folder: str) -> None:
     assert system.read_bytes(urls.join(folder, "f")) == b"kept"
 
 
-def test_a_helper_that_is_killed_is_replaced(folder: str) -> None:
+def test_killed_helper_process_is_replaced(folder: str) -> None:
     system = for_url(folder)
     system.write_bytes(urls.join(folder, "f"), b"x")
     helpers = [child for child in psutil.Process().children() if _is_ours(child)]
@@ -222,8 +222,8 @@ def test_a_helper_that_is_killed_is_replaced(folder: str) -> None:
     assert system.read_bytes(urls.join(folder, "f")) == b"x"
 
 
-def test_the_callers_process_holds_no_hdfs_client_and_may_fork(folder: str) -> None:
-    """What a worker does that forks (data loaders): the child and the parent each get the right bytes."""
+def test_calling_process_has_no_hdfs_client_and_may_fork(folder: str) -> None:
+    """As in a worker that forks (data loaders): child and parent each read the correct bytes."""
     script = f"""
 import os, sys
 from hopsml.storage.filesystem import for_url
@@ -249,7 +249,7 @@ print([os.waitpid(pid, 0)[1] for pid in children])
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["idle", "in a blocked call"])
-def test_no_helper_survives_its_parent(hadoop: Any, folder: str, frozen: bool) -> None:
+def test_helper_processes_end_with_their_parent(hadoop: Any, folder: str, frozen: bool) -> None:
     script = f"""
 import os, signal, sys, threading
 from hopsml.storage.filesystem import for_url
@@ -284,13 +284,13 @@ signal.pause()
         parent.stdout.close()
 
 
-def test_two_claimers_never_get_one_run(folder: str) -> None:
+def test_concurrent_runs_get_distinct_directories(folder: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(lambda _: run_dir.create_run_dir(folder, "application_1_0001").run_id, range(8)))
     assert sorted(ids) == [f"application_1_0001_{number}" for number in range(1, 9)]
 
 
-def test_a_full_local_disk_names_the_local_file(folder: str, full_disk: Path) -> None:
+def test_full_local_disk_is_reported_with_the_local_file(folder: str, full_disk: Path) -> None:
     system, url = for_url(folder), urls.join(folder, "big")
     system.write_bytes(url, os.urandom(3 << 20))
     with pytest.raises(QuotaExceeded, match="No space left") as caught:
@@ -310,8 +310,8 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_errors_are_storage_errors(folder: str) -> None:
-    """Whatever fails is told by one tree of errors."""
+def test_failures_are_storage_errors(folder: str) -> None:
+    """All failures belong to one hierarchy of errors."""
     with pytest.raises(StorageError):
         for_url(folder).set_permission(urls.join(folder, "none"), 0o700)
     for_url(folder).write_bytes(urls.join(folder, "f"), b"x")
@@ -319,7 +319,7 @@ def test_errors_are_storage_errors(folder: str) -> None:
         for_url(folder).make_dirs(urls.join(folder, "f"))
 
 
-def test_on_hdfs_too_a_run_is_as_open_as_it_was_asked_for(both: list[str]) -> None:
+def test_run_on_hdfs_has_the_requested_permissions(both: list[str]) -> None:
     for store in both:
         for share, folder_mode, file_mode in ((None, 0o700, 0o600), ("group", 0o750, 0o640)):
             run = run_dir.create_run_dir(f"{store}/{share}", "app_1", {"name": "x"}, share=share)

@@ -36,7 +36,7 @@ def folder(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class Training:
-    """Stands for a worker: writes a log, events and checkpoints to the local disk."""
+    """Writes a log, events and checkpoints to the local disk, as a worker does."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Training:
             (root / name).mkdir(parents=True)
 
     def work(self) -> None:
-        """One step's files."""
+        """Write the files of one step."""
         self.step += 1
         with open(self.root / "logs" / "g0-rank0.log", "a") as log:
             log.write(f"step {self.step}\n")
@@ -53,7 +53,7 @@ class Training:
             events.write(os.urandom(5000))
 
     def checkpoint(self) -> int:
-        """A complete checkpoint of this step, renamed into its place."""
+        """Write a complete checkpoint of this step, by rename."""
         aside = self.root / "checkpoints" / f".tmp-{self.step}"
         aside.mkdir()
         (aside / "weights").write_bytes(os.urandom(300_000))
@@ -62,7 +62,7 @@ class Training:
         return self.step
 
     def is_mirrored(self, url: str) -> bool:
-        """Whether the store holds exactly what the disk holds."""
+        """Return True if the store has exactly the content of the disk."""
         system = for_url(url)
         for name in ("logs/g0-rank0.log", "events/events.out.tfevents.1"):
             if system.read_bytes(urls.join(url, name)) != (self.root / name).read_bytes():
@@ -77,7 +77,7 @@ def _is_complete(url: str, step: int) -> bool:
 
 
 @pytest.mark.variant  # of a NameNode that is frozen
-def test_a_namenode_killed_and_revived(hadoop: Any, folder: str, tmp_path: Path) -> None:
+def test_mirror_catches_up_after_a_killed_namenode_is_restarted(hadoop: Any, folder: str, tmp_path: Path) -> None:
     training, messages = Training(tmp_path), queue.SimpleQueue[dict[str, Any]]()
     training.work()
     with MirrorProcess(tmp_path, folder, timeout_s=10, on_message=messages.put) as mirror:
@@ -94,9 +94,9 @@ def test_a_namenode_killed_and_revived(hadoop: Any, folder: str, tmp_path: Path)
                 "events/events.out.tfevents.1",
                 "checkpoints/step-000000002",
             }
-            told = messages.get(timeout=20)
-            assert told["event"] == "behind"
-            assert any("refused" in late["reason"] for late in told["behind"])
+            message = messages.get(timeout=20)
+            assert message["event"] == "behind"
+            assert any("refused" in late["reason"] for late in message["behind"])
             training.work()
         finally:
             hadoop.revive("nn")
@@ -106,7 +106,7 @@ def test_a_namenode_killed_and_revived(hadoop: Any, folder: str, tmp_path: Path)
     assert checkpoints.latest_complete(urls.join(folder, "checkpoints")) == 2
 
 
-def test_a_namenode_frozen_and_thawed(hadoop: Any, folder: str, tmp_path: Path) -> None:
+def test_mirror_catches_up_after_a_frozen_namenode_continues(hadoop: Any, folder: str, tmp_path: Path) -> None:
     training, messages = Training(tmp_path), queue.SimpleQueue[dict[str, Any]]()
     training.work()
     with MirrorProcess(tmp_path, folder, timeout_s=3, on_message=messages.put) as mirror:
@@ -115,9 +115,9 @@ def test_a_namenode_frozen_and_thawed(hadoop: Any, folder: str, tmp_path: Path) 
         try:
             training.work()
             training.checkpoint()
-            told = messages.get(timeout=30)
-            assert told["event"] == "behind"
-            assert "within 3 s" in str(told["behind"])
+            message = messages.get(timeout=30)
+            assert message["event"] == "behind"
+            assert "within 3 s" in str(message["behind"])
             training.work()
         finally:
             hadoop.kill("nn", signal_number=signal.SIGCONT)
@@ -128,7 +128,7 @@ def test_a_namenode_frozen_and_thawed(hadoop: Any, folder: str, tmp_path: Path) 
 
 
 @pytest.mark.variant  # of one that is frozen
-def test_a_datanode_killed_while_it_mirrors(hadoop: Any, folder: str, tmp_path: Path) -> None:
+def test_mirror_continues_while_a_datanode_is_killed(hadoop: Any, folder: str, tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.work()
     with MirrorProcess(tmp_path, folder, timeout_s=10) as mirror:
@@ -148,7 +148,7 @@ def test_a_datanode_killed_while_it_mirrors(hadoop: Any, folder: str, tmp_path: 
 
 
 @pytest.mark.variant  # of a NameNode that is frozen
-def test_a_datanode_frozen_while_it_mirrors(hadoop: Any, folder: str, tmp_path: Path) -> None:
+def test_mirror_continues_while_a_datanode_is_frozen(hadoop: Any, folder: str, tmp_path: Path) -> None:
     """Writes that meet it do not end by themselves for minutes: the deadline ends them, and they are done
     again.
     """
@@ -168,7 +168,7 @@ def test_a_datanode_frozen_while_it_mirrors(hadoop: Any, folder: str, tmp_path: 
         assert training.is_mirrored(folder)
 
 
-def test_a_reader_never_sees_less_than_a_complete_prefix(folder: str, tmp_path: Path) -> None:
+def test_reader_always_sees_a_complete_prefix(folder: str, tmp_path: Path) -> None:
     training, stop, wrong = Training(tmp_path), threading.Event(), queue.SimpleQueue[str]()
     training.work()
     url, seen = urls.join(folder, "logs/g0-rank0.log"), set()
@@ -196,7 +196,7 @@ def test_a_reader_never_sees_less_than_a_complete_prefix(folder: str, tmp_path: 
     assert len(seen) > 2
 
 
-def test_a_mirror_that_is_killed_is_restarted_and_loses_nothing(folder: str, tmp_path: Path) -> None:
+def test_killed_mirror_is_restarted_without_loss(folder: str, tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.work()
     mirror = MirrorProcess(tmp_path, folder)
@@ -215,8 +215,8 @@ def test_a_mirror_that_is_killed_is_restarted_and_loses_nothing(folder: str, tmp
         mirror.stop()
 
 
-def test_no_mirror_survives_its_agent(hadoop: Any, folder: str, tmp_path: Path) -> None:
-    """Killed with -9 while HDFS is frozen: the mirror and its helpers are gone within the grace."""
+def test_mirror_ends_with_its_agent(hadoop: Any, folder: str, tmp_path: Path) -> None:
+    """The agent is killed while HDFS is frozen: the mirror and its helpers end within the grace period."""
     import subprocess
     import sys
 

@@ -37,7 +37,7 @@ Hopsml = Callable[..., "Running"]
 
 
 class Running:
-    """A ``hopsml`` command that runs; its output goes to files, so that it never waits for a reader."""
+    """Running ``hopsml`` command with its output in files, so that it never waits for a reader."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], arguments: tuple[str, ...]) -> None:
         self._out, self._err = folder / "out", folder / "err"
@@ -60,7 +60,7 @@ class Running:
         return self._err.read_text()
 
     def wait_for(self, text: str, timeout_s: float = 90) -> None:
-        """Until it is printed, on either way."""
+        """Wait until a text is in the output or the errors."""
         wait_until(lambda: text in self.out + self.err or self.process.poll() is not None)
         assert text in self.out + self.err, f"{self.out}\n{self.err}"
 
@@ -68,7 +68,7 @@ class Running:
         return self.process.wait(timeout_s)
 
     def application(self) -> str:
-        """The id that it names."""
+        """Return the application id that it prints."""
         wait_until(lambda: APPLICATION_ID.search(self.out + self.err) or self.process.poll() is not None)
         found = APPLICATION_ID.search(self.out + self.err)
         assert found, f"{self.out}\n{self.err}"
@@ -104,8 +104,8 @@ def hopsml(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.variant
-def test_followed_to_a_good_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
-    """The driver's output appears while it runs, once and whole; afterwards it is read from HDFS."""
+def test_submitted_application_is_followed_to_its_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
+    """The driver's output appears completely and once while it runs; afterwards it is read from HDFS."""
     gate = tmp_path / "gate"
     submit = hopsml("submit", str(GATE), str(gate), "ok", "--profile", "small", "--tag", "my-tag")
     submit.wait_for(BEFORE)
@@ -126,10 +126,10 @@ def test_followed_to_a_good_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) 
 
 
 @pytest.mark.variant  # of tests/chaos/test_yarn.py, with the settings of the profile and GPUs
-def test_the_profile_with_dynamic_allocation_runs_an_elastic_training(
+def test_profile_with_dynamic_allocation_runs_an_elastic_training(
     hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path
 ) -> None:
-    """It begins without an executor, as far as the profile goes; only sizes, paths and the patience are the test's."""
+    """The profile starts without an executor; the test changes only sizes, paths and the idle timeout."""
     for path in (ROOT / "conf").iterdir():
         if path.is_file() and path.name != "README.md":
             shutil.copy(path, tmp_path / "conf")
@@ -151,7 +151,7 @@ def output(application_id: str, offset: int = 0) -> str:
 
 
 def aggregated(application_id: str) -> None:
-    """Until the log lies in HDFS and the NodeManager has it no more."""
+    """Wait until the log is in HDFS and no longer at the NodeManager."""
     application = ResourceManager.of_environment().application(application_id)
     page = re.match(r"(https?://[^/]+)/.*/(container_\w+)", application.am_log_url)
     assert page is not None
@@ -159,7 +159,7 @@ def aggregated(application_id: str) -> None:
 
 
 @pytest.mark.variant  # of tests/unit/submission: what a final state means; of the good end above, on YARN
-def test_a_script_that_fails(hopsml: Hopsml, tmp_path: Path) -> None:
+def test_failing_script_is_reported(hopsml: Hopsml, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     submit = hopsml("submit", str(GATE), str(tmp_path / "gate"), "raise", "--profile", "small")
     assert submit.ended() == 1
@@ -169,8 +169,8 @@ def test_a_script_that_fails(hopsml: Hopsml, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant  # of tests/unit/submission, on YARN
-def test_a_full_queue_and_an_end_from_outside(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
-    """One application has the better part of both nodes: the next one waits, says why, and gives up when it is told to."""
+def test_full_queue_times_out_and_an_external_kill_is_reported(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) -> None:
+    """One application uses most of both nodes: the next one waits, prints the reason, and times out."""
     large = [f"--conf=spark.{role}.memory=5g" for role in ("driver", "executor")]
     detached = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "small", "--detach", *large)
     assert detached.ended() == 0, detached.err
@@ -208,8 +208,8 @@ def used_mb(hadoop: Hadoop) -> int:
         pytest.param(signal.SIGTERM, "early", marks=pytest.mark.variant),
     ],
 )
-def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: signal.Signals, moment: str) -> None:
-    """While the driver runs, as soon as YARN lists the application, and before spark-submit has got that far."""
+def test_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: signal.Signals, moment: str) -> None:
+    """While the driver runs, as soon as YARN lists the application, and before the submission."""
     tag = f"ended-{time.monotonic_ns()}"
     submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "small", "--tag", tag)
     yarn = ResourceManager.of_environment()
@@ -219,13 +219,13 @@ def test_a_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: s
     submit.process.send_signal(number)
     assert submit.ended(60) == 128 + number, submit.err
     assert [app.state for app in yarn.find(tag)] == ([] if moment == "early" else ["KILLED"])
-    said = {"running": "Ctrl-C: ending application_", "listed": "SIGTERM", "early": "nothing was submitted"}
-    assert said[moment] in submit.err
+    expected = {"running": "Ctrl-C: ending application_", "listed": "SIGTERM", "early": "nothing was submitted"}
+    assert expected[moment] in submit.err
 
 
 @pytest.mark.variant  # of cluster mode, above
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, number: signal.Signals) -> None:
+def test_client_mode_leaves_no_processes(hopsml: Hopsml, tmp_path: Path, number: signal.Signals) -> None:
     submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "here", "--tag", f"c{int(number)}")
     submit.wait_for(BEFORE)
     yarn = ResourceManager.of_environment()
@@ -238,17 +238,17 @@ def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, numbe
 
 
 @pytest.mark.variant  # of tests/unit/yarn, on YARN
-def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hopsml: Hopsml) -> None:
+def test_frozen_resource_manager_and_unknown_application_are_reported(hadoop: Hadoop, hopsml: Hopsml) -> None:
     yarn = ResourceManager.of_environment(timeout_s=1.0)
     with pytest.raises(ApplicationNotFound, match="has no record of application_1_0001"):
         yarn.application("application_1_0001")
     with pytest.raises(ApplicationNotFound):
         submission.end("application_1_0001", yarn=yarn)
-    said: list[str] = []
-    outcome = submission.follow("application_1_0001", yarn=yarn, notify=said.append)
-    assert outcome.status == 1 and "its final state is unknown" in said[0]
+    printed: list[str] = []
+    outcome = submission.follow("application_1_0001", yarn=yarn, notify=printed.append)
+    assert outcome.status == 1 and "its final state is unknown" in printed[0]
     hadoop.kill("rm", signal.SIGSTOP)
-    began = clock.awake()
+    started_s = clock.awake()
     with pytest.raises(ClusterUnavailable, match=rf"{yarn.addresses[0]}.*timed out"):
         yarn.find("x")
-    assert clock.awake() - began < 4
+    assert clock.awake() - started_s < 4

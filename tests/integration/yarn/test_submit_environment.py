@@ -24,7 +24,7 @@ JOB = Path(__file__).parent / "jobs" / "shipped.py"
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of a small environment with one package."""
+    """Return the interpreter of a small environment with one package."""
     folder = tmp_path / "small"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -38,7 +38,9 @@ def python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.variant  # two minutes; its parts are in tests/unit/submission
-def test_packed_once_and_used_by_driver_and_executors(hadoop: Hadoop, python: Path, tmp_path: Path) -> None:
+def test_environment_is_packed_once_and_used_by_driver_and_executors(
+    hadoop: Hadoop, python: Path, tmp_path: Path
+) -> None:
     store = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     settings = hadoop.spark_conf(executors=1)
     settings = {key: value for key, value in settings.items() if not key.endswith(("PYSPARK_PYTHON", "PYTHONPATH"))}

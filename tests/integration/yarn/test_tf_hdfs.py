@@ -35,7 +35,7 @@ REGISTERED = (
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> Path:
-    """Built on first need."""
+    """Build the library on first use."""
     try:
         return build_tf_hdfs.build()
     except build_tf_hdfs.NoCargo as missing:
@@ -44,18 +44,20 @@ def library() -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(hadoop: Hadoop, library: Path) -> Iterator[dict[str, str]]:
-    """Case -> what went wrong, "" for nothing."""
+    """Return case -> error text, "" for success."""
     base = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
     command = [sys.executable, str(SCRIPT), base]
     done = subprocess.run(command, env=environment(hadoop), capture_output=True, text=True, timeout=300)
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
-    yield {entry["case"]: entry["problem"] for entry in told} | ({"": done.stderr[-4000:]} if done.returncode else {})
+    entries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
+    yield {entry["case"]: entry["problem"] for entry in entries} | (
+        {"": done.stderr[-4000:]} if done.returncode else {}
+    )
     for_url(base).delete(base, recursive=True)
     close_all()
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_what_tensorflow_does_with_a_path(outcomes: dict[str, str], name: str) -> None:
+def test_tensorflow_file_operation_succeeds_on_hdfs(outcomes: dict[str, str], name: str) -> None:
     assert name in outcomes, f"not played: the process ended early: {outcomes.get('')}"
     assert outcomes[name] == ""
 
@@ -68,7 +70,7 @@ def environment(hadoop: Hadoop, **more: str) -> dict[str, str]:
 
 
 class Process:
-    """A TensorFlow that carries out lines of Python, one after the other, and answers each with what it raised, or ok."""
+    """TensorFlow process that runs lines of Python and answers each with its exception, or ok."""
 
     def __init__(self, hadoop: Hadoop, **more: str) -> None:
         loop = (
@@ -88,14 +90,14 @@ class Process:
         )
 
     def ask(self, line: str) -> tuple[float, str]:
-        """Seconds it took, and the answer."""
+        """Run a line; return its duration in seconds and the answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(line.replace("\n", "\\n") + "\n")
         self._process.stdin.flush()
-        for told in self._process.stdout:
-            if told.startswith("answer "):
-                _, seconds, said = told.strip().split(" ", 2)
-                return float(seconds), said
+        for printed in self._process.stdout:
+            if printed.startswith("answer "):
+                _, seconds, answer = printed.strip().split(" ", 2)
+                return float(seconds), answer
         raise AssertionError(f"ended with {self._process.wait()}")
 
     def end(self) -> None:
@@ -121,27 +123,27 @@ def process(hadoop: Hadoop, library: Path) -> Iterator[Process]:
     process.end()
 
 
-def test_a_frozen_namenode_ends_each_step_in_time(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_frozen_namenode_times_out_each_operation(hadoop: Hadoop, at: str, process: Process) -> None:
     assert process.ask(f"assert gfile.exists('{at}/f')") == (pytest.approx(0, abs=3), "ok")
     hadoop.kill("nn", signal_number=signal.SIGSTOP)
     try:
         for call in (f"gfile.stat('{at}/f')", f"tf.io.read_file('{at}/f')", f"gfile.GFile('{at}/g', 'wb').write(b'x')"):
-            seconds, said = process.ask(call)
-            assert "no answer from HDFS in 3 s (HOPSML_STORAGE_TIMEOUT_S)" in said and at in said, said
-            assert said.startswith("DeadlineExceededError") and seconds < 15
+            seconds, answer = process.ask(call)
+            assert "no answer from HDFS in 3 s (HOPSML_STORAGE_TIMEOUT_S)" in answer and at in answer, answer
+            assert answer.startswith("DeadlineExceededError") and seconds < 15
     finally:
         hadoop.kill("nn", signal_number=signal.SIGCONT)
     assert process.ask(f"assert len(tf.io.read_file('{at}/f').numpy()) == 3_000_000")[1] == "ok"
 
 
-def test_a_frozen_datanode_ends_a_read_in_time(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_frozen_datanodes_time_out_a_read(hadoop: Hadoop, at: str, process: Process) -> None:
     assert process.ask(f"gfile.exists('{at}/f')")[1] == "ok"
     datanodes = hadoop.names("dn")
     for name in datanodes:
         hadoop.kill(name, signal_number=signal.SIGSTOP)
     try:
-        seconds, said = process.ask(f"tf.io.read_file('{at}/f')")
-        assert said.startswith(("DeadlineExceededError", "UnavailableError")) and at in said, said
+        seconds, answer = process.ask(f"tf.io.read_file('{at}/f')")
+        assert answer.startswith(("DeadlineExceededError", "UnavailableError")) and at in answer, answer
         assert seconds < 30
     finally:
         for name in datanodes:
@@ -149,78 +151,78 @@ def test_a_frozen_datanode_ends_a_read_in_time(hadoop: Hadoop, at: str, process:
     assert process.ask(f"tf.io.read_file('{at}/f')")[1] == "ok"
 
 
-def test_one_silent_datanode_costs_time_and_not_the_read(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_one_frozen_datanode_does_not_fail_a_read(hadoop: Hadoop, at: str, process: Process) -> None:
     assert process.ask(f"for n in range(6): gfile.GFile(f'{at}/{{n}}', 'wb').write('x' * 300_000)")[1] == "ok"
     silent = hadoop.names("dn")[0]
     hadoop.kill(silent, signal_number=signal.SIGSTOP)
     try:
         for number in range(6):
-            seconds, said = process.ask(f"assert len(tf.io.read_file('{at}/{number}').numpy()) == 300_000")
-            assert said == "ok" and seconds < 10
+            seconds, answer = process.ask(f"assert len(tf.io.read_file('{at}/{number}').numpy()) == 300_000")
+            assert answer == "ok" and seconds < 10
     finally:
         hadoop.kill(silent, signal_number=signal.SIGCONT)
 
 
-def test_a_namenode_that_is_away_and_comes_back(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_namenode_outage_is_an_error_until_it_is_restarted(hadoop: Hadoop, at: str, process: Process) -> None:
     assert process.ask(f"gfile.exists('{at}/f')")[1] == "ok"
     hadoop.kill("nn")
     try:
-        seconds, said = process.ask(f"gfile.stat('{at}/f')")
-        assert said.startswith(("UnavailableError", "DeadlineExceededError")) and at in said, said
+        seconds, answer = process.ask(f"gfile.stat('{at}/f')")
+        assert answer.startswith(("UnavailableError", "DeadlineExceededError")) and at in answer, answer
         assert seconds < 15
     finally:
         hadoop.revive("nn")
     assert process.ask(f"tf.io.read_file('{at}/f')")[1] == "ok"
 
 
-def test_who_may_not_is_told(hadoop: Hadoop, at: str, library: Path) -> None:
+def test_missing_permission_is_a_permission_error(hadoop: Hadoop, at: str, library: Path) -> None:
     for_url(at).set_permission(at, 0o700)
     process = Process(hadoop, HADOOP_USER_NAME="stranger")
     try:
         for call in (f"gfile.GFile('{at}/g', 'wb').write(b'x')", f"gfile.listdir('{at}')", f"gfile.stat('{at}/f')"):
-            said = process.ask(call)[1]
-            assert said.startswith("PermissionDeniedError") and at in said, said
+            answer = process.ask(call)[1]
+            assert answer.startswith("PermissionDeniedError") and at in answer, answer
     finally:
         process.end()
 
 
-def test_safe_mode(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_safe_mode_refuses_writes_and_permits_reads(hadoop: Hadoop, at: str, process: Process) -> None:
     hadoop.dfsadmin("-safemode", "enter")
     try:
-        said = process.ask(f"gfile.GFile('{at}/g', 'wb').write(b'x')")[1]
-        assert said.startswith("UnavailableError") and "safe mode" in said and at in said, said
+        answer = process.ask(f"gfile.GFile('{at}/g', 'wb').write(b'x')")[1]
+        assert answer.startswith("UnavailableError") and "safe mode" in answer and at in answer, answer
         assert process.ask(f"tf.io.read_file('{at}/f')")[1] == "ok"
     finally:
         hadoop.dfsadmin("-safemode", "leave")
 
 
-def test_quota(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_exceeded_quota_is_an_error(hadoop: Hadoop, at: str, process: Process) -> None:
     path = "/" + at.split("/", 3)[3]
     hadoop.dfsadmin("-setQuota", "2", path)
-    said = process.ask(f"gfile.GFile('{at}/g', 'wb').write(b'x')")[1]
-    assert said.startswith("ResourceExhaustedError") and at in said, said
+    answer = process.ask(f"gfile.GFile('{at}/g', 'wb').write(b'x')")[1]
+    assert answer.startswith("ResourceExhaustedError") and at in answer, answer
 
 
-def test_a_file_that_is_deleted_while_it_is_read(at: str, process: Process) -> None:
-    """Its blocks may live a while: whole, or an error that names it; never fewer bytes without one."""
+def test_file_deleted_during_a_read_gives_its_bytes_or_an_error(at: str, process: Process) -> None:
+    """Its blocks may exist for a while: all bytes, or an error that names the file; never fewer bytes."""
     process.ask(f"file = gfile.GFile('{at}/f', 'rb'); assert len(file.read(1000)) == 1000")
     for_url(at).delete(f"{at}/f", recursive=False)
-    said = process.ask("rest = file.read(); assert len(rest) == 2_999_000, len(rest)")[1]
-    assert said == "ok" or (not said.startswith("AssertionError") and at in said), said
+    answer = process.ask("rest = file.read(); assert len(rest) == 2_999_000, len(rest)")[1]
+    assert answer == "ok" or (not answer.startswith("AssertionError") and at in answer), answer
 
 
-def test_what_is_put_in_an_open_files_place_is_another_file(at: str, process: Process) -> None:
-    """Neither cut short nor mixed, as on a local disk; its blocks live a while."""
+def test_file_replaced_during_a_read_gives_the_old_bytes_or_an_error(at: str, process: Process) -> None:
+    """Neither truncated nor mixed, as on a local disk; its blocks exist for a while."""
     process.ask(
         f"file = gfile.GFile('{at}/f', 'rb'); assert len(file.read(1000)) == 1000; import time; time.sleep(0.2)"
     )
     for_url(at).write_bytes(f"{at}/f", b"short")
-    said = process.ask("rest = file.read(2_999_000); assert rest == b'x' * 2_999_000, len(rest)")[1]
-    assert said == "ok" or (not said.startswith("AssertionError") and at in said), said
+    answer = process.ask("rest = file.read(2_999_000); assert rest == b'x' * 2_999_000, len(rest)")[1]
+    assert answer == "ok" or (not answer.startswith("AssertionError") and at in answer), answer
     assert process.ask(f"assert tf.io.read_file('{at}/f').numpy() == b'short'")[1] == "ok"
 
 
-def test_a_folder_that_may_not_be_looked_into_does_not_hide_the_others(hadoop: Hadoop, at: str, library: Path) -> None:
+def test_unreadable_folder_does_not_hide_the_others_in_a_glob(hadoop: Hadoop, at: str, library: Path) -> None:
     for name in ("mine", "theirs"):
         for_url(at).write_bytes(f"{at}/{name}/f", b"x")
     for_url(at).set_permission(at, 0o755)
@@ -234,34 +236,34 @@ def test_a_folder_that_may_not_be_looked_into_does_not_hide_the_others(hadoop: H
         process.end()
 
 
-def test_a_write_that_failed_leaves_no_file_that_looks_whole(hadoop: Hadoop, at: str, process: Process) -> None:
+def test_failed_write_is_an_error_at_close(hadoop: Hadoop, at: str, process: Process) -> None:
     began = "import os; file = gfile.GFile('{at}/g', 'wb'); file.write(os.urandom(4_000_000)); file.flush()"
     assert process.ask(began.format(at=at))[1] == "ok"
     datanodes = hadoop.names("dn")
     for name in datanodes:
         hadoop.kill(name, signal_number=signal.SIGSTOP)
     try:
-        said = "ok"
+        answer = "ok"
         deadline = clock.awake() + 60
-        while said == "ok" and clock.awake() < deadline:  # until buffers of both sides are full
-            said = process.ask("file.write(os.urandom(4_000_000)); file.flush()")[1]
-        assert said.startswith(("DeadlineExceededError", "UnavailableError")), said
-        said = process.ask("file.close()")[1]
-        assert "a part is lost" in said and at in said, said
+        while answer == "ok" and clock.awake() < deadline:  # until buffers of both sides are full
+            answer = process.ask("file.write(os.urandom(4_000_000)); file.flush()")[1]
+        assert answer.startswith(("DeadlineExceededError", "UnavailableError")), answer
+        answer = process.ask("file.close()")[1]
+        assert "a part is lost" in answer and at in answer, answer
     finally:
         for name in datanodes:
             hadoop.kill(name, signal_number=signal.SIGCONT)
 
 
-def test_the_pages_snippet(at: str, process: Process) -> None:
+def test_documented_snippet_reads_a_dataset(at: str, process: Process) -> None:
     write = f"tf.io.TFRecordWriter('{at}/a.tfrecord').write(b'x')"
     shown = pages.snippet("docs/how-to/storage.md", "tf.io.gfile.glob(").rstrip().replace("hdfs:///data/clicks", at)
     assert process.ask(write)[1] == "ok"
     assert process.ask(f"{shown}\n    assert [one.numpy() for one in dataset] == [b'x']\ntrain()")[1] == "ok"
 
 
-def test_a_training_function_opens_hdfs_itself(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    """Both uses of published code: TensorFlow writes to a path on HDFS, and so do the helpers."""
+def test_training_function_opens_hdfs_itself(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
+    """As in published code: TensorFlow and the helpers both write to a path on HDFS."""
     url = f"{hadoop.namenode_url}/Projects/{secrets.token_hex(8)}"
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_PROFILE", "local")

@@ -26,7 +26,7 @@ MARK = "HOPSML_TEST_JOB"
 
 @pytest.fixture
 def settings(hadoop: Hadoop) -> dict[str, str]:
-    """Two executors with one GPU each, a project in HDFS, and a mark that every process of the job carries."""
+    """Return settings for two executors with one GPU each, a project in HDFS, and a mark for every process of the job."""
     conf = hadoop.spark_conf(executors=2, gpus=1)
     project = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     for role in ("appMasterEnv", "executorEnv"):
@@ -55,7 +55,7 @@ FAILURES = [
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("deploy_mode", ["cluster", pytest.param("client", marks=pytest.mark.variant)])
-def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mode, monkeypatch):
+def test_yarn_job_succeeds_with_one_gpu_per_worker(hadoop, settings, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
     done = hadoop.submit(JOBS / "train.py", "succeed", conf=settings, deploy_mode=deploy_mode)
     assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
@@ -71,7 +71,7 @@ def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mo
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("how", "deploy_mode"), FAILURES)
-def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
+def test_failing_worker_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
     done = hadoop.submit(JOBS / "train.py", how, conf=settings, deploy_mode=deploy_mode)
     assert done.returncode != 0
@@ -83,7 +83,7 @@ def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy
 
 @pytest.mark.variant  # of test_submit.py, with GPUs
 @pytest.mark.timeout(300)
-def test_an_application_that_yarn_kills_leaves_no_process(hadoop, settings):
+def test_application_killed_by_yarn_leaves_no_process(hadoop, settings):
     command = spark.submit_command(JOBS / "train.py", "hang", conf=settings)
     with subprocess.Popen(
         command, env=hadoop.submit_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
@@ -99,7 +99,7 @@ def test_an_application_that_yarn_kills_leaves_no_process(hadoop, settings):
 
 
 def workers(settings: dict[str, str]) -> list[int]:
-    """Workers whose training function has begun: each writes its pid below the project's folder of /tmp."""
+    """Return the process ids of running workers."""
     found = []
     for pid in left(settings):
         try:

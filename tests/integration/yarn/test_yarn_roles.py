@@ -15,7 +15,9 @@ JOB = Path(__file__).parent / "jobs" / "roles.py"
 
 
 @pytest.mark.parametrize("deploy_mode", ["cluster", "client"])
-def test_roles(hadoop: Hadoop, tmp_path: Path, deploy_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roles_run_on_yarn_containers(
+    hadoop: Hadoop, tmp_path: Path, deploy_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = f"file://{tmp_path}/project"  # where the processes of a rank are found by their logs
     monkeypatch.setenv("HOPSML_PROJECT_URL", project)  # client mode: the driver is here
     monkeypatch.setenv("PYTHONPATH", str(JOB.parents[4]))
@@ -35,7 +37,7 @@ DYNAMIC = {
 
 
 @pytest.mark.parametrize("more", [pytest.param({}, id="fixed"), pytest.param(DYNAMIC, id="dynamic")])
-def test_workers_alone_hold_gpus(hadoop: Hadoop, tmp_path: Path, more: dict[str, str]) -> None:
+def test_only_workers_hold_gpus(hadoop: Hadoop, tmp_path: Path, more: dict[str, str]) -> None:
     project = f"file://{tmp_path}/project"
     conf = hadoop.spark_conf(executors=2, cores=2, gpus=1) | {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
     done = hadoop.submit(JOB, str(tmp_path), "gpus", conf=conf | more, timeout_s=400)
