@@ -27,7 +27,7 @@ def node(name: str, phase: NodePhase = NodePhase.BOOTING, launched_s: float = 10
 
 def polled(memory: FleetMemory, now: float, *nodes: FleetNode) -> tuple[FleetMemory, list[str]]:
     """Return the memory after a poll, and the ids of overdue nodes."""
-    after, overdue = memory.polled(GROUPS, nodes, now)
+    after, overdue = memory.looked(GROUPS, nodes, now)
     return after, [one.id for one in overdue]
 
 
