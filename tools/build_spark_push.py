@@ -1,6 +1,9 @@
 """Build the classes by which Spark's JVM sends rows to workers, unless current: ``python -m tools.build_spark_push``.
 
-    hopsml/training/data/lib/hopsml-spark-push.jar       of native/spark_push/, for the installed pyspark
+    hopsml/training/data/lib/hopsml-spark-push.jar       of native/spark_push/, for Spark 3.3 to 4.x
+
+One jar serves both versions of Scala and all versions of Java since 8, whichever pyspark it is compiled with: its classes
+use only what all these have in the same form, and ``PushJob`` looks up the one method that differs.
 
 It uses the standard library only, as ``tools/build_native.py`` does.
 """
@@ -20,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "native" / "spark_push"
 JAR = ROOT / "hopsml" / "training" / "data" / "lib" / "hopsml-spark-push.jar"
-OPTIONS = ("--release", "17", "-proc:none", "-nowarn", "-encoding", "UTF-8")
+OPTIONS = ("--release", "8", "-Xlint:-options", "-proc:none", "-nowarn", "-encoding", "UTF-8")
 
 
 class NoJavac(Exception):
@@ -36,7 +39,7 @@ def build() -> Path:
     """
     spark = _spark()
     sources = sorted(SOURCES.glob("*.java"))
-    wanted = _digest(spark.name, sources)
+    wanted = _digest(sources)
     mark = JAR.with_suffix(".built-of")
     if JAR.exists() and mark.exists() and mark.read_text() == wanted:
         return JAR
@@ -61,10 +64,8 @@ def _spark() -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def _digest(spark: str, sources: list[Path]) -> str:
-    import importlib.metadata
-
-    digest = hashlib.sha256(f"{spark} {importlib.metadata.version('pyspark')} {OPTIONS}".encode())
+def _digest(sources: list[Path]) -> str:
+    digest = hashlib.sha256(" ".join(OPTIONS).encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()

@@ -423,11 +423,13 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
     """Return the JVM implementation, which is faster, if it is installed and accepts the DataFrame; else Python's."""
-    if push.JAR.exists():
-        try:
-            return JvmPush(frame)
-        except Exception as error:  # noqa: BLE001 py4j's: a column of another type, another Spark's classes
-            log.info("the rows of data=%r are sent by Python instead of Spark's JVM: %s", name, _cause(str(error)))
+    if problem := push.why_unusable(frame):
+        log.warning("the rows of data=%r are sent by Python, which is slower than Spark's JVM: %s", name, problem)
+        return PythonPush(name, frame)
+    try:
+        return JvmPush(frame)
+    except Exception as error:  # noqa: BLE001 py4j's: a column of another type
+        log.info("the rows of data=%r are sent by Python instead of Spark's JVM: %s", name, _cause(str(error)))
     return PythonPush(name, frame)
 
 

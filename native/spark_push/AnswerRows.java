@@ -25,7 +25,7 @@ public final class AnswerRows {
   }
 
   /** Begins to compute some partitions, as a job of the calling thread's group. */
-  public PushJob push(String partitions) {
+  public PushJob push(String partitions) throws Exception {
     return PushJob.begin(rows, new Answer(), partitions);
   }
 
@@ -34,6 +34,9 @@ public final class AnswerRows {
 
     @Override
     public String apply(Iterator<InternalRow> rows) {
+      if (!rows.hasNext()) { // also asked because generated code computes a row only then
+        throw new IllegalStateException("a task of data= has returned no result");
+      }
       return rows.next().getUTF8String(0).toString();
     }
   }

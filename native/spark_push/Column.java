@@ -28,8 +28,8 @@ abstract class Column implements AutoCloseable {
       return new Bits(allocator);
     } else if (type instanceof StringType || type instanceof BinaryType) {
       return new Bytes(allocator, type instanceof StringType);
-    } else if (type instanceof ArrayType array) {
-      return new Lists(allocator, array.elementType());
+    } else if (type instanceof ArrayType) {
+      return new Lists(allocator, ((ArrayType) type).elementType());
     }
     return new Fixed(allocator, Columns.width(type));
   }
@@ -176,11 +176,14 @@ abstract class Column implements AutoCloseable {
     @Override
     void put(UnsafeRow row, int ordinal, int number, boolean isNull) {
       long place = values.next(width);
-      switch (width) {
-        case 1 -> Platform.putByte(null, place, isNull ? 0 : row.getByte(ordinal));
-        case 2 -> Platform.putShort(null, place, isNull ? 0 : row.getShort(ordinal));
-        case 4 -> Platform.putInt(null, place, isNull ? 0 : row.getInt(ordinal)); // of a float, too, as its bits
-        default -> Platform.putLong(null, place, isNull ? 0 : row.getLong(ordinal));
+      if (width == 1) {
+        Platform.putByte(null, place, isNull ? 0 : row.getByte(ordinal));
+      } else if (width == 2) {
+        Platform.putShort(null, place, isNull ? 0 : row.getShort(ordinal));
+      } else if (width == 4) {
+        Platform.putInt(null, place, isNull ? 0 : row.getInt(ordinal)); // of a float, too, as its bits
+      } else {
+        Platform.putLong(null, place, isNull ? 0 : row.getLong(ordinal));
       }
     }
 

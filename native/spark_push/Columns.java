@@ -1,6 +1,7 @@
 package io.hopsml;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
@@ -58,7 +59,7 @@ final class Columns implements AutoCloseable {
   static String refusal(StructType type) {
     for (StructField field : type.fields()) {
       DataType kind = field.dataType();
-      boolean isPlain = kind instanceof ArrayType array ? width(array.elementType()) > 0 : arrow(kind) != null;
+      boolean isPlain = kind instanceof ArrayType ? width(((ArrayType) kind).elementType()) > 0 : arrow(kind) != null;
       if (!isPlain) {
         return "column " + field.name() + " is of type " + kind.simpleString();
       }
@@ -84,9 +85,9 @@ final class Columns implements AutoCloseable {
   }
 
   private static Field field(String name, DataType type) {
-    if (type instanceof ArrayType array) {
-      Field element = field("element", array.elementType());
-      return new Field(name, FieldType.nullable(ArrowType.List.INSTANCE), List.of(element));
+    if (type instanceof ArrayType) {
+      Field element = field("element", ((ArrayType) type).elementType());
+      return new Field(name, FieldType.nullable(ArrowType.List.INSTANCE), Collections.singletonList(element));
     }
     return new Field(name, FieldType.nullable(arrow(type)), null);
   }
@@ -117,7 +118,7 @@ final class Columns implements AutoCloseable {
   }
 
   void add(InternalRow given) {
-    UnsafeRow row = given instanceof UnsafeRow unsafe ? unsafe : unsafe(given);
+    UnsafeRow row = given instanceof UnsafeRow ? (UnsafeRow) given : unsafe(given);
     for (int ordinal = 0; ordinal < columns.size(); ordinal++) {
       columns.get(ordinal).add(row, ordinal, rows);
     }

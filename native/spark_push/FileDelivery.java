@@ -6,6 +6,7 @@ import java.nio.channels.FileChannel;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
@@ -18,7 +19,7 @@ final class FileDelivery implements Delivery {
 
   FileDelivery(Path folder, String file) throws IOException {
     path = folder.resolve(file);
-    part = Path.of(path + ".part");
+    part = Paths.get(path + ".part");
     try { // creates this folder only: without the stage's folder the stage has ended
       Files.createDirectory(path.getParent(), PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
     } catch (FileAlreadyExistsException error) {

@@ -1,17 +1,21 @@
 package io.hopsml;
 
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.FutureAction;
+import org.apache.spark.SparkContext;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import scala.collection.Iterator;
+import scala.collection.immutable.$colon$colon;
+import scala.collection.immutable.Nil$;
 import scala.concurrent.Await;
 import scala.concurrent.duration.Duration;
-import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractFunction0;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractFunction2;
@@ -20,26 +24,53 @@ import scala.runtime.BoxedUnit;
 /** One job in progress, with the results of its tasks as they arrive. */
 public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> {
   private final BlockingQueue<String> answers = new LinkedBlockingQueue<>();
-  private FutureAction<BoxedUnit> action;
+  private FutureAction<?> action;
 
   private PushJob() {}
 
   /** Begins the job, in the calling thread's job group; {@code partitions}: their numbers, separated by commas. */
-  static PushJob begin(RDD<InternalRow> rows, AbstractFunction1<Iterator<InternalRow>, String> task, String partitions) {
-    List<Object> numbers = new ArrayList<>();
-    for (String number : partitions.split(",")) {
-      numbers.add(Integer.valueOf(number));
-    }
+  static PushJob begin(RDD<InternalRow> rows, AbstractFunction1<Iterator<InternalRow>, String> task, String partitions)
+      throws Exception {
     PushJob job = new PushJob();
-    AbstractFunction0<BoxedUnit> nothing =
-        new AbstractFunction0<>() {
-          @Override
-          public BoxedUnit apply() {
-            return BoxedUnit.UNIT;
-          }
-        };
-    job.action = rows.sparkContext().submitJob(rows, task, CollectionConverters.asScala(numbers).toSeq(), job, nothing);
+    job.action = submit(rows, task, numbers(partitions), job, new Nothing());
     return job;
+  }
+
+  /** Throws the reason why these classes do not fit the Spark or the Scala of this JVM; otherwise does nothing. */
+  public static void check() throws Exception {
+    submitJob();
+    numbers("0");
+    new PushJob();
+    new Nothing();
+  }
+
+  private static FutureAction<?> submit(RDD<InternalRow> rows, Object... others) throws Exception {
+    try {
+      return (FutureAction<?>) submitJob().invoke(rows.sparkContext(), rows, others[0], others[1], others[2], others[3]);
+    } catch (InvocationTargetException error) {
+      throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
+    }
+  }
+
+  /** Finds {@code SparkContext.submitJob}: the type of its parameter for a sequence depends on the version of Scala. */
+  private static Method submitJob() throws NoSuchMethodException {
+    for (Method method : SparkContext.class.getMethods()) {
+      if (method.getName().equals("submitJob") && method.getParameterCount() == 5) {
+        return method;
+      }
+    }
+    throw new NoSuchMethodException("SparkContext.submitJob with five parameters");
+  }
+
+  /** Returns the numbers as a list of Scala's, which is a sequence in each version of Scala. */
+  private static scala.collection.immutable.List<Object> numbers(String partitions) {
+    @SuppressWarnings("unchecked")
+    scala.collection.immutable.List<Object> found = (scala.collection.immutable.List<Object>) (Object) Nil$.MODULE$;
+    String[] words = partitions.split(",");
+    for (int index = words.length - 1; index >= 0; index--) {
+      found = new $colon$colon<>(Integer.valueOf(words[index]), found);
+    }
+    return found;
   }
 
   /** Called by Spark's scheduler for each partition, once. */
@@ -68,5 +99,12 @@ public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> 
   /** Throws the error with which the job has failed. */
   public void finish() throws Exception {
     Await.result(action, Duration.Inf());
+  }
+
+  private static final class Nothing extends AbstractFunction0<BoxedUnit> {
+    @Override
+    public BoxedUnit apply() {
+      return BoxedUnit.UNIT;
+    }
   }
 }

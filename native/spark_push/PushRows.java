@@ -38,7 +38,7 @@ public final class PushRows {
    * @param partitions their numbers, separated by commas
    * @return the job, with the result of {@link PushTask} for each partition
    */
-  public PushJob push(String name, String stages, String partitions) {
+  public PushJob push(String name, String stages, String partitions) throws Exception {
     return PushJob.begin(rows, new PushTask(name, stages, schema), partitions);
   }
 }

@@ -2,10 +2,12 @@ package io.hopsml;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Collectors;
 
 /** A process of a hopsml agent that stores rows. */
 final class Stage {
@@ -44,19 +46,19 @@ final class Stage {
    * push.py.
    */
   static Stage choose(List<Stage> stages, int partition, int attempt) {
-    List<Stage> near = stages.stream().filter(Stage::isHere).toList();
+    List<Stage> near = stages.stream().filter(Stage::isHere).collect(Collectors.toList());
     List<Stage> among = near.isEmpty() || attempt > 0 ? stages : near;
     return among.get((partition + attempt) % among.size());
   }
 
   /** Returns true if its files can be written from this process. */
   private boolean isHere() {
-    return hostname.equals(hostname()) && Files.isWritable(Path.of(folder));
+    return hostname.equals(hostname()) && Files.isWritable(Paths.get(folder));
   }
 
   private static String hostname() {
     try {
-      return Files.readString(Path.of("/proc/sys/kernel/hostname")).strip();
+      return new String(Files.readAllBytes(Paths.get("/proc/sys/kernel/hostname")), StandardCharsets.UTF_8).trim();
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
@@ -65,6 +67,6 @@ final class Stage {
   /** Begins to send an attempt at a partition. */
   Delivery open(String name, int partition, long attempt) throws IOException {
     String file = "data-" + name + "/" + partition + "-" + attempt + ".arrow"; // as in frame_log.py
-    return isHere() ? new FileDelivery(Path.of(folder), file) : new SocketDelivery(this, file);
+    return isHere() ? new FileDelivery(Paths.get(folder), file) : new SocketDelivery(this, file);
   }
 }

@@ -127,10 +127,27 @@ class JvmPush:
 
 
 def classes(frame: Any) -> Any:
-    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well."""
+    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well.
+
+    Raises py4j's error if the classes are missing, or do not fit this Spark and its version of Scala.
+    """
     session = frame.sparkSession
     session.sql(f"ADD JAR '{JAR}'")
-    return session._jvm.io.hopsml
+    found = session._jvm.io.hopsml
+    found.PushJob.check()
+    return found
+
+
+def why_unusable(frame: Any) -> str:
+    """Return why the classes of ``native/spark_push`` cannot be used for a DataFrame; "" if they can."""
+    if not JAR.exists():
+        return f"{JAR.name} is not installed"
+    try:
+        classes(frame)
+    except Exception as error:  # noqa: BLE001 py4j's, of any error in the JVM
+        java = getattr(error, "java_exception", None)
+        return str(java if java is not None else error).splitlines()[0]
+    return ""
 
 
 def follow(
@@ -175,7 +192,7 @@ class PythonPush:
         answers = frame.mapInArrow(pusher(name), RESULT)
         self._context = frame.sparkSession.sparkContext
         self._rows: Any = None  # without the JVM library, all results arrive at the end of the job
-        self._answers = answers.rdd if not JAR.exists() else None
+        self._answers = answers.rdd if why_unusable(frame) else None
         if self._answers is None:
             self._rows = classes(frame).AnswerRows(answers._jdf.queryExecution())
 
