@@ -387,7 +387,8 @@ def _stop(context: Any) -> None:
         return
     _ignore_late_messages(context)
     if _failed:
-        context._jsc.sc().stop(1)
+        with contextlib.suppress(Exception):  # Spark 3.3 has no exit code
+            context._jsc.sc().stop(1)
     context.stop()
 
 

@@ -97,6 +97,29 @@ def memory_file(content: bytes) -> int:
     return descriptor
 
 
+def defaults_for(program: str, environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """Return what makes spark-submit read spark-defaults.conf besides a properties file.
+
+    Spark 4 has an option for it. To older versions the file's content is passed at the beginning of the properties file,
+    where later lines take precedence.
+
+    Args:
+        program: spark-submit, as a path or a name on the environment's PATH.
+        environment: variables of spark-submit.
+
+    Returns:
+        The content to pass, and the options.
+    """
+    path = Path(shutil.which(program, path=environment.get("PATH")) or program).resolve()
+    homes = [Path(environment["SPARK_HOME"])] if environment.get("SPARK_HOME") else []
+    for home in (*homes, path.parent.parent):
+        if any(home.glob("jars/spark-core_*-3.*.jar")):
+            folder = environment.get("SPARK_CONF_DIR")
+            file = (Path(folder) if folder else home / "conf") / "spark-defaults.conf"
+            return (file.read_bytes() + b"\n" if file.is_file() else b""), []
+    return b"", ["--load-spark-defaults"]
+
+
 def hidden_from_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     """Return the settings in the variable ``HIDDEN_VARIABLE``, and remove it, so that no child process inherits it.
 

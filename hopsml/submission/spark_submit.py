@@ -110,9 +110,10 @@ class SparkSubmit:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
             passed = []
             if hidden_settings:
-                passed.append(spark_command.memory_file(spark_command.to_properties(hidden_settings)))
+                defaults, options = spark_command.defaults_for(line[0], environment)
+                passed.append(spark_command.memory_file(defaults + spark_command.to_properties(hidden_settings)))
                 undo.callback(os.close, passed[0])
-                line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", "--load-spark-defaults"]
+                line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", *options]
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_GUARD), str(GRACE_S)], stdin=subprocess.PIPE, start_new_session=True
             )

@@ -164,3 +164,39 @@ def test_invalid_or_missing_script_is_refused(tmp_path: Path, content: bytes, wo
         submission.command(YARN, str(file))
     with pytest.raises(ArgumentError, match=r"there is no script .*other\.py"):
         submission.command(YARN, str(tmp_path / "other.py"))
+
+
+@pytest.mark.parametrize("configured", ["conf", "SPARK_CONF_DIR"])
+def test_spark_3_gets_its_defaults_with_the_hidden_settings_which_take_precedence(
+    tmp_path: Path, configured: str
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.9.jar").touch()
+    folder = tmp_path / configured
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text("spark.local.dir /big\nspark.url=by default")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "spark-submit"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nat = sys.argv.index('--properties-file')\n"
+        "print('--load-spark-defaults' in sys.argv)\nprint(open(sys.argv[at + 1]).read())\n"
+    )
+    program.chmod(0o755)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    if configured != "conf":
+        variables[configured] = str(folder)
+    with SparkSubmit([str(program), *COMMAND[1:]], variables, quiet=True) as job:
+        while job.poll() is None:
+            os.sched_yield()
+        lines = job.tail().splitlines()
+    assert lines[:3] == ["False", "spark.local.dir /big", "spark.url=by default"]
+    assert lines[-1] == "spark.url=https://anna:s3cr3t@host"
+
+
+def test_a_spark_of_spark_home_counts_before_that_of_the_program(tmp_path: Path) -> None:
+    for home, jar in (("three", "spark-core_2.13-3.4.4.jar"), ("four", "spark-core_2.13-4.1.0.jar")):
+        (tmp_path / home / "jars").mkdir(parents=True)
+        (tmp_path / home / "jars" / jar).touch()
+    program = str(tmp_path / "four" / "bin" / "spark-submit")
+    assert spark_command.defaults_for(program, {}) == (b"", ["--load-spark-defaults"])
+    assert spark_command.defaults_for(program, {"SPARK_HOME": str(tmp_path / "three")}) == (b"", [])
