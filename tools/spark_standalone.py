@@ -41,14 +41,20 @@ class StandaloneError(RuntimeError):
 
 
 class StandaloneSpark:
-    """Context manager of a cluster; cores, memory and GPUs are those of each worker."""
+    """Context manager of a cluster; cores, memory and GPUs are those of each worker.
 
-    def __init__(self, workers: int = 2, cores: int = 2, memory_mb: int = 1024, gpus: int = 0) -> None:
+    With ``own_addresses`` each worker has a loopback address of its own, so that Spark takes them for several machines.
+    """
+
+    def __init__(
+        self, workers: int = 2, cores: int = 2, memory_mb: int = 1024, gpus: int = 0, own_addresses: bool = False
+    ) -> None:
         if workers < 1 or cores < 1 or memory_mb < 1 or gpus < 0:
             raise ValueError(
                 f"workers={workers} cores={cores} memory_mb={memory_mb} gpus={gpus}: at least 1, 1, 1 and 0"
             )
         self.workers, self.cores, self.memory_mb, self.gpus = workers, cores, memory_mb, gpus
+        self.own_addresses = own_addresses
         self.home = Path()
         self.port = self.web_port = 0
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -94,7 +100,8 @@ class StandaloneSpark:
 
     def _launch_worker(self, name: str) -> None:
         folder = self.home / name / "work"
-        options = ["--host", LOOPBACK, "--cores", str(self.cores), "--memory", f"{self.memory_mb}m"]
+        host = f"127.0.0.{len(self._daemons) + 1}" if self.own_addresses else LOOPBACK
+        options = ["--host", host, "--cores", str(self.cores), "--memory", f"{self.memory_mb}m"]
         options += ["--webui-port", "0", "--work-dir", str(folder)]
         if self.gpus:
             properties = self.home / f"{name}.properties"

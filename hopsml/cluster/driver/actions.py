@@ -245,6 +245,7 @@ class PoolActions:
     def _slot_ended(self, request_id: int, index: int, problem: str) -> None:
         """Process the end of one agent of a request."""
         slot = request_id, index
+        self.pool.close(slot)
         if slot in self.pool.expected:  # the end of a connected agent is reported by its connection
             failed = self._refuse(request_id, problem)
             self.carry_out(self.pool.retired(slot, time.monotonic() if failed else None))

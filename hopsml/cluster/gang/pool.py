@@ -113,6 +113,7 @@ class Pool:
     requests_sent: int = 0
     # agent requests that have not ended -> True if an agent of it has connected
     going: dict[int, bool] = field(default_factory=dict)
+    closed: set[tuple[int, int]] = field(default_factory=set)  # slots of these requests without a further agent
     singly: bool = False  # True if agents may take long to connect, because the cluster has to grow for them
     failures: int = 0  # agent requests in a row that ended without an agent
     retry_at: float | None = None
@@ -182,8 +183,13 @@ class Pool:
             returns: True if the cluster starts it again by itself, unless its agent request has ended.
         """
         agent = self.agents.pop(agent_id)
-        if agent is not None and returns and agent.slot[0] in self.going:
+        if agent is not None and returns and agent.slot[0] in self.going and agent.slot not in self.closed:
             self.expected.add(agent.slot)
+
+    def close(self, slot: tuple[int, int]) -> None:
+        """Expect no further agent in this slot once the connected one has ended."""
+        if slot[0] in self.going:
+            self.closed.add(slot)
 
     def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
         """Expect no further agent in this slot.
@@ -210,6 +216,7 @@ class Pool:
         """
         self.expected.forget(request_id)
         self.going.pop(request_id, None)
+        self.closed = {slot for slot in self.closed if slot[0] != request_id}
         if failed:
             self._failed(now)
         return self.serve()

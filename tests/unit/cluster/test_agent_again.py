@@ -9,7 +9,12 @@ import pytest
 
 from hopsml.cluster.agent import network
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver.backends.spark import most_failures, why_executor_lost
+from hopsml.cluster.driver.backends.spark_task import (
+    most_failures,
+    needs_own_job,
+    refused_setting,
+    why_executor_lost,
+)
 from hopsml.cluster.shared import tls
 
 pytestmark = pytest.mark.fast
@@ -32,6 +37,34 @@ def test_spark_task_may_fail_as_often_as_the_master_and_settings_allow(
     master: str, settings: Mapping[str, str], most: int
 ) -> None:
     assert most_failures(master, lambda key, default: settings.get(key, default)) == most
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "alone"),
+    [
+        ("yarn", {}, False),
+        ("yarn", {"spark.speculation": "false", "spark.speculation.task.duration.threshold": "1s"}, False),
+        ("yarn", {"spark.speculation": "true"}, True),
+        ("local-cluster[2,1,1024]", {"spark.task.maxFailures": "1"}, True),
+        ("spark://there:7077", {"spark.excludeOnFailure.enabled": "true"}, True),
+        ("spark://there:7077", {"spark.excludeOnFailure.taskAndStage.enabled": "TRUE"}, True),
+        ("yarn", {"spark.stage.maxConsecutiveAttempts": "1", "spark.python.worker.reuse": "false"}, False),
+    ],
+)
+def test_an_agent_has_its_own_job_where_spark_would_copy_it_or_end_others_with_it(
+    master: str, settings: Mapping[str, str], alone: bool
+) -> None:
+    def setting(key: str, default: str) -> str:
+        return settings.get(key, default)
+
+    assert needs_own_job(most_failures(master, setting), setting) == alone
+    assert not refused_setting(setting)
+
+
+def test_a_threshold_of_speculation_is_refused_with_its_name() -> None:
+    settings = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "30min"}
+    said = refused_setting(lambda key, default: settings.get(key, default))
+    assert "second copy of each agent" in said and "Remove spark.speculation.task.duration.threshold" in said
 
 
 LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running tasks) Reason: {reason}"

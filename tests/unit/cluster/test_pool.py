@@ -607,3 +607,26 @@ def test_withdrawn_run_holds_no_agents():
     assert pool.idle() == ["a"] and not pool.most
     assert pool.tick(7.9) == []
     assert pool.tick(8.0) == [DismissAgents(("a",), "idle for 5 s")]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the end of its task", "the end of its connection"])
+def test_an_agent_whose_task_spark_does_not_repeat_is_requested_again_whichever_end_is_reported_first(
+    is_first: bool,
+) -> None:
+    pool = Pool()
+    assert pool.demand("r1", 2, most=2) == [Submit(1, 2)]
+    pool.connected("a1", (1, 0), "e1", 0.0)
+    assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("r1", ("a1", "a2"))]
+    if is_first:
+        pool.close((1, 1))
+        pool.remove_agent("a2", returns=True)
+        assert (1, 1) not in pool.expected
+    else:
+        pool.remove_agent("a2", returns=True)
+        assert (1, 1) in pool.expected
+        pool.close((1, 1))
+        pool.retired((1, 1))
+    assert pool.serve() == ([Submit(2, 1)] if is_first else [])  # the other case has requested it at once
+    assert pool.requests_sent == 2
+    pool.request_ended(1, 1.0)
+    assert not pool.closed

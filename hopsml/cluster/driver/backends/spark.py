@@ -1,5 +1,7 @@
 """Spark backend: agents as ordinary Spark tasks, with one job for each agent request and one task for each agent.
 
+With some settings of Spark each agent has its own job (``spark_task.needs_own_job``).
+
 No barrier stage is used: Spark refuses those under dynamic allocation, and ends them as a whole at the first failed
 task. Ordinary tasks that are pending make Spark request executors from YARN; a task whose executor died is run again,
 and its agent joins.
@@ -8,18 +10,16 @@ and its agent joins.
 from __future__ import annotations
 
 import math
-import re
+import queue
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from importlib import metadata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hopsml.cluster.agent.agent import NEVER_JOINED
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver.backends import spark_executors
+from hopsml.cluster.driver.backends import spark_executors, spark_task
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
 from hopsml.core.callbacks import nonblocking_logger
@@ -30,24 +30,6 @@ REGISTRATION_WAIT_S = 15.0
 # seconds to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, every 3 s
 LOSS_S, LOOK_S = 6.0, 0.2
 MOST_TASKS = 10_000  # tasks of a stage that are searched
-CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, and a shell's exit status after a signal
-    -100: "YARN released the container, or its node was lost",
-    -101: "the disks of its node failed",
-    -102: "YARN preempted the container for another queue or application",
-    -103: "YARN ended the container for its virtual memory: set yarn.nodemanager.vmem-check-enabled to false, or raise "
-    "spark.executor.memoryOverhead",
-    -104: "YARN ended the container for its physical memory: raise spark.executor.memoryOverhead (Python processes "
-    "use this memory, not spark.executor.memory)",
-    -105: "Spark requested the end of the container",
-    -106: "the ResourceManager ended the container",
-    -107: "the application had ended",
-    137: "SIGKILL, sent by the kernel for lack of memory (see dmesg of the node), by the NodeManager (see its log), "
-    "or by a user",
-    143: "SIGTERM, sent by the NodeManager, for instance for preemption or a decommissioned node (see its log), or "
-    "by a user",
-}
-PYTHON_CRASHED = "Python worker exited unexpectedly"
-MOST_REASON = 600  # characters of Spark's message
 NEWS_S = 3.5  # possible age of a node's warning when it is read here: YARN informs Spark at its heartbeat, every 3 s
 
 
@@ -167,40 +149,61 @@ class SparkBackend:
         """Start a Spark job of ``count`` tasks on a separate thread; Spark restarts lost tasks."""
         from pyspark import InheritableThread
 
-        job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
+        job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended, slot_ended))
         job.daemon = True
         job.name = f"hopsml-spark-ask-{bootstrap.request_id}"
         self._jobs[bootstrap.request_id] = job
         job.start()
 
-    def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
-        """Run the Spark job of an agent request, and report its end."""
-        problem = ""
+    def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """Run the Spark job of an agent request, or one for each agent if Spark's settings need that; report the end."""
+        problem = spark_task.refused_setting(self._conf.get)
         try:
-            profile = self._profiles.of(bootstrap.bare)
-            if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
-                self._await_executors(min(count, self._fixed_executors()[0]))
-            if bootstrap.bare:
-                self._wait_for_older_requests(bootstrap.request_id)
-            self.context.setJobGroup(
-                self._group_of(bootstrap.request_id), f"hopsml: {count} agents", interruptOnCancel=True
-            )
-            slots = self.context.parallelize(range(count), count)
-            if profile is not None:
-                slots = slots.withResources(profile)
-            most = most_failures(self.context.master, self._conf.get)
-            last_messages = slots.mapPartitionsWithIndex(_agent_body(bootstrap, most)).collect()
-            problem = next((last for last in last_messages if last.startswith(NEVER_JOINED)), "")
+            if not problem:
+                profile = self._profiles.of(bootstrap.bare)
+                if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
+                    self._await_executors(min(count, self._fixed_executors()[0]))
+                if bootstrap.bare:
+                    self._let_pass(bootstrap.request_id)
+                slots = self.context.parallelize(range(count), count)
+                if profile is not None:
+                    slots = slots.withResources(profile)
+                most = spark_task.most_failures(self.context.master, self._conf.get)
+                agents = slots.mapPartitionsWithIndex(spark_task.agent_body(bootstrap, most))
+                if count > 1 and spark_task.needs_own_job(most, self._conf.get):
+                    problem = self._run_singly(bootstrap.request_id, agents, count, slot_ended)
+                else:
+                    problem = self._run_tasks(bootstrap.request_id, agents, range(count))
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
-            # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
-            problem = (
-                ""
-                if "cancellation of all jobs" in str(error)
-                else self._failed_launches() or spark_executors.job_failure(error)
-            )
+            problem = self._failed_launches() or spark_executors.job_failure(error)
         ended(bootstrap.request_id, problem)
 
-    def _wait_for_older_requests(self, request_id: int) -> None:
+    def _run_singly(self, ask: int, agents: Any, count: int, slot_ended: SlotEnded) -> str:
+        """Run a Spark job for each agent, and report each end but the last, whose problem is returned."""
+        from pyspark import InheritableThread
+
+        ends: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        for index in range(count):
+            job = InheritableThread(target=lambda at=index: ends.put((at, self._run_tasks(ask, agents, [at]))))
+            job.daemon = True
+            job.name = f"hopsml-spark-ask-{ask}-{index}"
+            job.start()
+        for _ in range(count - 1):
+            slot_ended(ask, *ends.get())
+        return ends.get()[1]
+
+    def _run_tasks(self, ask: int, agents: Any, indices: Sequence[int]) -> str:
+        """Run the agents with these indices as one Spark job, and return its problem; "" if there was none."""
+        try:
+            self.context.setJobGroup(self._group_of(ask), f"hopsml: {len(indices)} agents", interruptOnCancel=True)
+            last_words = self.context.runJob(agents, list, list(indices))
+            return next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
+        except Exception as error:  # noqa: BLE001 see above
+            # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
+            is_interrupt = "cancellation of all jobs" in str(error)
+            return "" if is_interrupt else self._failed_launches() or spark_executors.job_failure(error)
+
+    def _let_pass(self, request_id: int) -> None:
         """Wait until Spark has received the older requests, since it serves the oldest job first.
 
         If bare agents start first they may take all cores of an executor, so that its GPU cannot be used.
@@ -388,7 +391,7 @@ class SparkBackend:
                 log.debug("the reason why task %d has ended cannot be read: %s", task, error)
                 return ""
             if problem:
-                return why_executor_lost(problem)
+                return spark_task.why_executor_lost(problem)
             if time.monotonic() >= deadline:
                 return ""
             time.sleep(LOOK_S)
@@ -455,99 +458,7 @@ def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iter
         yield getattr(iterator, following)()
 
 
-def why_executor_lost(error: str) -> str:
-    """Return why a failed task's executor was lost, with the meaning of its exit status; "" if it was not lost."""
-    found = re.search(r"ExecutorLostFailure \(executor (\S+) .*?Reason: (.*)", error, re.DOTALL)
-    if found is None:
-        return (
-            "Spark reports that its Python process crashed; its executor is running" if PYTHON_CRASHED in error else ""
-        )
-    executor, reason = found[1], " ".join(found[2].split())[:MOST_REASON]
-    if "disassociated" in reason:  # Spark got no reason, and lists possible ones
-        return f"Spark lost executor {executor} without a reason: {reason.partition('.')[0]}"
-    number = re.search(r"[Ee]xit (?:status|code)(?: is)?:? (-?\d+)|exited with code (-?\d+)", reason)
-    status = int(number[1] or number[2]) if number else None
-    if status is None and "physical memory" in reason:
-        status = -104
-    elif status is None and "virtual memory" in reason:
-        status = -103
-    elif status is None and "preempted" in reason:
-        status = -102
-    meaning = CONTAINER_ENDS.get(status) if status is not None else None
-    means = f" (exit status {status}: {meaning})" if meaning else ""
-    return f"Spark reports for executor {executor}: {reason}{means}"
-
-
 def application_attempt(context: Any) -> int:
     """Return the number of YARN's attempt at the application, from 1; also 1 if YARN would not restart this driver."""
     attempt = context._jsc.sc().applicationAttemptId()  # YARN defines one only for a driver in a YARN container
     return int(attempt.get()) if attempt.isDefined() else 1
-
-
-def most_failures(master: str, setting: Callable[[str, str], str]) -> int:
-    """Return how often a Spark task may fail until Spark ends its job, and with it all other agents of the request.
-
-    If Spark excludes machines after a failure it is 1: there might be no other machine for the agent.
-
-    Args:
-        master: Spark's master URL.
-        setting: Function of a key and a default, as ``SparkConf.get``.
-    """
-    if setting("spark.excludeOnFailure.enabled", "false").lower() == "true":
-        return 1
-    local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?", master.strip())
-    if local:  # which ignores the setting
-        return int(local[1] or 1)
-    return int(setting("spark.task.maxFailures", "4"))
-
-
-def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
-    """Return the function of a Spark task, which runs an agent and yields its final message."""
-    import msgspec
-
-    # Of plain values, which executors with another hopsml can unpickle to report that.
-    data, is_bare = msgspec.msgpack.encode(bootstrap), bootstrap.bare
-    drivers = {"hopsml": str(sys.modules["hopsml"].__version__), "numpy": metadata.version("numpy").partition(".")[0]}
-
-    def body(index: int, _: Iterator[int]) -> Iterator[str]:
-        import os
-        from importlib import import_module, metadata
-
-        from pyspark import TaskContext
-
-        # The user's function has not arrived: unpickling it with other versions fails in obscure ways.
-        ours = {"hopsml": import_module("hopsml").__version__, "numpy": metadata.version("numpy").partition(".")[0]}
-        for name, wanted in drivers.items():
-            if ours[name] != wanted:
-                raise RuntimeError(
-                    f"the executors have {name} {ours[name]}, the driver has {name} {wanted}; install the driver's "
-                    "version on every node, or ship an environment with spark.archives"
-                )
-
-        # No further import: if hopsml is missing, the error must name it, and not one of the packages that it needs.
-        from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, run_agent
-        from hopsml.cluster.agent.network import decode_bootstrap
-
-        task = TaskContext.get()
-        gpus = task.resources().get("gpu") if task and not is_bare else None
-        # The Python workers of one executor are forked from one daemon.
-        executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
-        # Counted from 0. The last attempt is not used: its loss would end the job with all other agents.
-        attempt = task.attemptNumber() if task is not None else 0
-        is_final = attempt >= max(1, most - 1)
-        last_message = run_agent(
-            decode_bootstrap(data),
-            index,
-            executor,
-            tuple(gpus.addresses) if gpus else (),
-            task.taskAttemptId() if task else -1,
-            is_final,
-            is_again=attempt > 0,
-        )
-        # Spark restarts only tasks that have failed: a slot whose agent was disconnected must not remain empty.
-        was_lost = not last_message.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
-        if was_lost and attempt + 1 < most:
-            raise RuntimeError(f"this hopsml agent was lost: {last_message}")
-        yield last_message
-
-    return body
