@@ -164,7 +164,7 @@ class SparkBackend:
                 if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
                     self._await_executors(min(count, self._fixed_executors()[0]))
                 if bootstrap.bare:
-                    self._let_pass(bootstrap.request_id)
+                    self._wait_for_older_requests(bootstrap.request_id)
                 slots = self.context.parallelize(range(count), count)
                 if profile is not None:
                     slots = slots.withResources(profile)
@@ -178,24 +178,26 @@ class SparkBackend:
             problem = self._failed_launches() or spark_executors.job_failure(error)
         ended(bootstrap.request_id, problem)
 
-    def _run_singly(self, ask: int, agents: Any, count: int, slot_ended: SlotEnded) -> str:
+    def _run_singly(self, request_id: int, agents: Any, count: int, slot_ended: SlotEnded) -> str:
         """Run a Spark job for each agent, and report each end but the last, whose problem is returned."""
         from pyspark import InheritableThread
 
         ends: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         for index in range(count):
-            job = InheritableThread(target=lambda at=index: ends.put((at, self._run_tasks(ask, agents, [at]))))
+            job = InheritableThread(target=lambda at=index: ends.put((at, self._run_tasks(request_id, agents, [at]))))
             job.daemon = True
-            job.name = f"hopsml-spark-ask-{ask}-{index}"
+            job.name = f"hopsml-spark-ask-{request_id}-{index}"
             job.start()
         for _ in range(count - 1):
-            slot_ended(ask, *ends.get())
+            slot_ended(request_id, *ends.get())
         return ends.get()[1]
 
-    def _run_tasks(self, ask: int, agents: Any, indices: Sequence[int]) -> str:
+    def _run_tasks(self, request_id: int, agents: Any, indices: Sequence[int]) -> str:
         """Run the agents with these indices as one Spark job, and return its problem; "" if there was none."""
         try:
-            self.context.setJobGroup(self._group_of(ask), f"hopsml: {len(indices)} agents", interruptOnCancel=True)
+            self.context.setJobGroup(
+                self._group_of(request_id), f"hopsml: {len(indices)} agents", interruptOnCancel=True
+            )
             last_words = self.context.runJob(agents, list, list(indices))
             return next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 see above
@@ -203,7 +205,7 @@ class SparkBackend:
             is_interrupt = "cancellation of all jobs" in str(error)
             return "" if is_interrupt else self._failed_launches() or spark_executors.job_failure(error)
 
-    def _let_pass(self, request_id: int) -> None:
+    def _wait_for_older_requests(self, request_id: int) -> None:
         """Wait until Spark has received the older requests, since it serves the oldest job first.
 
         If bare agents start first they may take all cores of an executor, so that its GPU cannot be used.
