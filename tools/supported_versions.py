@@ -30,7 +30,7 @@ _CELLS = """
 ## Combinations that are tested together
 
 `make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
-rows. Most other listed versions were tried with a training of two workers only. With Spark 3, `data=` does not work yet.
+rows. Most other listed versions were tried with a training of two workers only.
 """
 
 

@@ -422,15 +422,15 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
-    """Return the JVM implementation, which is faster, if it is installed and accepts the DataFrame; else Python's."""
+    """Return the JVM implementation, which is faster, if Spark can load it and it accepts the DataFrame; else Python's."""
     if problem := push.why_unusable(frame):
         log.warning("the rows of data=%r are sent by Python, which is slower than Spark's JVM: %s", name, problem)
-        return PythonPush(name, frame)
+        return PythonPush(name, frame, has_classes=False)
     try:
         return JvmPush(frame)
     except Exception as error:  # noqa: BLE001 py4j's: a column of another type
         log.info("the rows of data=%r are sent by Python instead of Spark's JVM: %s", name, _cause(str(error)))
-    return PythonPush(name, frame)
+    return PythonPush(name, frame, has_classes=True)
 
 
 _NO_SLOT = (

@@ -104,10 +104,7 @@ class JvmPush:
     """Plan of one DataFrame and its transfer jobs in the JVM; failures raise py4j's errors."""
 
     def __init__(self, frame: Any) -> None:
-        """Create the plan of a DataFrame in the JVM.
-
-        Raises py4j's error for a schema that is not supported, or an incompatible Spark version.
-        """
+        """Create the plan of a DataFrame in the JVM; raises py4j's error for a schema that is not supported."""
         self._rows = classes(frame).PushRows(frame._jdf.queryExecution())
 
     @property
@@ -127,26 +124,20 @@ class JvmPush:
 
 
 def classes(frame: Any) -> Any:
-    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well.
-
-    Raises py4j's error if the classes are missing, or do not fit this Spark and its version of Scala.
-    """
+    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well."""
     session = frame.sparkSession
     session.sql(f"ADD JAR '{JAR}'")
-    found = session._jvm.io.hopsml
-    found.PushJob.check()
-    return found
+    return session._jvm.io.hopsml
 
 
 def why_unusable(frame: Any) -> str:
-    """Return why the classes of ``native/spark_push`` cannot be used for a DataFrame; "" if they can."""
+    """Return why this Spark cannot load the classes of ``native/spark_push``; "" if it can."""
     if not JAR.exists():
         return f"{JAR.name} is not installed"
     try:
-        classes(frame)
+        classes(frame).PushJob.check()
     except Exception as error:  # noqa: BLE001 py4j's, of any error in the JVM
-        java = getattr(error, "java_exception", None)
-        return str(java if java is not None else error).splitlines()[0]
+        return str(getattr(error, "java_exception", error)).partition("\n")[0] or repr(error)
     return ""
 
 
@@ -188,13 +179,18 @@ def parse_result(answer: str) -> StagedPartition:
 class PythonPush:
     """Plan of one DataFrame and its transfer jobs in Python tasks; failures raise py4j's errors."""
 
-    def __init__(self, name: str, frame: Any) -> None:
+    def __init__(self, name: str, frame: Any, has_classes: bool) -> None:
+        """Create the plan of a DataFrame.
+
+        Args:
+            name: name of the DataFrame in ``data=``.
+            frame: the DataFrame.
+            has_classes: whether its JVM can load ``native/spark_push``; else all results arrive at the end of a job.
+        """
         answers = frame.mapInArrow(pusher(name), RESULT)
         self._context = frame.sparkSession.sparkContext
-        self._rows: Any = None  # without the JVM library, all results arrive at the end of the job
-        self._answers = answers.rdd if why_unusable(frame) else None
-        if self._answers is None:
-            self._rows = classes(frame).AnswerRows(answers._jdf.queryExecution())
+        self._rows = classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
+        self._answers = None if has_classes else answers.rdd
 
     @property
     def partitions(self) -> int:

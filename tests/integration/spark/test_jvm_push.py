@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import socket
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +19,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 
 from hopsml.cluster.shared.tls import make_key_pair, server_context
+from hopsml.experiment import frame_feed
 from hopsml.training.data import push
 from hopsml.training.data.frame_log import StageAddress, StagedPartition
 from hopsml.training.data.push import JvmPush
 from hopsml.training.data.stage import StageEndpoint, StageFolder
 from tests.helpers import small_disk
+from tests.helpers.clock import END_S, wait_until
+from tests.integration.spark.conftest import spark_environment
 
 pytestmark = pytest.mark.spark
 
 TOKEN = "a token"
+JOB = Path(__file__).parent / "jobs" / "rows_by_another_jar.py"
 
 
 @pytest.fixture
@@ -197,5 +204,45 @@ def test_a_full_disk_is_said(session: Any, tmp_path: Path, where: Any) -> None:
             door.close()
 
 
-def test_the_jar_is_that_of_the_package() -> None:
-    assert push.JAR.exists(), "make setup builds it"
+def test_results_of_python_tasks_arrive_by_partition(session: Any) -> None:
+    texts = session.range(0, 30, 1, 3).selectExpr("cast(id as string) as text")
+    rows = push.classes(texts).AnswerRows(texts._jdf.queryExecution())
+    assert rows.partitions() == 3
+    job, found = rows.push("0,2"), list[str]()
+    while not job.isOver():
+        found += list(job.next(500))
+    job.finish()
+    assert sorted(found) == ["0", "20"]  # the first row of each
+
+
+def test_a_python_task_without_a_result_is_an_error(session: Any) -> None:
+    texts = session.range(0, 30, 1, 3).selectExpr("cast(id as string) as text").filter("rand() > 1")
+    job = push.classes(texts).AnswerRows(texts._jdf.queryExecution()).push("0")
+    with pytest.raises(Py4JJavaError, match="a task of data= has returned no result"):
+        job.finish()
+
+
+def test_a_spark_that_has_not_the_classes_gets_rows_by_python_with_a_warning(
+    session: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert push.why_unusable(session.range(1)) == "", "make setup builds the jar"
+    monkeypatch.setattr(push, "JAR", Path("missing.jar"))
+    with caplog.at_level("WARNING"):
+        assert isinstance(frame_feed._plan_of("clicks", session.range(1)), push.PythonPush)
+        (note,) = wait_until(lambda: caplog.messages, "the warning, which another thread logs")
+    assert "data='clicks' are sent by Python" in note and "missing.jar is not installed" in note
+
+
+@pytest.mark.variant  # of the one above, with a JVM of its own that cannot load one of the classes
+def test_classes_that_do_not_fit_this_spark_are_not_used(tmp_path: Path) -> None:
+    with zipfile.ZipFile(push.JAR) as whole, zipfile.ZipFile(tmp_path / "other.jar", "w") as part:
+        for name in whole.namelist():
+            if "Nothing" not in name:
+                part.writestr(name, whole.read(name))
+    with spark_environment() as environment:
+        environment.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
+        environment.setenv("SPARK_WORKER_DIR", str(tmp_path))
+        command = [sys.executable, str(JOB), str(tmp_path / "other.jar")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=END_S)
+    assert done.returncode == 0 and "rows: 100" in done.stdout, done.stdout + done.stderr[-4000:]
+    assert "are sent by Python" in done.stderr and "NoClassDefFoundError: io/hopsml/PushJob$Nothing" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ ROLES = JOB.with_name("roles.py")  # which plays the contract
 
 
 def run_on(
-    spark: StandaloneSpark, job: Path, argument: str, project: Path, **more: str
+    spark: StandaloneSpark, job: Path, arguments: Sequence[str], project: Path, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """A driver here, by the profile ``standalone``."""
     environment = {
@@ -32,7 +33,7 @@ def run_on(
         "PYTHONPATH": str(ROOT),
         **more,
     }
-    command = [sys.executable, str(job), argument]
+    command = [sys.executable, str(job), *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=380)
 
 
@@ -41,7 +42,7 @@ def run_on(
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), ("raise", 1)])
 def test_a_job_on_standalone(tmp_path, how, status):
     with StandaloneSpark(workers=2, cores=1) as spark:
-        done = run_on(spark, JOB, how, tmp_path)
+        done = run_on(spark, JOB, [how], tmp_path)
     assert done.returncode == status, done.stderr[-4000:]
     (record,) = tmp_path.glob("Experiments/*/status.json")
     assert ('"FINISHED"' if how == "succeed" else '"FAILED"') in record.read_text()
@@ -56,5 +57,5 @@ def test_roles(tmp_path: Path) -> None:
     (tmp_path / "standalone.yaml").write_text(profile.replace("spark.cores.max: 2", "spark.cores.max: 4"))
     with StandaloneSpark(workers=4, cores=1) as spark:
         project = tmp_path / "project"
-        done = run_on(spark, ROLES, str(tmp_path / "plays"), project, HOPSML_CONF_DIR=str(tmp_path))
+        done = run_on(spark, ROLES, [str(tmp_path / "plays")], project, HOPSML_CONF_DIR=str(tmp_path))
     assert done.returncode == 0 and done.stdout.count("held: ") == 4, done.stdout + done.stderr[-4000:]

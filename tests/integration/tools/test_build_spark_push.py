@@ -9,6 +9,10 @@ import pytest
 
 from tools import build_spark_push
 
+JAVA_8 = 52  # major version of its class files
+# what Scala 2.12 lacks; scala.Seq is another class in each of the two versions
+ONLY_2_13 = (b"scala/jdk/", b"scala/collection/immutable/Seq", b"scala/collection/IterableOnce")
+
 
 @pytest.mark.fast
 def test_without_a_compiler_it_says_what_is_lost(
@@ -21,9 +25,19 @@ def test_without_a_compiler_it_says_what_is_lost(
     assert "javac is missing: rows of DataFrames, data=, go to the workers by Python" in capfd.readouterr().out
 
 
+@pytest.mark.fast
+def test_its_classes_load_in_java_8_and_with_scala_2_12() -> None:
+    with zipfile.ZipFile(build_spark_push.JAR) as content:
+        classes = {name: content.read(name) for name in content.namelist() if name.endswith(".class")}
+    assert "io/hopsml/PushJob.class" in classes
+    for name, code in classes.items():
+        assert int.from_bytes(code[6:8]) == JAVA_8, name
+        assert not [package for package in ONLY_2_13 if package in code], name
+
+
 @pytest.mark.local
 @pytest.mark.variant  # make test has built it
-def test_it_is_built_once_for_its_sources_and_its_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_built_once_for_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = tmp_path / "lib" / "push.jar"
     monkeypatch.setattr(build_spark_push, "JAR", jar)
     build_spark_push.build()

@@ -156,35 +156,43 @@ class SparkBackend:
         job.start()
 
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
-        """Run the Spark job of an agent request, or one for each agent if Spark's settings need that; report the end."""
-        problem = spark_task.refused_setting(self._conf.get)
+        """Run the agents of a request, and report its end."""
         try:
-            if not problem:
-                profile = self._profiles.of(bootstrap.bare)
-                if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
-                    self._await_executors(min(count, self._fixed_executors()[0]))
-                if bootstrap.bare:
-                    self._wait_for_older_requests(bootstrap.request_id)
-                slots = self.context.parallelize(range(count), count)
-                if profile is not None:
-                    slots = slots.withResources(profile)
-                most = spark_task.most_failures(self.context.master, self._conf.get)
-                agents = slots.mapPartitionsWithIndex(spark_task.agent_body(bootstrap, most))
-                if count > 1 and spark_task.needs_own_job(most, self._conf.get):
-                    problem = self._run_singly(bootstrap.request_id, agents, count, slot_ended)
-                else:
-                    problem = self._run_tasks(bootstrap.request_id, agents, range(count))
+            problem = spark_task.refused_setting(self._conf.get) or self._run_agents(bootstrap, count, slot_ended)
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             problem = self._failed_launches() or spark_executors.job_failure(error)
         ended(bootstrap.request_id, problem)
+
+    def _run_agents(self, bootstrap: Bootstrap, count: int, slot_ended: SlotEnded) -> str:
+        """Run one Spark job for all agents of a request, or one for each if Spark's settings need that.
+
+        Returns its problem, or that of the agent which ended last; "" if there was none.
+        """
+        profile = self._profiles.of(bootstrap.bare)
+        if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
+            self._await_executors(min(count, self._fixed_executors()[0]))
+        if bootstrap.bare:
+            self._wait_for_older_requests(bootstrap.request_id)
+        slots = self.context.parallelize(range(count), count)
+        if profile is not None:
+            slots = slots.withResources(profile)
+        most = spark_task.most_failures(self.context.master, self._conf.get)
+        agents = slots.mapPartitionsWithIndex(spark_task.agent_body(bootstrap, most))
+        if count > 1 and spark_task.needs_own_job(most, self._conf.get):
+            return self._run_singly(bootstrap.request_id, agents, count, slot_ended)
+        return self._run_tasks(bootstrap.request_id, agents, range(count))
 
     def _run_singly(self, request_id: int, agents: Any, count: int, slot_ended: SlotEnded) -> str:
         """Run a Spark job for each agent, and report each end but the last, whose problem is returned."""
         from pyspark import InheritableThread
 
         ends: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+
+        def run(index: int) -> None:
+            ends.put((index, self._run_tasks(request_id, agents, [index])))
+
         for index in range(count):
-            job = InheritableThread(target=lambda at=index: ends.put((at, self._run_tasks(request_id, agents, [at]))))
+            job = InheritableThread(target=run, args=(index,))
             job.daemon = True
             job.name = f"hopsml-spark-ask-{request_id}-{index}"
             job.start()
@@ -195,12 +203,11 @@ class SparkBackend:
     def _run_tasks(self, request_id: int, agents: Any, indices: Sequence[int]) -> str:
         """Run the agents with these indices as one Spark job, and return its problem; "" if there was none."""
         try:
-            self.context.setJobGroup(
-                self._group_of(request_id), f"hopsml: {len(indices)} agents", interruptOnCancel=True
-            )
-            last_words = self.context.runJob(agents, list, list(indices))
-            return next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
-        except Exception as error:  # noqa: BLE001 see above
+            group, text = self._group_of(request_id), f"hopsml: {len(indices)} agents"
+            self.context.setJobGroup(group, text, interruptOnCancel=True)
+            last_messages = self.context.runJob(agents, list, list(indices))
+            return next((last for last in last_messages if last.startswith(NEVER_JOINED)), "")
+        except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
             is_interrupt = "cancellation of all jobs" in str(error)
             return "" if is_interrupt else self._failed_launches() or spark_executors.job_failure(error)
