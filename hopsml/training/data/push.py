@@ -189,7 +189,7 @@ class PythonPush:
         """
         answers = frame.mapInArrow(pusher(name), RESULT)
         self._context = frame.sparkSession.sparkContext
-        self._rows = classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
+        self._rows: Any = classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
         self._answers = None if has_classes else answers.rdd
 
     @property

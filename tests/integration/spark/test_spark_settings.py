@@ -6,6 +6,7 @@ another machine only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -63,12 +64,14 @@ def started_tasks(folder: Path) -> tuple[int, int, int]:
     return count, doubled, copies
 
 
-def play(folder: Path, settings: dict[str, str], *plays: str) -> tuple[int, int, int]:
+def play(folder: Path, settings: dict[str, str], *plays: str, master: str = "") -> tuple[int, int, int]:
     """Run these plays of ``jobs/losses.py`` in one application; what ``started_tasks`` has counted."""
     conf = profile(folder, settings)
-    with StandaloneSpark(workers=3, cores=1, own_addresses=True) as spark:
+    with contextlib.ExitStack() as cluster:
+        if not master:
+            master = cluster.enter_context(StandaloneSpark(workers=3, cores=1, own_addresses=True)).url
         arguments = [str(folder / "plays"), *plays]
-        done = run_on(spark, JOB, arguments, folder / "project", HOPSML_CONF_DIR=str(conf))
+        done = run_on(master, JOB, arguments, folder / "project", HOPSML_CONF_DIR=str(conf))
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert done.stdout.count("held: ") == len(plays), done.stdout
     return started_tasks(folder)
@@ -108,6 +111,13 @@ def test_speculation_copies_slow_tasks_but_no_agent(tmp_path: Path) -> None:
 def test_a_loss_costs_no_other_agent_and_doubles_none(tmp_path: Path, settings: dict[str, str]) -> None:
     count, doubled, copies = play(tmp_path, settings, *LOSSES, "remain")
     assert count >= 4 and not doubled and not copies
+
+
+@pytest.mark.variant
+def test_a_lost_agent_under_a_local_master_costs_no_other(tmp_path: Path) -> None:
+    """There Spark ends a job at the first failure of a task, whatever the settings."""
+    count, doubled, copies = play(tmp_path, {}, "launch", "lose_worker", "lose_agent", "search", master="local[3]")
+    assert count >= 3 and not doubled and not copies
 
 
 @pytest.mark.variant

@@ -20,13 +20,13 @@ ROLES = JOB.with_name("roles.py")  # which plays the contract
 
 
 def run_on(
-    spark: StandaloneSpark, job: Path, arguments: Sequence[str], project: Path, **more: str
+    master: str, job: Path, arguments: Sequence[str], project: Path, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """A driver here, by the profile ``standalone``."""
+    """A driver here, by the profile ``standalone``, whose master is given."""
     environment = {
         **os.environ,
         "HOPSML_PROFILE": "standalone",
-        "HOPSML_SPARK_MASTER": spark.url,
+        "HOPSML_SPARK_MASTER": master,
         "HOPSML_PROJECT_URL": f"file://{project}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -42,7 +42,7 @@ def run_on(
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), ("raise", 1)])
 def test_a_job_on_standalone(tmp_path, how, status):
     with StandaloneSpark(workers=2, cores=1) as spark:
-        done = run_on(spark, JOB, [how], tmp_path)
+        done = run_on(spark.url, JOB, [how], tmp_path)
     assert done.returncode == status, done.stderr[-4000:]
     (record,) = tmp_path.glob("Experiments/*/status.json")
     assert ('"FINISHED"' if how == "succeed" else '"FAILED"') in record.read_text()
@@ -57,5 +57,5 @@ def test_roles(tmp_path: Path) -> None:
     (tmp_path / "standalone.yaml").write_text(profile.replace("spark.cores.max: 2", "spark.cores.max: 4"))
     with StandaloneSpark(workers=4, cores=1) as spark:
         project = tmp_path / "project"
-        done = run_on(spark, ROLES, [str(tmp_path / "plays")], project, HOPSML_CONF_DIR=str(tmp_path))
+        done = run_on(spark.url, ROLES, [str(tmp_path / "plays")], project, HOPSML_CONF_DIR=str(tmp_path))
     assert done.returncode == 0 and done.stdout.count("held: ") == 4, done.stdout + done.stderr[-4000:]

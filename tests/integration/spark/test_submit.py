@@ -74,6 +74,7 @@ lines = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdlin
 java = [line for line in lines if b"SparkSubmit" in line]
 print("java", len(java) > 0, "shown", sum(b"s3cr3t-31415" in line for line in lines))
 print("known", conf["spark.example.password"], conf["spark.executorEnv.COLOUR"], conf["spark.example.plain"])
+print("by default", conf.get("spark.example.default"))
 applications.shutdown(spark=True)
 """
 
@@ -86,16 +87,19 @@ def test_no_command_line_shows_a_secret_of_the_profile(tmp_path: Path, door: str
         'master: local[1]\nspark: {spark.ui.enabled: false, spark.example.password: "s3cr3t-31415 =x", '
         "spark.executorEnv.COLOUR: s3cr3t-31415, spark.example.plain: 1}\n"
     )
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.example.default yes\nspark.example.password no\n")
     (tmp_path / "job.py").write_text(LOOKS)
     command = [str(Path(sys.executable).with_name("hopsml")), "submit", "job.py", "--profile", "secret"]
     with spark_environment() as environment:
         environment.setenv("HOPSML_CONF_DIR", str(tmp_path / "conf"))
+        environment.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
         environment.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
         done = subprocess.run(
             command if door == "submit" else [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True
         )
     assert done.returncode == 0, done.stderr
     assert "java True shown 0" in done.stdout and "known s3cr3t-31415 =x s3cr3t-31415 1" in done.stdout
+    assert "by default yes" in done.stdout
 
 
 @pytest.mark.variant
