@@ -24,15 +24,15 @@ from tools.guard import Guard, guard_for
 
 __all__ = ["store"]
 
-# In this order: what is quick and says most comes first.
+# In this order: quick tests that cover most run first.
 NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "torch", "tensorflow", "spark", "hadoop")
-SHOWN_LINES = 12  # of a failure, at once; the whole of it stands at the end
+SHOWN_LINES = 12  # of a failure, at once; the complete one is at the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the session have a temporary folder that no other process uses, and end in order on SIGTERM."""
     usual = tempfile.gettempdir()
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays in its usual place after a failure
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "spark_conf"))
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ):  # as in the background of a shell: all that tests start had it so
         signal.signal(signal.SIGINT, signal.default_int_handler)
     clock.WATCH.start()
-    # That an example takes long says something of the machine, not of the code.
+    # A slow example depends on the machine, not on the code.
     settings.register_profile("hopsml", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     if not config.getoption("--hypothesis-profile", None):
         settings.load_profile("hopsml")
@@ -73,7 +73,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays: it is not looked through for garbage again and again."""
+    """Exclude imported and collected objects from later garbage collections."""
     gc.disable()
     try:
         return (yield)
@@ -83,7 +83,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files none of whose tests is asked for by ``-m fast`` or ``-m "not fast"`` are not imported, by each process."""
+    """Skip the import of files without tests selected by ``-m fast`` or ``-m "not fast"``."""
     if not collection_path.name.startswith("test_") or collection_path.is_dir():
         return None
     wanted, said = str(config.getoption("markexpr")).split(" and "), _fast(collection_path)
@@ -92,16 +92,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def _fast(file: Path) -> bool | None:
-    """Whether all tests of a file are, or none; None: some, or not known without importing it."""
+    """Return whether all tests of a file are fast, or none; None if mixed, or unknown without importing it."""
     content = file.read_text()
     of_all = re.search(r"^pytestmark = (\S+)", content, re.M)
     return True if of_all and of_all[1] == "pytest.mark.fast" else None if "mark.fast" in content else False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Quick tests first; a test that does not say what it needs is refused, as no selection would run it.
+    """Sort quick tests first; refuse a test without a marker, as no selection would run it.
 
-    Where they run side by side, what takes longest comes first: at the end all processes are to end together.
+    For parallel processes, long tests start first, so that all processes end together.
     """
     silent = [item.nodeid for item in items if _need(item) is None]
     if silent:
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """With --dist loadgroup: tests that share something run in one process."""
+    """Keep tests with shared fixtures in one process, with --dist loadgroup."""
     if config.getoption("dist") != "loadgroup":
         return None
     from tests.helpers.side_by_side import ByWhatIsShared
@@ -129,7 +129,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Side by side, Hadoop ends with the last test that shares it: its idle daemons take a tenth of a processor."""
+    """Stop Hadoop after the last test that shares it, in parallel processes: idle daemons need a tenth of a processor."""
     try:
         return (yield)
     finally:
@@ -143,18 +143,18 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _need(item: pytest.Item) -> str | None:
-    """What the test needs most, among its markers."""
+    """Return the marker for the most expensive need of the test."""
     return next((name for name in reversed(NEEDS) if item.get_closest_marker(name)), None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say where a slow run's time went, if it was not the tests'."""
+    """Print how much of a slow run's time was lost to the machine."""
     if clock.WATCH.lost_s >= 1:
         terminalreporter.line(f"{clock.WATCH.lost_s:.0f} s of it were lost: the machine was slow, paused, or too busy")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Say at once what failed and how: a run that is ended from outside never comes to its summary."""
+    """Print each failure at once: an interrupted run never prints its summary."""
     if report.failed:
         print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)", flush=True)
         print("\n".join(report.longreprtext.splitlines()[-SHOWN_LINES:]), flush=True)
@@ -165,7 +165,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process, thread, listening socket, variable or temporary file behind.
 
     Set up before the test's other fixtures of function scope and torn down after them, and after all
-    fixtures of a wider scope are set up: what those start is not the test's. See tests/helpers/leaks.py.
+    fixtures of a wider scope are set up, whose resources are not the test's. See tests/helpers/leaks.py.
     """
     test_id = uuid.uuid4().hex
     before = leaks.Snapshot.take(test_id)
@@ -189,7 +189,7 @@ def _restore(environment: dict[str, str]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def zygotes() -> Iterator[None]:
-    """What imports TensorFlow for the agents of this machine does so once for the tests of this process."""
+    """Share the process that imports TensorFlow for agents among the tests of this process."""
     from hopsml.experiment import applications
     from tests.helpers.kept_zygotes import KeptZygotes
 
@@ -202,7 +202,7 @@ def zygotes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real MLflow server, which answers; a test that stops it starts it again."""
+    """Yield a real MLflow server that answers; a test that stops it restarts it."""
     from tests.helpers.tracking.mlflow_server import MlflowServer
 
     server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
@@ -214,7 +214,7 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """HDFS and YARN, 2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""
+    """Yield HDFS and YARN with 2 DataNodes and 2 NodeManagers with 2 GPUs each; they end with the session."""
     from tests.integration.yarn.conftest import running
 
     yield from running(request)

@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 
 
 def play(part: str, over: str, only: str, rounds: int, results: Path) -> int:
-    """One session of pytest; returns its exit status. ``only``: as of pytest's -k; empty for all."""
+    """Run one session of pytest, and return its exit status. ``only``: expression for pytest's -k; empty for all."""
     environment = os.environ | {
         "HOPSML_CHAOS_RESULTS": str(results),
         "HOPSML_CHAOS_ROUNDS": str(rounds),
@@ -53,14 +53,14 @@ def play(part: str, over: str, only: str, rounds: int, results: Path) -> int:
 
 
 def read(path: Path) -> list[Outcome]:
-    """The rows of a file; none where there is no file."""
+    """Return the rows of a file; none if it does not exist."""
     known = {field.name for field in dataclasses.fields(Outcome)}
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     return [Outcome(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 
 def write(path: Path, outcomes: list[Outcome], rounds: int) -> None:
-    """The rows with their totals, and the page."""
+    """Write the rows with their totals, and the page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [outcome.as_json() for outcome in outcomes]
     path.write_text(json.dumps({"rows": rows, **table.totals(outcomes)}, indent=1) + "\n")
@@ -71,7 +71,7 @@ def write(path: Path, outcomes: list[Outcome], rounds: int) -> None:
 
 
 def together(before: list[Outcome], now: list[Outcome]) -> list[Outcome]:
-    """What was played now takes the place of what was played before of the same scenario."""
+    """Return all rows; a new row replaces the earlier one of the same scenario."""
     played = {_key(one) for one in now}
     return [*(one for one in before if _key(one) not in played), *now]
 
@@ -81,7 +81,7 @@ def _key(one: Outcome) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the parts of the command line, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("file", type=Path)
     parser.add_argument("--over", nargs="+", default=["hopsml", "tensorflow"], choices=["hopsml", "tensorflow"])
@@ -98,7 +98,7 @@ def main() -> int:
             status |= play(part, over, given.only, given.rounds, results) not in (
                 0,
                 5,
-            )  # 5: nothing of this part is for this way
+            )  # 5: this part has no scenario for these collectives
             outcomes = together(outcomes, read(results))
             results.unlink(missing_ok=True)
             write(given.file, outcomes, given.rounds)

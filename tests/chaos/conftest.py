@@ -19,20 +19,20 @@ ROUNDS = int(os.environ.get("HOPSML_CHAOS_ROUNDS", "1"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Play everything several times where that is asked for."""
+    """Repeat all tests for several rounds if requested."""
     if "played" in metafunc.fixturenames and ROUNDS > 1:
         metafunc.parametrize("played", range(1, ROUNDS + 1), ids=lambda number: f"round {number}")
 
 
 @pytest.fixture(autouse=True)
 def played() -> int:
-    """The number of the round."""
+    """Number of the round."""
     return 1
 
 
 @pytest.fixture
 def outcomes(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
-    """To which each test adds its own; written after each, so that an interrupted session has some too."""
+    """List to which each test adds its outcome; written after each test, so that an interrupted session has some."""
     found = request.config.stash.setdefault(_OUTCOMES, [])
     yield found
     if found and RESULTS:
@@ -41,7 +41,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """A row for each scenario."""
+    """Print a row for each scenario."""
     outcomes = config.stash.get(_OUTCOMES, [])
     if not outcomes or not RESULTS:
         return

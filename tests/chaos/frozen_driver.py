@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") -> Outcome:
-    """Stop the driver for ``frozen_s`` seconds amid a mend; agents outlive it for ten.
+    """Stop the driver for ``frozen_s`` seconds during a reconfiguration; agents survive it for ten.
 
     ``framework``: "arrays" or "torch".
     """
@@ -34,7 +34,7 @@ def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") 
     try:
         wait_until(lambda: _step(folder) >= 7 and saved(store) >= 0, "steps, and a checkpoint", WAIT_S)
         stays = _pid(folder, 1)
-        os.kill(stays, signal.SIGSTOP)  # so that the others look for it
+        os.kill(stays, signal.SIGSTOP)  # the others search for this file
         disturbed = time.time()
         os.kill(_pid(folder, 2), signal.SIGKILL)
         wait_until((folder / "mending").exists, "the beginning of a mend", WAIT_S)
@@ -53,7 +53,7 @@ def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") 
         driver.send_signal(signal.SIGCONT)
         driver.kill()
         driver.wait()
-    # Agents that have heard nothing for so long end, and what only they held with them: what was on the store is left.
+    # Agents without messages for so long end with the commits that only they hold: the checkpoints on the store remain.
     evidence = Evidence(
         history.generations(folder),
         disturbed,
@@ -72,7 +72,7 @@ def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") 
 
 
 def saved(store: Path) -> int:
-    """The step of the newest complete checkpoint; -1 where there is none."""
+    """Return the step of the newest complete checkpoint; -1 if there is none."""
     found = [checkpoints.latest_complete(f"file://{path}") for path in store.glob("Experiments/*/checkpoints")]
     return max((step for step in found if step is not None), default=-1)
 
@@ -83,6 +83,6 @@ def _step(folder: Path) -> int:
 
 
 def _pid(folder: Path, rank: int) -> int:
-    """In the newest generation: on a loaded machine the group may have begun without it."""
+    """Return the pid of a rank in the newest generation: on a loaded machine the group may have started without it."""
     found = wait_until(lambda: list(folder.glob(f"pid-{rank}-*")), f"rank {rank}", WAIT_S)
     return int(max(found, key=lambda path: int(path.name.rpartition("-")[2])).read_text())

@@ -16,7 +16,7 @@ from tests.helpers.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 
 @dataclass(frozen=True)
 class Generation:
-    """One formation of the group: the steps that all of its members finished, and when the first one was."""
+    """One formation of the group: the steps that all of its members finished, and the time of the first one."""
 
     number: int
     world: int
@@ -26,7 +26,7 @@ class Generation:
 
 
 def generations(folder: Path) -> list[Generation]:
-    """Those that finished a step, in order; files are ``<generation>-<step>-<rank>.npy``."""
+    """Return the generations that finished a step, in order; files are ``<generation>-<step>-<rank>.npy``."""
     shares: dict[tuple[int, int], dict[int, float]] = {}
     for path in folder.glob("[0-9]*-*-*.npy"):
         generation, step, rank = map(int, path.stem.split("-"))
@@ -42,7 +42,7 @@ def generations(folder: Path) -> list[Generation]:
 
 @dataclass(frozen=True)
 class Mend:
-    """A change at which the chief's process went on: its first step behind it, and the members before and after."""
+    """A change in which the chief's process continued: the first step after it, and the members before and after."""
 
     step: int
     before: int
@@ -50,12 +50,12 @@ class Mend:
 
     @property
     def lost(self) -> int:
-        """Members without whom the others went on."""
+        """Number of members lost in the change."""
         return max(0, self.before - self.after)
 
 
 def mends(folder: Path) -> list[Mend]:
-    """Those of a run, in order; by ``pid-<rank>-<generation>``, ``world-<generation>`` and the files of its steps."""
+    """Return a run's changes in place, in order, from ``pid-<rank>-<generation>``, ``world-<generation>`` and step files."""
     of_chief: dict[int, list[int]] = {}
     for path in folder.glob("[0-9]*-*-0.npy"):
         generation, step, _ = map(int, path.stem.split("-"))
@@ -70,39 +70,39 @@ def mends(folder: Path) -> list[Mend]:
 
 
 def steps_lost(found: list[Generation]) -> int:
-    """Steps that were done and had to be done again, at worst, by one change of generation."""
+    """Return the largest number of finished steps that one change of generation repeated."""
     changes = itertools.pairwise(found)
     return max((max(0, before.last - after.first + 1) for before, after in changes), default=0)
 
 
 def recovered_s(found: list[Generation], disturbed: float) -> float | None:
-    """From the disturbance to the next step that all members of a new generation finished; None where none began."""
+    """Return the seconds from the disturbance to the next step of a complete new generation; None if there was none."""
     later = [one.began for one in found if one.began > disturbed and one.number]
     return round(min(later) - disturbed, 2) if later else None
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What became of the samples along the history that the weights come from."""
+    """Numbers of repeated, skipped and given-up samples in the history that the weights come from."""
 
-    repeated: int = 0  # trained on twice in a step, or in one that they do not belong to
+    repeated: int = 0  # repeated within a step, or used in a wrong one
     skipped: int = 0  # not trained on in their step, for no reason that is allowed
-    given_up: int = 0  # shares of lost members, of the batches that were under way when the others went on
+    given_up: int = 0  # shares of lost members in the batches that were running when the others continued
 
     @property
     def sound(self) -> bool:
         return not self.repeated and not self.skipped
 
 
-WINDOW = 3  # steps from the first one behind a loss, of which at most ``SHORT`` lack the lost share
+WINDOW = 3  # steps from the first one after a loss, of which at most ``SHORT`` lack the lost share
 SHORT = 2
 
 
 def samples(seen: list[list[int]], changes: Sequence[Mend] = ()) -> Samples:
-    """Compare each step with the batch that an undisturbed training has there.
+    """Compare each step with the batch of an undisturbed training.
 
-    A step may lack samples where the others went on without somebody, in their processes, just before it: no more than the
-    lost members' shares, and not in more than ``SHORT`` steps for each such change.
+    A step may lack samples if the others continued in place without a member just before it: at most the lost members'
+    shares, and in at most ``SHORT`` steps for each such change.
     """
     repeated = skipped = given_up = 0
     allowed = {change: SHORT for change in changes if change.lost}
@@ -123,7 +123,7 @@ def samples(seen: list[list[int]], changes: Sequence[Mend] = ()) -> Samples:
 
 
 def batches() -> list[list[int]]:
-    """Those of an undisturbed training, in order."""
+    """Return the batches of an undisturbed training, in order."""
     data, found = Sampler(N_SAMPLES, BATCH, seed=3, epochs=EPOCHS), []
     while not data.is_exhausted:
         found.append([int(one) for one in data.next_batch()])
@@ -131,7 +131,7 @@ def batches() -> list[list[int]]:
 
 
 def weight(seen: list[list[int]]) -> float:
-    """What a training comes to that has seen this, step by step."""
+    """Return the weight of a training with these samples, step by step."""
     found = 0.0
     for step in seen:
         found = 0.99 * found + float(np.sum(np.sin(np.sort(step))))

@@ -29,7 +29,7 @@ def _start(framework: str, **given: Any) -> Run:
 
 
 def main(folder: str, framework: str) -> None:
-    """Of three workers, to the end."""
+    """Run a training of three workers to its end."""
     run = _start(
         framework,
         args={"folder": folder, "step_s": 0.1, "patience_s": 1.0, "over": "hopsml"},

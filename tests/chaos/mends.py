@@ -16,11 +16,11 @@ from tests.chaos.scenarios import Scenario, Trial, network_lost
 from tests.helpers.cluster.workloads import wait_until
 
 WAIT_S = 60.0
-SHORT_S = 1.0  # less than the others look for each other
+SHORT_S = 1.0  # less than the others try to reach each other
 
 
 def _lose(*ranks: int, then: int) -> Callable[[Trial], None]:
-    """Kill these at once; the group makes steps with so many members next."""
+    """Kill these ranks simultaneously, and wait for steps of a group with ``left`` members."""
 
     def disturb(trial: Trial) -> None:
         generation = trial.await_world(3)
@@ -36,7 +36,7 @@ def _lose(*ranks: int, then: int) -> Callable[[Trial], None]:
 
 
 def _amid(harm: Callable[[Trial, int], None], then: int) -> Callable[[Trial], None]:
-    """Rank 2 is killed while rank 1 is stopped, and ``harm`` is done once the driver has told others to go on."""
+    """Kill rank 2 while rank 1 is stopped, and call ``harm`` once the driver has told the others to continue."""
 
     def disturb(trial: Trial) -> None:
         generation = trial.await_world(3)
@@ -62,9 +62,9 @@ def _wake(trial: Trial, generation: int) -> None:
 
 
 def _without_word(trial: Trial) -> None:
-    """Rank 1 could go on, and nobody tells it to: its agent is stopped.
+    """Rank 1 could continue, but its stopped agent does not forward the message.
 
-    The others go on without it or begin anew, whichever is noticed first: that it is silent, or that it does not come.
+    The others continue without it or restart, depending on which is noticed first: its silence, or its absence.
     """
     generation = trial.await_world(3)
     trial.await_step(7)
@@ -81,7 +81,7 @@ def _steps_behind(trial: Trial, generation: int) -> bool:
 
 
 def _one_after_the_other(trial: Trial) -> None:
-    """The second one as soon as the first mend is over, so that shares, ranks and ports have all changed once."""
+    """Kill a second rank right after the first reconfiguration, so that shares, ranks and ports have changed once."""
     generation = trial.await_world(3)
     trial.await_step(7)
     trial.disturbed = time.time()
@@ -93,7 +93,7 @@ def _one_after_the_other(trial: Trial) -> None:
 
 
 def _network(trial: Trial) -> None:
-    """No connection breaks: nothing comes any more, that is all. Whoever is cut off ends by itself, and is replaced."""
+    """Cut a host off without closing connections. Its workers end by themselves and are replaced."""
     generation = trial.await_world(2)
     network_lost(trial)
     trial.await_world(2, generation)
@@ -106,7 +106,7 @@ def _mend(name: str, disturb: Callable[[Trial], None], **named: object) -> Scena
 
 
 GOES_ON = "went on"
-# Played on every backend by `make chaos`, and nowhere over TensorFlow's collectives, where all begin anew.
+# Run on every backend by `make chaos`, and never over TensorFlow's collectives, where all processes restart.
 MENDS = (
     _mend("two of three are lost at once", _lose(1, 2, then=1), notes=GOES_ON),
     _mend("two of three are lost at once, rank 0 too", _lose(0, 2, then=3)),

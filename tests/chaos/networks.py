@@ -29,12 +29,12 @@ def _ip(*words: str) -> None:
 
 
 def pull_cable(host: int) -> None:
-    """Nothing gets to this host or away from it any more."""
+    """Cut a host's network link."""
     _ip("link", "set", f"{BRIDGE}-{host}", "down")
 
 
 def plug_in(host: int) -> None:
-    """The opposite."""
+    """Restore a host's network link."""
     _ip("link", "set", f"{BRIDGE}-{host}", "up")
 
 
@@ -67,7 +67,7 @@ def two_hosts(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _host(number: int) -> Iterator[Host]:
-    """One with a network and a name of its own."""
+    """Yield a host with a separate network and name."""
     with ExitStack() as stack:
         keeper = subprocess.Popen(["unshare", "--net", "--uts", "sleep", "infinity"])
         stack.callback(keeper.wait)
@@ -97,7 +97,7 @@ def _host(number: int) -> Iterator[Host]:
 
 @contextmanager
 def _inside(host: Host) -> Iterator[None]:
-    """Processes that this thread starts are on that host."""
+    """Run processes that this thread starts on that host."""
     library: Any = ctypes.CDLL(None, use_errno=True)
     home = tuple(os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
     try:

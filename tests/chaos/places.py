@@ -19,7 +19,7 @@ SCRATCH, GROUP = "scratch", "memory-group"
 
 @contextmanager
 def short_notice(folder: Path) -> Iterator[None]:
-    """A cluster whose nodes have no time to wait for successors when they are warned."""
+    """A cluster whose warned nodes leave without time for successors."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOPSML_DRAIN_S", "0")
         yield
@@ -27,7 +27,7 @@ def short_notice(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def impatient(folder: Path) -> Iterator[None]:
-    """A call to the store that takes longer has failed."""
+    """Shorten the time limit of calls to the store."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HOPSML_STORAGE_TIMEOUT_S", "3")
         yield
@@ -62,7 +62,7 @@ ssize_t write(int fd, const void *data, size_t size) {
 
 
 def needs_root(*programs: str) -> None:
-    """Mounts and namespaces are root's."""
+    """Skip without root, which mounts and namespaces need."""
     if os.geteuid() != 0:
         pytest.skip("mounting and making network namespaces needs root")
     if missing := [program for program in programs if shutil.which(program) is None]:
@@ -71,7 +71,7 @@ def needs_root(*programs: str) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """The agents' scratch folder is a file system of 8 MB."""
+    """Use a file system of 8 MB as the agents' scratch folder."""
     needs_root("mount")
     scratch = folder / SCRATCH
     scratch.mkdir()
@@ -85,7 +85,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def slow_disk(folder: Path) -> Iterator[None]:
-    """The agents' scratch folder takes 1 MB/s, and 2 ms for each write."""
+    """Limit the agents' scratch folder to 1 MB/s, with a delay of 2 ms for each write."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     scratch, library = folder / SCRATCH, folder / "slow.so"
@@ -109,7 +109,7 @@ def _scratch_in(scratch: Path) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(folder: Path, megabytes: int = 64) -> Iterator[None]:
-    """A control group that takes processes in by ``limit_memory``; what exceeds it is killed by the kernel."""
+    """Create a control group for ``limit_memory``; the kernel kills processes beyond its limit."""
     group = next((path for path in _memory_group_candidates() if os.access(path.parent, os.W_OK)), None)
     if group is None:
         pytest.skip("no memory control group can be made here")
@@ -127,7 +127,7 @@ def memory_limit(folder: Path, megabytes: int = 64) -> Iterator[None]:
 
 
 def _memory_group_candidates() -> Iterator[Path]:
-    """Of the first and of the second version of control groups: below this process's own."""
+    """Return candidates of both control group versions below this process's group."""
     name = f"hopsml-test-{os.getpid()}"
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -147,12 +147,12 @@ def _removed(group: Path) -> bool:
 
 
 def limit_memory(folder: Path, pid: int) -> None:
-    """From now on what this process takes counts."""
+    """Count this process's memory in the control group from now on."""
     (folder / GROUP / "cgroup.procs").write_text(str(pid))
 
 
 def fill(folder: Path) -> None:
-    """Until nothing more goes onto the scratch disk."""
+    """Write until the scratch disk is full."""
     with open(folder / SCRATCH / "filler", "wb", buffering=0) as file:
         try:
             while True:

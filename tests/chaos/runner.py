@@ -24,7 +24,9 @@ from tests.helpers.cluster import elastic_workload
 WAIT_S = 120.0
 GONE_S = 10.0
 COMMIT_EVERY = 2
-OVER = os.environ.get("HOPSML_CHAOS_OVER", "")  # "tensorflow" or "hopsml": whose collectives; else those that there are
+OVER = os.environ.get(
+    "HOPSML_CHAOS_OVER", ""
+)  # "tensorflow" or "hopsml": collectives to use; by default those of the scenario
 PATIENCE_S = 1.0  # of a step that is well on, as long as the harm is not done
 
 
@@ -43,7 +45,7 @@ class Outcome:
     left_over: int
     problem: str = ""
     detail: str = ""
-    samples_given_up: int = 0  # shares of members without whom the others went on: see history.Samples
+    samples_given_up: int = 0  # given-up shares of lost members: see history.Samples
     over: str = OVER
     on: str = field(default_factory=lambda: str(datetime.date.today()))
 
@@ -53,7 +55,7 @@ class Outcome:
 
 @dataclass
 class Evidence:
-    """What a scenario has left to judge by; ``limit``: the steps that may be lost."""
+    """Data by which a finished scenario is judged; ``limit``: the number of steps that may be lost."""
 
     found: list[Generation]
     disturbed: float  # seconds since the epoch
@@ -75,7 +77,7 @@ def play(
     start: Callable[..., Run] | None = None,
     **options: Any,
 ) -> Outcome:
-    """Start the run, disturb it, wait for its end, give everything back, look at what happened.
+    """Start the run, disturb it, wait for its end, release everything, and judge the result.
 
     ``start``: another verb than ``experiment.submit``; it chooses its collectives itself.
     """
@@ -136,14 +138,14 @@ def _play(scenario: Scenario, backend: str, trial: Trial, commit_every: int) -> 
 
 
 def problem_of(error: Exception, scenario: Scenario, notes: list[str]) -> str:
-    """Empty where the run had to end with just this error; a time that is up, or a victim not found, is never wanted."""
+    """Return "" if the run ended with the expected error; timeouts and missing victims are always problems."""
     if isinstance(error, RunError) and scenario.error and scenario.error in str(error):
         return ""
     return f"{type(error).__name__}: {error}; {'; '.join(notes)}"
 
 
 def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
-    """Whether the training came to the end that an undisturbed one comes to, and what it cost."""
+    """Return the outcome: whether the training ended like an undisturbed one, and its losses."""
     state, problem = "FINISHED" if seen.value is not None else "FAILED", seen.problem
     found = Samples()
     if seen.value is not None:
@@ -180,12 +182,12 @@ def judge(scenario: Scenario, backend: str, seen: Evidence) -> Outcome:
 
 
 def pids(folder: Path) -> list[int]:
-    """Of all workers that there were."""
+    """Return the pids of all workers of a run."""
     return [int(path.read_text()) for path in folder.glob("pid-*-*")]
 
 
 def left_over(found: Iterable[int], within_s: float = GONE_S) -> list[str]:
-    """What lives, after all that time that it was promised to be gone in: pid, state and command of each."""
+    """Return pid, state and command of each process that still runs after the promised time."""
     watched = set(found)
     deadline = clock.awake() + within_s
     while alive := [said for pid in watched if (said := _living(pid))]:
@@ -210,5 +212,5 @@ def _living(pid: int) -> str:
 
 
 def _shortened(command: str) -> str:
-    """Its two ends: a JVM's class and user's script stand at the end."""
+    """Return both ends of a long command: a JVM's class and the user's script are at the end."""
     return command if len(command) <= 300 else f"{command[:100]} ... {command[-200:]}"

@@ -34,17 +34,17 @@ class Trial:
     folder: Path
     cluster: Any = None  # the Hadoop cluster, where there is one
     detail: str = ""  # what a scenario has measured besides
-    may_lose: int | None = None  # steps, where the disturbance knows; by default those from one commit to the next
+    may_lose: int | None = None  # steps, if the disturbance knows them; by default those between two commits
     disturbed: float = 0.0  # when the harm was done, seconds since the epoch; 0: when the disturbance returns
 
     def pid(self, rank: int, generation: int = 0) -> int:
-        """Of a worker."""
+        """Return the pid of a worker."""
         path = self.folder / f"pid-{rank}-{generation}"
         wait_until(path.exists, f"rank {rank} of generation {generation}", WAIT_S)
         return int(path.read_text())
 
     def above(self, rank: int, kind: str, generation: int = 0) -> psutil.Process:
-        """The zygote, the fork server, the agent or the executor that a worker has come of."""
+        """Return the zygote, fork server, agent or executor that is an ancestor of a worker."""
         if kind in ("fork server", "zygote"):
             server = psutil.Process(self.pid(rank, generation)).parent()
             return server if kind == "fork server" else server.parent()
@@ -54,24 +54,24 @@ class Trial:
         return agent if kind == "agent" else next(above for above in agent.parents() if "java" in above.name())
 
     def step(self) -> int:
-        """The last one that rank 0 has finished; waits for its first."""
+        """Return the last step that rank 0 has finished; waits for its first one."""
         path = self.folder / "step-0"
         wait_until(path.exists, "a step", WAIT_S)
         return int(path.read_text())
 
     def await_step(self, step: int) -> None:
-        """Until rank 0 has finished it."""
+        """Wait until rank 0 has finished this step."""
         path = self.folder / "step-0"
         wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}", WAIT_S)
 
     def hurry(self) -> None:
-        """Let the rest of the steps take no time."""
+        """Let the remaining steps take no time."""
         (self.folder / "hurry").touch()
 
     def await_world(self, world: int, after: int = -1) -> int:
-        """Until a generation later than ``after`` has this many members, each of which has done a step; its number.
+        """Wait for a generation after ``after`` in which this many members have made a step, and return its number.
 
-        Who has done one has the state; while there was one worker nobody else had.
+        A member that has made a step holds the state; a single worker before was the only holder.
         """
 
         def there() -> int | None:
@@ -85,7 +85,7 @@ class Trial:
         return int(found) - 1
 
     def await_generation(self, number: int, world: int) -> None:
-        """Until the group has this many members."""
+        """Wait until the group has this many members."""
 
         def there() -> bool:
             status = self.run.status()
@@ -97,7 +97,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``disturb`` returns when the harm is done."""
+    """A scenario; its ``disturb`` returns after the harm."""
 
     name: str
     disturb: Callable[[Trial], None]
@@ -109,11 +109,11 @@ class Scenario:
     # driver's machine, so that one process imports for all
     needs: str = ""
     around: Callable[[Path], AbstractContextManager[None]] = lambda folder: nullcontext()  # where it takes place
-    notes: str = ""  # what must have been said
+    notes: str = ""  # notes that the run must have
     error: str = ""  # part of the message of the RunError with which it must end; empty: it must finish
     loses_nothing: bool = False  # a planned change
     before: Callable[[Any], None] | None = None  # what is done to the Hadoop cluster before the run begins
-    after: Callable[[Trial], str] | None = None  # a look at what else must hold at its end; says what does not
+    after: Callable[[Trial], str] | None = None  # check of other conditions at the end; returns the problem
     quick: bool = True  # whether it is played in every test run, not only by `make chaos`
 
 
@@ -136,14 +136,14 @@ def _end(kind: str, rank: int, number: int = signal.SIGKILL) -> Callable[[Trial]
 
 
 def _again(trial: Trial) -> None:
-    """A second loss while the group recovers from the first."""
+    """Kill a second member while the group recovers from the first loss."""
     generation = trial.await_world(2)
     _kill(1)(trial)
     os.kill(trial.pid(0, generation + 1), signal.SIGKILL)
 
 
 def _corrupted_checkpoint(trial: Trial) -> None:
-    """Nobody holds a commit any more, and the newest checkpoint that the driver knows of was altered.
+    """Kill all holders of commits after altering the newest checkpoint known to the driver.
 
     Reports of newer checkpoints may be lost with the agents, so all from the newest known one on are altered.
     """
@@ -186,7 +186,7 @@ def _corrupted_checkpoint(trial: Trial) -> None:
 
 
 def _decommission(rank: int) -> Callable[[Trial], None]:
-    """As a node manager or Kubernetes does it: the executor's JVM gets SIGPWR, and has some time left."""
+    """Decommission like a node manager or Kubernetes: the executor's JVM gets SIGPWR, and some time."""
 
     def disturb(trial: Trial) -> None:
         trial.await_step(4)
@@ -196,7 +196,7 @@ def _decommission(rank: int) -> Callable[[Trial], None]:
 
 
 def _network_away(trial: Trial) -> None:
-    """For less time than makes a member count as lost."""
+    """Cut a host off for less time than counts as a loss."""
     trial.await_step(4)
     networks.pull_cable(1)
     time.sleep(3.0)  # the harm itself, not a wait for something
@@ -204,7 +204,7 @@ def _network_away(trial: Trial) -> None:
 
 
 def network_lost(trial: Trial) -> None:
-    """For good: the member on that host ends itself, because nobody can tell it to."""
+    """Cut a host off permanently: its member ends by its own lease, as no message reaches it."""
     generation = trial.await_world(2)
     trial.await_step(4)
     there = _rank_on(f"{networks.SUBNET}.11", trial)
@@ -215,7 +215,7 @@ def network_lost(trial: Trial) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Not even as a zombie, which an agent is until its driver looks."""
+    """True if the process runs; false for a zombie, which an agent remains until its driver waits for it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -227,7 +227,7 @@ def _rank_on(address: str, trial: Trial) -> int:
 
 
 def _out_of_memory(trial: Trial) -> None:
-    """The kernel kills the worker that takes more than its control group may."""
+    """Let a worker exceed its control group's memory, so that the kernel kills it."""
     trial.await_step(7)
     pid = trial.pid(1)
     places.limit_memory(trial.folder, pid)
@@ -235,7 +235,7 @@ def _out_of_memory(trial: Trial) -> None:
 
 
 def _failing_host(trial: Trial) -> None:
-    """A worker fails, which is enough to set its host aside; when the host has cooled down the group is whole again."""
+    """Let a worker fail, which excludes its host; after the cooldown the group is complete again."""
     generation = trial.await_world(2)
     trial.await_step(4)
     there = _rank_on(f"{networks.SUBNET}.11", trial)
@@ -249,7 +249,7 @@ def _failing_host(trial: Trial) -> None:
 
 
 def _full_disk(trial: Trial) -> None:
-    """Before the second checkpoint is made, and for good; a worker is killed besides."""
+    """Fill the disk permanently before the second checkpoint, and kill a worker."""
     trial.await_step(4)
     places.fill(trial.folder)
     trial.await_step(10)
@@ -279,7 +279,7 @@ def _shrink_and_grow(whole: int) -> Callable[[Trial], None]:
 
 
 def _same_agent_again_and_again(trial: Trial) -> None:
-    """More often than Spark starts one task anew; each time the others keep the state."""
+    """Kill an agent more often than Spark restarts one task; the others keep the state each time."""
     stays = trial.above(0, "agent").pid
     for number in range(1, 6):
         generation = trial.await_world(2, number - 2)
@@ -289,7 +289,7 @@ def _same_agent_again_and_again(trial: Trial) -> None:
 
 
 def _come_back(trial: Trial) -> None:
-    """An executor dies, the rest goes on, and its successor joins."""
+    """Kill an executor; the others continue, and its successor joins."""
     generation = trial.await_world(2)
     trial.await_step(7)
     trial.disturbed = time.time()
@@ -357,5 +357,5 @@ SCENARIOS = (
 
 
 def played_here(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Those for this test run: all of them in `make chaos`."""
+    """Return the scenarios of this test run: all of them in `make chaos`."""
     return [scenario for scenario in scenarios if FULL or scenario.quick]

@@ -24,7 +24,7 @@ WAYS = {
 
 
 def text(outcomes: Sequence[Outcome]) -> list[str]:
-    """For people at a terminal: a line for each time that a scenario was played."""
+    """Return a line for each outcome, for a terminal."""
     width = max(len(outcome.scenario) for outcome in outcomes)
     head = f"{'scenario':{width}}  backend  over        state     recovered  lost  repeated  skipped  left over"
     rows = [
@@ -37,7 +37,7 @@ def text(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """For scripts."""
+    """Return the totals, for scripts."""
     return {
         "scenarios": len(outcomes),
         "failed": [f"{one.scenario} ({_where(one)})" for one in outcomes if not one.passed],
@@ -48,7 +48,7 @@ def totals(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def page(outcomes: Sequence[Outcome], about: str) -> str:
-    """Markdown: a table for each way, with rows are scenarios, columns backends; of several rounds the worst."""
+    """Return a Markdown page with a table of scenarios by backend for each collective; of several rounds the worst."""
     lines = [
         "# What a training survives",
         "",

@@ -12,8 +12,8 @@ from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.helpers.cluster import elastic_fit_workload
 
 pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow, pytest.mark.variant]
-# All are variants: test_fit_mends.py loses workers of a fit, integration/cluster/test_growing.py lets others come to it,
-# integration/training/test_elastic_fit.py begins anew with new processes.
+# All are variants: test_fit_mends.py loses workers of a fit, integration/cluster/test_growing.py adds workers to it,
+# integration/training/test_elastic_fit.py restarts it with new processes.
 OWN_ARGUMENTS = {"step_s", "commit"}
 
 
@@ -22,7 +22,7 @@ def _is_played(scenario: Scenario) -> bool:
 
 
 def _with_fits_patience(scenario: Scenario) -> Scenario:
-    """The first step of a generation traces the model: on a busy machine that takes longer than any time given for steps."""
+    """Remove progress_timeout: tracing in the first step of a generation may exceed it on a busy machine."""
     others = {name: value for name, value in scenario.options.items() if name != "progress_timeout"}
     return dataclasses.replace(scenario, options=others)
 

@@ -57,7 +57,7 @@ def test_keras_fit_survives_three_losses_in_one_epoch(settings: str, store: Path
         _await(run, tmp_path, chief, lambda one, step=step: one.number >= step)  # type: ignore[misc]
         os.kill(pids[rank], signal.SIGKILL)
         _await(run, tmp_path, chief, lambda one, left=left: one.world <= left)  # type: ignore[misc]
-        run.resize(left)  # or all would begin anew with the lost worker's agent
+        run.resize(left)  # otherwise all processes would restart with the lost worker's agent
     (tmp_path / "hurry").touch()
     value = run.result(WAIT_S).value
     made = steps_of(tmp_path, chief)
@@ -66,7 +66,7 @@ def test_keras_fit_survives_three_losses_in_one_epoch(settings: str, store: Path
     assert len({one.traces for one in made[EPOCH:]}) == 1, "what was traced did not go on"
     assert value["epochs"] == mending_workload.EPOCHS
     assert all(weights == value["weights"][0] for weights in value["weights"])
-    assert math.isfinite(value["val_loss"]) and value["val_loss"] < 1.0  # 3 where nothing was learned
+    assert math.isfinite(value["val_loss"]) and value["val_loss"] < 1.0  # 3 without any learning
     assert sum("was lost" in note for note in run.state.notes) == 3, run.state.notes
     experiment.shutdown()
     assert not left_over(pids)
@@ -79,6 +79,6 @@ def _pid(folder: Path, rank: int) -> int:
 
 
 def _await(run: Run, folder: Path, pid: int, what: Callable[[Step], bool]) -> None:
-    """Until the process has made a step of which this holds."""
+    """Wait until the process has made a step that fulfils the condition."""
     wait_until(lambda: any(what(one) for one in steps_of(folder, pid)) or run.done(), "a step", 2 * WAIT_S)
     assert not run.done(), run.state.notes

@@ -118,7 +118,7 @@ def test_lost_share_of_two_batches_may_be_given_up_after_a_reconfiguration() -> 
     assert samples(seen, [lost]) == Samples(given_up=16)
     found = verdict(changed=[lost], seen=seen, weight=weight(seen))
     assert found.passed and found.samples_given_up == 16
-    assert "weights differ" in verdict(changed=[lost], seen=seen).problem  # it says that it has seen less than it has
+    assert "weights differ" in verdict(changed=[lost], seen=seen).problem  # it reports fewer samples than it has used
     assert samples(seen).skipped == 16
     assert samples(seen, [Mend(step=7, before=1, after=2)]).skipped == 16, "nobody was lost"
 

@@ -28,7 +28,7 @@ def test_in_place_training_passes_scenario(
     assert outcome.passed, str(outcome)
 
 
-@pytest.mark.variant  # half a minute; without a mend: tests/integration/cluster/test_standstill.py
+@pytest.mark.variant  # half a minute; without a reconfiguration: tests/integration/cluster/test_standstill.py
 @pytest.mark.parametrize("frozen_s", [5.0, 20.0])
 def test_in_place_training_survives_a_frozen_driver(
     store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float

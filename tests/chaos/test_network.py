@@ -37,7 +37,7 @@ def silent_proxy(network: Network, host: int) -> Iterator[dict[str, str]]:
 def judged(
     scenario: str, program: str, found: dict[str, Any], outcomes: list[Outcome], error: tuple[str, ...] = ()
 ) -> None:
-    """Add a row to the table; fail if the sum is wrong, or if the error lacks one of the words of ``error``."""
+    """Add a row to the table; fail if the sum is wrong, or if the error lacks one of the texts of ``error``."""
     missing = [words for words in error if words not in found.get("text", "")]
     is_right = not missing if error else found.get("value") == SUM
     problem = "" if is_right else f"{missing} {found}"[:4000]

@@ -1,4 +1,4 @@
-"""Scenarios on a real Spark (local-cluster): executors die, and Spark replaces them."""
+"""Scenarios on a real Spark (local-cluster): executors are killed, and Spark replaces them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["store"]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A SparkContext as the first run makes it."""
+    """Yield the SparkContext that the first run creates."""
     from hopsml import experiment
 
     with spark_environment() as environment:
@@ -41,17 +41,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             end_spark()
 
 
-# Of those that are played on every backend what differs on Spark is who starts an agent anew, and on which executor: that
-# is shown with an executor that dies. A group that shrinks and grows: what an executor's death is, and agents that are
-# given back in tests/integration/spark, say it.
+# Spark differs from other backends in who restarts an agent, and on which executor, which scenarios with a killed
+# executor test. Shrinking and growing groups: a killed executor, and released agents in tests/integration/spark,
+# test the same.
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
-# Said by the one in which an executor dies and comes back, while the rest goes on.
+# Tested by the scenario in which an executor is killed and replaced while the others continue.
 SAID_THERE = ("kill -9 of an executor",)
 
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    # In `make test` it is said by integration/spark/test_trouble (a connection that breaks), test_search (an executor is
+    # In `make test` it is tested by integration/spark/test_trouble (a broken connection), test_search (an executor is
     # killed) and integration/cluster/test_elastic (agents that are warned).
     here = FULL and scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
     return [] if FULL or here else [pytest.mark.variant]

@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.chaos, pytest.mark.torch, pytest.mark.variant]
 
 
 def _three_within_an_epoch(trial: Trial) -> None:
-    """Each as soon as the others make steps without the one before, in the second of three epochs."""
+    """Kill three workers in the second of three epochs, each once the others have made steps without the previous one."""
     generation = trial.await_world(4)
     trial.await_step(14)
     trial.disturbed = time.time()
     for left in (3, 2, 1):
         os.kill(trial.pid(left, generation), signal.SIGKILL)
         generation = trial.await_world(left, generation)
-        trial.run.resize(left)  # or its successor would come, which is another scenario
+        trial.run.resize(left)  # otherwise its successor would join, which is another scenario
     trial.hurry()
 
 

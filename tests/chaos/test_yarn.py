@@ -1,4 +1,4 @@
-"""Scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers restart.
+"""Scenarios on a real YARN with HDFS: containers, nodes and daemons are killed, nodes join, drivers restart.
 
 A container takes more than half of a node's memory, so that each executor is on a separate node.
 """
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 NODES = 4  # one for the application master, three for workers
 MEMORY = "4608m"  # of a node's 8 GB
-# An executor that is lost, or that Spark warns before it goes: tests/chaos/test_spark.py.
+# A lost executor, or one that Spark warns: tests/chaos/test_spark.py.
 SELDOM = (
     "a NodeManager dies with its containers, and comes back",
     "YARN takes the node of the only worker out of service",
@@ -55,7 +55,7 @@ for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
 
 @pytest.fixture(scope="module")
 def cluster(hadoop: Hadoop) -> Iterator[Hadoop]:
-    """The session's, with more nodes."""
+    """The session's cluster with more nodes."""
     more_nodes(hadoop)
     yield hadoop
     hadoop.make_whole()
@@ -68,7 +68,7 @@ def more_nodes(cluster: Hadoop) -> None:
 
 @pytest.fixture(scope="module")
 def settings(cluster: Hadoop) -> dict[str, str]:
-    """Executors come when agents are asked for, and go when they are idle."""
+    """Return settings by which executors start on request and end when idle."""
     conf = cluster.spark_conf(memory=MEMORY)
     del conf["spark.executor.instances"]
     return conf | {
@@ -84,7 +84,7 @@ def settings(cluster: Hadoop) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def application(cluster: Hadoop, settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A SparkContext in client mode, as the first run makes it; the URL of its project."""
+    """Yield the project URL of a SparkContext in client mode, created by the first run."""
     from hopsml import experiment
 
     conf = tmp_path_factory.mktemp("conf")
@@ -105,7 +105,7 @@ def application(cluster: Hadoop, settings: dict[str, str], tmp_path_factory: pyt
 
 @pytest.fixture(autouse=True)
 def whole(cluster: Hadoop, application: str) -> Iterator[None]:
-    """Each scenario begins with all nodes and daemons in service, and leaves no agent behind."""
+    """Restore all nodes and daemons and end all agents after each scenario."""
     from hopsml import experiment
 
     yield
@@ -156,7 +156,7 @@ def test_yarn_driver_passes_scenario(
 
 @pytest.mark.variant  # of the one on Spark's executors: tests/integration/spark/test_search.py
 def test_search_on_yarn_continues_after_an_executor_is_killed(application: str, tmp_path: Path) -> None:
-    """An executor is killed in the middle of a trial, which goes on elsewhere."""
+    """An executor is killed during a trial, which continues on another one."""
     result, directory, step = yarn_search.play(tmp_path)
     yarn_search.check(result, directory, tmp_path, step)
 

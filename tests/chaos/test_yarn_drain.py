@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.variant, pytest
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
-    """Two nodes: the container of the application master fills one, and two executors the other one."""
+    """Yield two nodes: the container of the application master fills one, and two executors the other."""
     found = Hadoop(CACHE / f"drain-{os.getpid()}")
     failed = request.session.testsfailed
     with leaks.not_of_this_test():
@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
 
 @pytest.fixture
 def application(cluster: Hadoop, tmp_path: Path) -> Iterator[str]:
-    """A SparkContext in client mode with two executors, both on one node; the URL of its project."""
+    """Yield the project URL of a SparkContext in client mode with two executors on one node."""
     from hopsml import experiment
 
     settings = cluster.spark_conf(executors=2) | {

@@ -20,16 +20,16 @@ IN_TESTS = ("kill -9 of a worker", "kill -9 of an executor")  # on clusters; `ma
 
 
 def start(function: Callable[..., Any], **given: Any) -> Run:
-    """``experiment.torch`` over the way that is played, not waiting for the run's end."""
+    """Start ``experiment.torch`` over the chosen collective without waiting for the run's end."""
     return plan.start(collective.build(TorchOptions(function, backend=WAY, **given), "torch", "torch"))
 
 
 def on_clusters(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """Those that are played on Spark and on YARN; in a test run two."""
+    """Return the scenarios for Spark and YARN; two of them in a test run."""
     return [one for one in scenarios if one.needs in ("", "spark") and (FULL or one.name in IN_TESTS)]
 
 
 def play(scenario: Scenario, backend: str, folder: Path, cluster: Any = None) -> Outcome:
-    """See ``runner.play``."""
+    """Run the scenario with the PyTorch training; arguments as of ``runner.play``."""
     here = dataclasses.replace(scenario, args={**scenario.args, "over": WAY})
     return runner.play(here, backend, folder, cluster, program=elastic_torch_workload.train, start=start)

@@ -14,7 +14,7 @@ from tests.helpers.cluster import elastic_workload
 
 
 def main(folder: str, over: str) -> None:
-    """The training function sees the same arguments in every attempt; each run writes into a folder of its own."""
+    """Train; the function has equal arguments in every attempt, so each run writes into a separate folder."""
     result = experiment.collective_all_reduce(
         elastic_workload.train,
         args={"folder": folder, "step_s": 0.3, "by_run": True, "over": over},

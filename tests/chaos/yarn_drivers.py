@@ -1,4 +1,4 @@
-"""Scenarios in which the driver dies: in client mode another process resumes its run, in cluster mode YARN does."""
+"""Scenarios in which the driver is killed: in client mode another process resumes its run, in cluster mode YARN does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tools.hadoop.settings import host
 
 WAIT_S = 120.0
 MARK = "HOPSML_TEST_CHAOS_DRIVER"  # in the environment of every process of the application
-Awake = Callable[[], None] | None  # lets what was frozen go on
+Awake = Callable[[], None] | None  # resumes frozen processes
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Program:
     store: str
 
     def runs(self) -> list[str]:
-        """Ids of the runs whose workers have begun: each writes into a folder of that name."""
+        """Return the ids of the runs whose workers have started: each writes into a folder of that name."""
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
     def directory(self, run_id: str) -> RunDir:
-        """Where it lies."""
+        """Return the directory of a run."""
         return RunDir(f"{self.store}/{EXPERIMENTS}/{run_id}")
 
     def await_checkpoint(self) -> RunDir:
-        """Until the first run has one, and has made steps since; its directory."""
+        """Wait until the first run has a checkpoint and later steps, and return its directory."""
         found: RunDir = wait_until(self._saved_run, "a checkpoint", WAIT_S)
         return found
 
@@ -67,17 +67,17 @@ class Program:
         return None
 
     def output(self) -> str:
-        """The end of what it has printed."""
+        """Return the end of its output."""
         return (self.folder / "output").read_text(errors="replace")[-1500:]
 
     def living(self) -> list[int]:
-        """All processes of the application, wherever they run."""
+        """Return all processes of the application, on every node."""
         return processes.carrying(MARK, self.mark)
 
 
 @contextmanager
 def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str, str]) -> Iterator[Program]:
-    """yarn_driver.py, submitted; whatever is left of it at the end is killed."""
+    """Submit yarn_driver.py; its remaining processes are killed at the end."""
     mark = f"{time.monotonic_ns()}"
     settings = {**conf, f"spark.yarn.appMasterEnv.{MARK}": mark, f"spark.executorEnv.{MARK}": mark}
     settings["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = store
@@ -105,7 +105,7 @@ def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str
 
 
 def _driver_here(cluster: Hadoop, running: Program) -> Awake:
-    """In client mode: the JVM that spark-submit has become, and the program below it."""
+    """Return the driver in client mode: the JVM of spark-submit, and the program below it."""
     family = [running.process.pid, *processes.descendants_of(running.process.pid)]
     for pid in family:
         processes.kill_quietly(pid)
@@ -113,7 +113,7 @@ def _driver_here(cluster: Hadoop, running: Program) -> Awake:
 
 
 def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program) -> Awake:
-    """The chief's node stands still, then the driver dies: when the node wakes, the run goes on elsewhere already."""
+    """Freeze the chief's node, then kill the driver: when the node is resumed, the run continues elsewhere."""
     chief = int((running.folder / running.runs()[0] / "pid-0-0").read_text())
     node = node_of(cluster, chief)
     frozen = daemons.containers_of(cluster.home, node)
@@ -131,7 +131,7 @@ def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program
 
 
 def _application_master(cluster: Hadoop, running: Program) -> int:
-    """The JVM that the driver runs below, in a container."""
+    """Return the JVM that the driver runs below, in a container."""
     for pid in running.living():
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if b"org.apache.spark.deploy.yarn.ApplicationMaster" in command and b"java" in command[0]:
@@ -145,7 +145,7 @@ def _driver_in_its_container(cluster: Hadoop, running: Program) -> Awake:
 
 
 def _node_of_the_driver(cluster: Hadoop, running: Program) -> Awake:
-    """It comes back later: the training needs as many nodes as before."""
+    """Kill the driver's node; it is restarted later, as the training needs as many nodes as before."""
     node = node_of(cluster, _application_master(cluster, running))
     cluster.kill(node, containers=True)
     nodes = cluster.resource_manager.nodes
@@ -156,7 +156,7 @@ def _node_of_the_driver(cluster: Hadoop, running: Program) -> Awake:
 
 @dataclass(frozen=True)
 class DriverScenario:
-    """``harm`` kills the driver; in client mode the test then resumes its run, as a person would."""
+    """``harm`` kills the driver; in client mode the test then resumes its run, as a user would."""
 
     name: str
     mode: str
@@ -174,7 +174,7 @@ DRIVER_SCENARIOS = (
 
 
 def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, conf: dict[str, str]) -> Outcome:
-    """Submit, kill the driver behind a checkpoint, have the training go on, judge."""
+    """Submit, kill the driver after a checkpoint, let the training continue, and judge it."""
     with program(cluster, folder, store, scenario.mode, conf) as running:
         first = running.await_checkpoint()
         disturbed = time.time()
@@ -192,14 +192,14 @@ def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, co
     continued_by = (first.read_status() or {}).get("continued_by")
     if not problem and [running.directory(run_id).url for run_id in others] != [continued_by]:
         problem = f"the first run goes on in {continued_by}, other runs are {others}"
-    # What lies on the store when the driver dies is not lost; nothing else is promised.
+    # Data on the store when the driver is killed is not lost; nothing else is promised.
     limit = lives[0][-1].last - (checkpoints.latest_complete(first.checkpoints) or 0)
     evidence = Evidence(_joined(lives), disturbed, limit, value, problem, left)
     return judge(Scenario(scenario.name, lambda trial: None), "yarn", evidence)
 
 
 def _second_life(scenario: DriverScenario, running: Program, first: RunDir) -> tuple[Any, str]:
-    """What the training returns after all, and what is wrong."""
+    """Return the final value of the training, and the problem."""
     if scenario.mode == "client":
         wait_until(lambda: all(map(processes.is_stopped, running.living())), "the end of the application", WAIT_S)
         return experiment.resume(first.url, progress=False).value, ""
@@ -211,7 +211,7 @@ def _second_life(scenario: DriverScenario, running: Program, first: RunDir) -> t
 
 
 def _joined(lives: list[list[Generation]]) -> list[Generation]:
-    """Generations of several runs, one after the other."""
+    """Return the generations of several successive runs."""
     found: list[Generation] = []
     for life in lives:
         found += [dataclasses.replace(one, number=len(found) + index) for index, one in enumerate(life)]

@@ -26,35 +26,35 @@ SLOWER = SLOW | {"step_s": 1.5}
 
 
 def node_of(cluster: Hadoop, pid: int) -> str:
-    """The NodeManager in one of whose containers the process runs."""
+    """Return the NodeManager in one of whose containers the process runs."""
     return next(name for name in cluster.names("nm") if pid in daemons.containers_of(cluster.home, name))
 
 
 def busy_nodes(cluster: Hadoop) -> list[str]:
-    """NodeManagers that run a container."""
+    """Return the NodeManagers that run a container."""
     return [name for name in cluster.names("nm") if daemons.containers_of(cluster.home, name)]
 
 
 def containers(cluster: Hadoop) -> int:
-    """How many the ResourceManager counts for the application that runs."""
+    """Return the number of the running application's containers, as counted by the ResourceManager."""
     (running,) = [app for app in cluster.applications() if app["state"] == "RUNNING"]
     return int(cluster.resource_manager.application(running["id"])["runningContainers"])
 
 
 def newest_checkpoint(trial: Trial) -> int:
-    """-1 where there is none."""
+    """Return the step of the newest checkpoint; -1 if there is none."""
     step = checkpoints.latest_complete(RunDir(trial.run.run_dir).checkpoints)
     return -1 if step is None else step
 
 
 def saved_to_the_end(trial: Trial) -> str:
-    """What comes of a store that was away: once it is back, the last state lies there."""
+    """Check that the last state is on the store after its outage."""
     newest = newest_checkpoint(trial)
     return "" if newest == STEPS else f"the newest checkpoint is of step {newest}, the last step was {STEPS}"
 
 
 def saved_and_told_at_both_ends(trial: Trial) -> str:
-    """And people were told when it began and when it ended, whatever was tried in between."""
+    """Check also that the outage was noted once at its start and once at its end."""
     told = [note for note in trial.run.state.notes if note.startswith("checkpoints ")]
     if ["cannot be written" in note for note in told] != [True, False] or "are written again" not in told[1]:
         return f"what was told of checkpoints: {'; '.join(told) or 'nothing'}"
@@ -65,7 +65,7 @@ def saved_and_told_at_both_ends(trial: Trial) -> str:
 
 
 def _power_cut(trial: Trial) -> None:
-    """A node is gone with all that ran there, comes back, and is used again."""
+    """A node is lost with all its processes, restarts, and is used again."""
     cluster = trial.cluster
     generation = trial.await_world(3)
     node = node_of(cluster, trial.pid(2, generation))
@@ -80,7 +80,7 @@ def _power_cut(trial: Trial) -> None:
 
 
 def _without_resource_manager(trial: Trial) -> None:
-    """While it is away the training goes on, and loses an executor; when it is back, there is another one."""
+    """Training continues without the ResourceManager and loses an executor; once it is back, the executor is replaced."""
     generation = trial.await_world(2)
     trial.cluster.kill("rm")
     step = trial.step()
@@ -96,7 +96,7 @@ def _without_resource_manager(trial: Trial) -> None:
 
 
 def _without_namenode(trial: Trial) -> None:
-    """It dies under a training that makes checkpoints all the time, and is away for a while."""
+    """Kill the NameNode during a training with frequent checkpoints; it is restarted later."""
     wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
     trial.cluster.kill("nn")
     gone = time.monotonic()
@@ -109,7 +109,7 @@ def _without_namenode(trial: Trial) -> None:
 
 
 def _with_frozen_namenode(trial: Trial) -> None:
-    """It answers nobody for a while: each call ends at its deadline."""
+    """Freeze the NameNode for a while: each call ends at its deadline."""
     wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
     trial.cluster.kill("nn", signal.SIGSTOP)
     step, gone = trial.step(), time.monotonic()
@@ -121,7 +121,7 @@ def _with_frozen_namenode(trial: Trial) -> None:
 
 
 def _without_datanode(trial: Trial) -> None:
-    """One of two dies while checkpoints are being written."""
+    """Kill one of two DataNodes while checkpoints are written."""
     wait_until(lambda: newest_checkpoint(trial) >= 0, "a checkpoint", WAIT_S)
     trial.cluster.kill("dn1")
     before = newest_checkpoint(trial)
@@ -130,7 +130,7 @@ def _without_datanode(trial: Trial) -> None:
 
 
 def _one_node_for_workers(cluster: Hadoop) -> None:
-    """Take nodes away until, beside the one of the driver's container, there is one."""
+    """Remove nodes until one is left in addition to that of the driver's container."""
     wait_until(lambda: len(busy_nodes(cluster)) == 1, "the end of idle executors", WAIT_S)
     idle = [name for name in cluster.names("nm") if name not in busy_nodes(cluster)]
     for name in idle[1:]:
@@ -138,7 +138,7 @@ def _one_node_for_workers(cluster: Hadoop) -> None:
 
 
 def _join_and_leave(trial: Trial) -> None:
-    """Nodes join one by one and are used; then workers leave, and their executors are given back."""
+    """Nodes join one by one and are used; then workers leave, and their executors are released."""
     cluster, used = trial.cluster, []
     generation = trial.await_world(1)
     for world in (2, 3):
@@ -159,9 +159,9 @@ def _join_and_leave(trial: Trial) -> None:
 
 
 def _node_leaves(time_s: int, world: int = 2, room: bool = True) -> Callable[[Trial], None]:
-    """YARN takes the node of rank 0 out of service, ``time_s`` seconds after it has said so.
+    """Decommission the node of rank 0 by YARN, ``time_s`` seconds after the warning.
 
-    Without ``room`` there is no other node until the workers of this one have gone.
+    Without ``room`` no other node is free until the workers of this one have ended.
     """
 
     def disturb(trial: Trial) -> None:

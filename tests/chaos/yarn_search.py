@@ -19,7 +19,7 @@ PATIENCE_S = 10.0  # of a step that is well on, until the harm is done
 
 
 def train(x: int, folder: str, steps: int, step_s: float) -> float:
-    """Steps with a checkpoint each; a file says where it began. The second one waits half-way for its executor's end."""
+    """Make steps with a checkpoint each; a file has the first step. The second trial waits for its executor's end."""
     import os
     import time
 
@@ -42,7 +42,7 @@ def train(x: int, folder: str, steps: int, step_s: float) -> float:
 
 
 def play(folder: Path) -> tuple[Any, RunDir, int]:
-    """The result, where it lies, and the step that the trial's newest checkpoint on HDFS had when it was hit."""
+    """Return the result, its directory, and the step of the trial's newest checkpoint on HDFS when it was hit."""
     run = experiment.submit_search(
         train, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid", num_trials=None, metric="value", max_executors=2,
         args={"folder": str(folder), "steps": STEPS, "step_s": STEP_S}, progress=False, retries=0, keep_warm=30,
@@ -65,18 +65,18 @@ def play(folder: Path) -> tuple[Any, RunDir, int]:
 
 
 def parameters(checkpoints_url: str) -> dict[str, Any]:
-    """The configuration of the trial whose checkpoints these are; {} while it is not there."""
+    """Return the configuration of the trial with these checkpoints; {} if it does not exist yet."""
     url = urls.join(urls.parent(checkpoints_url), ".hparams.json")
     return json.loads(read(url)) if filesystem.exists(url) else {}
 
 
 def read(url: str) -> bytes:
-    """A file on any store."""
+    """Return the content of a file on any store."""
     return filesystem.for_url(url).read_bytes(url)
 
 
 def check(result: Any, directory: RunDir, folder: Path, step: int) -> None:
-    """Nothing was lost but the steps behind the checkpoint, and all that a search leaves lies on HDFS."""
+    """Check that only steps after the checkpoint were lost, and that all files of the search are on HDFS."""
     assert result.counts["completed"] == 4 and result.config == {"x": 4} and result.value == 4.0 * STEPS
     begun = sorted(int(path.name.split("-")[2]) for path in folder.glob("began-2-*"))
     assert begun[0] == 0 and begun[-1] >= step, begun

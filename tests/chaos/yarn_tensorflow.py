@@ -20,7 +20,7 @@ STEPS = EPOCHS * -(-1797 // 128)  # the digits of scikit-learn, in batches of 12
 
 
 def play(folder: Path) -> Outcome:
-    """Kill rank 1 of two, wait for the end."""
+    """Kill rank 1 of two, and wait for the end."""
     run = submit(str(folder), 2, 2, over=OVER or "tensorflow")
     try:
         await_step(folder, 12)

@@ -39,13 +39,13 @@ _COUNTS = (
 
 
 class Watch:
-    """A process that counts seconds of standstill; between ``start`` and ``stop``. It ends with this one."""
+    """A process that counts seconds of standstill between ``start`` and ``stop``. It ends with this process."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin to count; returns when it does."""
+        """Start to count; returns once it counts."""
         descriptor, _told[0] = tempfile.mkstemp(prefix="tests-clock-")
         try:
             os.pwrite(descriptor, struct.pack(_COUNTS, 0.0, 0.0), 0)
@@ -63,16 +63,16 @@ class Watch:
 
     @property
     def lost_s(self) -> float:
-        """Counted so far."""
+        """Seconds counted so far."""
         return counted()[0]
 
     @property
     def late_s(self) -> float:
-        """What would have been counted without the disk."""
+        """Seconds that would be counted without the disk."""
         return counted()[1]
 
     def stop(self) -> None:
-        """End the process, and what it has counted."""
+        """End the process, and discard its count."""
         if self.process is not None:
             self.process.communicate()  # which closes its input
             Path(_told[0]).unlink(missing_ok=True)
@@ -82,12 +82,12 @@ WATCH = Watch()
 
 
 def awake() -> float:
-    """Seconds, of use only as differences. In a process where nobody has started the watch: ``time.monotonic()``."""
+    """Return seconds for differences; ``time.monotonic()`` in a process that has not started the watch."""
     return time.monotonic() - counted()[0]
 
 
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "", timeout_s: float = WAIT_S) -> Any:
-    """Return the first true value of ``condition``; TimeoutError with ``what`` after so many seconds of ``awake``."""
+    """Return the first true value of ``condition``; raise TimeoutError with ``what`` after so many seconds of ``awake``."""
     deadline = awake() + timeout_s
     while not (value := condition()):
         if awake() > deadline:
@@ -97,7 +97,7 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "",
 
 
 def counted() -> tuple[float, float]:
-    """Seconds that the watch counted as lost to the machine, and how much of them its process was late; 0 without one."""
+    """Return the seconds counted as lost, and how many of them the process was late; 0 without a watch."""
     try:
         with open(_told[0], "rb") as file:
             lost_s, late_s = struct.unpack(_COUNTS, file.read(struct.calcsize(_COUNTS)))
@@ -107,12 +107,12 @@ def counted() -> tuple[float, float]:
 
 
 def standstill(late_s: float, disk_s: float) -> float:
-    """Seconds lost between two ticks, of which the second was ``late_s`` late; the disk may be why it was."""
+    """Return the seconds lost between two ticks, of which the second was ``late_s`` late, possibly due to the disk."""
     return max(late_s if late_s >= LATE_S else 0.0, disk_s)
 
 
 def waited_for_disk(disk: Path | None = None) -> float:
-    """Seconds since the machine began; 0 where the kernel does not say."""
+    """Return the seconds of disk waits since boot; 0 if the kernel does not report them."""
     try:
         *_, full = (disk or DISK).read_text().split()
     except (OSError, ValueError):
@@ -121,7 +121,7 @@ def waited_for_disk(disk: Path | None = None) -> float:
 
 
 def runnable(load: Path = LOAD) -> int:
-    """Processes and threads that run or wait for a processor, without the one that asks; 0 where the kernel does not say."""
+    """Return the number of other processes and threads that run or wait for a processor; 0 if it is not reported."""
     try:
         return int(load.read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
@@ -129,7 +129,7 @@ def runnable(load: Path = LOAD) -> int:
 
 
 def slowness() -> float:
-    """Processor time of a fixed loop over that on the authors' machine, 1 or more; the least of ten, about 30 ms."""
+    """Return the processor time of a fixed loop relative to the authors' machine, at least 1; takes about 30 ms."""
     least = float("inf")
     for _ in range(10):
         began = time.thread_time()
@@ -140,12 +140,12 @@ def slowness() -> float:
 
 
 def lost_to_others(passed_s: float, runnable: float, processors: int, slow: float) -> float:
-    """Seconds of ``passed_s`` that a process lacked since others were runnable, and the machine is ``slow`` times slower."""
+    """Return the seconds of ``passed_s`` lost to other runnable processes on a machine that is ``slow`` times slower."""
     return passed_s * (1 - 1 / (slow * max(1.0, runnable / processors)))
 
 
 def main(descriptor: int, disk: Path) -> None:
-    """The process: count until the input ends."""
+    """Count in this process until the input ends."""
     processors, slow, others = len(os.sched_getaffinity(0)), slowness(), 0.0
     lost, late, last, waited = 0.0, 0.0, time.monotonic(), waited_for_disk(disk)
     os.write(1, b"x")

@@ -12,7 +12,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left."""
+    """Output and exit status of a command."""
 
     status: int
     out: str
@@ -24,7 +24,7 @@ Cli = Callable[..., Ended]
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    """``cli("runs", "ls", "--json")``; ``answer`` is what a person at a terminal types, None without one."""
+    """Call as ``cli("runs", "ls", "--json")``; ``answer`` is the input of a person at a terminal, None without one."""
 
     def call(*arguments: str, answer: str | None = None) -> Ended:
         from hopsml.cli import main

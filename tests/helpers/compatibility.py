@@ -49,7 +49,7 @@ AttributeError where it is looked up, by an ImportError where it is imported.
 
 @dataclass(frozen=True)
 class Row:
-    """``use`` returns something true. ``refused``: it raises what says what to use instead. ``slow``: TensorFlow starts."""
+    """``use`` returns a true value. ``refused``: it raises the replacement's name. ``slow``: TensorFlow starts."""
 
     module: str
     name: str
@@ -58,7 +58,7 @@ class Row:
     slow: bool = False
 
     def outcome(self) -> str:
-        """As it stands in the table."""
+        """Return the outcome as the table states it."""
         if self.refused:
             with pytest.raises((HopsmlError, AttributeError, ImportError)) as caught:
                 self.use()
@@ -69,17 +69,17 @@ class Row:
 
     @property
     def start(self) -> str:
-        """The beginning of its line."""
+        """Return the beginning of its line."""
         return f"| `{self.module}` | `{self.name}` | "
 
     def line(self) -> str:
-        """Its line, by running it."""
+        """Run it, and return its line."""
         return f"{self.start}{self.outcome()} |"
 
 
 @contextmanager
 def application(folder: Path) -> Iterator[Path]:
-    """Local workers and a project in which all rows find what they need."""
+    """Start local workers and a project with everything that the rows need."""
     with local_application(folder) as project, pytest.MonkeyPatch.context() as patch:
         (folder / "cwd").mkdir()
         patch.chdir(folder / "cwd")
@@ -166,7 +166,7 @@ EXPERIMENT = [
 
 
 def visualize() -> bool:
-    """In a process of its own, until it is interrupted."""
+    """Run in a subprocess until it is interrupted."""
     run = experiment.launch(lambda: 1, **QUIET)
     code = f"import hopsml; hopsml.tensorboard.visualize({run.logdir!r})"
     environment = {**os.environ, "PYTHONPATH": str(TABLE.parents[1])}
@@ -247,7 +247,7 @@ HDFS: dict[str, Callable[[], Any]] = {
 
 
 def with_hadoop(ask: Callable[[], Any]) -> Any:
-    """With a client configuration, as a cluster has it."""
+    """Set a client configuration as on a cluster."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         properties = {"fs.defaultFS": "hdfs://nn.example:8020", "dfs.namenode.http-address": "nn.example:9870"}
         rows = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in properties.items())
@@ -334,7 +334,7 @@ def lagom(optimizer: Any, space: Any = LISTED, **more: Any) -> bool:
 
 
 class Own(AbstractOptimizer):
-    """Two trials."""
+    """Searcher of two trials."""
 
     def initialize(self) -> None:
         self.left = [{"x": 1}, {"x": 2}]
@@ -459,14 +459,14 @@ MODEL = [
 
 
 def estimator() -> str:
-    """Path of a model that can be served; each export is a further version."""
+    """Return the path of a model that can be served; each export is a further version."""
     from sklearn.linear_model import LinearRegression
 
     return model.export(LinearRegression().fit([[0.0], [1.0]], [0.0, 2.0]), "line").model_path
 
 
 def created(*given: Any, **named: Any) -> bool:
-    """Whether a call understands its arguments: the first version of the model "line"."""
+    """True if a call understands its arguments: the first version of the model "line"."""
     estimator()
     serving.create_or_update(*given, **named)
     found = serving.get("line")
@@ -474,7 +474,7 @@ def created(*given: Any, **named: Any) -> bool:
 
 
 def served() -> bool:
-    """From creation to deletion, as code of the predecessor does it."""
+    """Create, call and delete a serving, as code of the predecessor does."""
     serving.create_or_update("line", estimator(), "TENSORFLOW_SERVING", model_version=1, instances=1)
     serving.start("line")
     try:

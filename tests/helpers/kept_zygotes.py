@@ -26,25 +26,25 @@ INSTALLED = {
 
 
 class KeptZygote(ZygoteProcess):
-    """Closed by a coordinator it stays, while it is well."""
+    """Zygote that survives its coordinator's close while it is healthy."""
 
     def close(self) -> None:
-        """Only what was killed or stopped goes."""
+        """Close it only if it was killed or stopped."""
         if self._process.poll() is not None or processes.is_stopped(self.pid):
             self.end()
 
     def end(self) -> None:
-        """Whether it is well or not."""
+        """Close it in any case."""
         super().close()
 
     @property
     def is_well(self) -> bool:
-        """Whether agents can still be forked from it."""
+        """True if agents can still be forked from it."""
         return self._control.fileno() >= 0 and self._process.poll() is None
 
 
 class KeptZygotes:
-    """Called as ``ZygoteProcess`` is; another one where what is imported would be another thing."""
+    """Replacement of ``ZygoteProcess`` that creates another zygote only for other imports."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], KeptZygote] = {}
@@ -64,6 +64,6 @@ class KeptZygotes:
         return kept
 
     def end(self) -> None:
-        """All of them."""
+        """End all zygotes."""
         for kept in self._kept.values():
             kept.end()

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def of(path: Path) -> dict[str, Any]:
-    """Arrays and attributes by their paths, members of the archive by their names; not when they were written."""
+    """Return arrays and attributes by path, and members of the archive by name, without times."""
     if path.suffix != ".keras":
         return _of_arrays(path.read_bytes())
     with zipfile.ZipFile(path) as archive:

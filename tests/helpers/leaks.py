@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from tests.helpers import clock
 
-MARK = "HOPSML_TEST_ID"  # in os.environ during a test; a descendant has it however it detached itself
+MARK = "HOPSML_TEST_ID"  # in os.environ during a test; detached descendants have it as well
 GRACE_S = 10.0  # for what is on its way out when the test ends
 
 # Variables that a library sets at its import, for good; a test cannot help it.
@@ -58,7 +58,7 @@ LIBRARY_FILES = ("__autograph_generated_file", "torchinductor_", "__pycache__", 
 
 @dataclass(frozen=True)
 class Process:
-    """One living process; ``started`` (clock ticks since boot) tells apart those that had one pid in turn."""
+    """One live process; ``started`` (clock ticks since boot) distinguishes successive processes with one pid."""
 
     pid: int
     parent: int
@@ -68,7 +68,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there was before a test."""
+    """State before a test."""
 
     test_id: str
     pids: frozenset[int]  # of every process on the machine
@@ -81,7 +81,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, test_id: str) -> Snapshot:
-        """How things stand now; ``test_id`` is what MARK will say during the test."""
+        """Record the present state; ``test_id`` is the value of MARK during the test."""
         return cls(
             test_id=test_id,
             newest=newest_pid(),
@@ -95,7 +95,7 @@ class Snapshot:
 
 
 class _Exempt:
-    """What was started within a test but belongs to a fixture of a wider scope."""
+    """Resources started within a test that belong to a fixture of a wider scope."""
 
     def __init__(self) -> None:
         self.pids: set[tuple[int, int]] = set()
@@ -109,7 +109,7 @@ EXEMPT = _Exempt()
 
 @contextmanager
 def not_of_this_test() -> Iterator[None]:
-    """What is started within this block belongs to a fixture that lives longer than the test."""
+    """Assign resources started within this block to a fixture that outlives the test."""
     before = Snapshot.take("")
     mark = os.environ.pop(MARK, None)
     try:
@@ -128,23 +128,23 @@ def not_of_this_test() -> Iterator[None]:
 
 
 def all_pids() -> Iterator[int]:
-    """Of every process of the machine."""
+    """Return the pids of all processes of the machine."""
     return map(int, filter(str.isdigit, os.listdir("/proc")))
 
 
 def newest_pid() -> int:
-    """The last one that was given out; where it is lower than before, the kernel has begun anew."""
+    """Return the last assigned pid; if it has decreased, the kernel has wrapped around."""
     with open("/proc/loadavg", "rb") as file:
         return int(file.read().split()[4])
 
 
 def all_processes() -> Iterator[Process]:
-    """Every living process of the machine; a dead one that nobody has waited for is none."""
+    """Return all live processes of the machine, without zombies."""
     return filter(None, map(read_process, all_pids()))
 
 
 def read_process(pid: int) -> Process | None:
-    """The living process ``pid``; None when there is none."""
+    """Return the live process ``pid``, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -157,9 +157,9 @@ def read_process(pid: int) -> Process | None:
 
 
 def new_processes(before: Snapshot) -> list[Process]:
-    """Processes of the test that live: its mark in the environment, or descendants of this process.
+    """Return live processes of the test: with its mark in the environment, or descendants of this process.
 
-    A descendant of a child that was there before (a Python worker of a session's JVM, say) is that child's.
+    A descendant of an older child (a Python worker of a session's JVM, for example) belongs to that child.
     """
     fresh = {found.pid: found for found in _fresh(before) if (found.pid, found.started) not in EXEMPT.pids}
     ours = [found for found in fresh.values() if _has_mark(found.pid, before.test_id) or _is_ours(found, fresh)]
@@ -167,7 +167,7 @@ def new_processes(before: Snapshot) -> list[Process]:
 
 
 def _fresh(before: Snapshot) -> Iterator[Process]:
-    """Living processes that began later. Those that were there are not read, as that takes longer than most tests do."""
+    """Return live processes started later. Older ones are not read, as that takes longer than most tests."""
     begun_anew = newest_pid() < before.newest
     for pid in all_pids():
         there = pid in before.pids
@@ -179,7 +179,7 @@ def _has_mark(pid: int, test_id: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"{MARK}={test_id}".encode() in file.read().split(b"\0")
-    except OSError:  # gone, or another user's
+    except OSError:  # ended, or of another user
         return False
 
 
@@ -193,7 +193,7 @@ def _is_ours(found: Process, fresh: dict[int, Process]) -> bool:
 
 
 def described(found: Process) -> str:
-    """The process with its whole command line, as far as it can be read."""
+    """Return the process with its complete command line, as far as it is readable."""
     try:
         with open(f"/proc/{found.pid}/cmdline", "rb") as file:
             command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -206,7 +206,7 @@ def described(found: Process) -> str:
 
 
 def new_threads(before: Snapshot) -> list[str]:
-    """Threads, daemon or not, that the test started and that still run; those of known libraries left out."""
+    """Return running threads, daemon or not, that the test started, except those of known libraries."""
     known = before.threads | EXEMPT.threads
     executors = {_executor(thread) for thread in known if thread.is_alive()} - {""}
     return [
@@ -216,18 +216,18 @@ def new_threads(before: Snapshot) -> list[str]:
         and not _origin(thread).startswith(LIBRARY_THREADS)
         and thread.name not in LIBRARY_THREAD_NAMES
         and _executor(thread) not in executors  # which starts its threads one by one, as it needs them
-        # a thread that C code started and that called into Python: nobody can join it
+        # a thread of C code that called into Python and cannot be joined
         and not isinstance(thread, threading._DummyThread)
     ]
 
 
 def _executor(thread: threading.Thread) -> str:
-    """The name of the thread pool (``concurrent.futures``) that the thread belongs to; empty if to none."""
+    """Return the name of the thread's pool (``concurrent.futures``); "" if there is none."""
     return thread.name.rpartition("_")[0] if _origin(thread) == "concurrent.futures.thread" else ""
 
 
 def _origin(thread: threading.Thread) -> str:
-    """The module whose code the thread runs: of a bound method's object, of the function, or of its class."""
+    """Return the module whose code the thread runs: of a bound method's object, of the function, or of its class."""
     target = getattr(thread, "_target", None)
     if owner := getattr(target, "__self__", None):
         return type(owner).__module__
@@ -235,7 +235,7 @@ def _origin(thread: threading.Thread) -> str:
 
 
 def listening_sockets() -> dict[int, str]:
-    """Inode -> address of every socket, of any family, that this process listens on."""
+    """Return inode -> address of every socket, of any family, that this process listens on."""
     found: dict[int, str] = {}
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -244,25 +244,25 @@ def listening_sockets() -> dict[int, str]:
                 with socket.socket(fileno=os.dup(int(entry))) as copy:
                     if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         found[status.st_ino] = str(copy.getsockname())
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             pass
     return found
 
 
 def new_listeners(before: Snapshot) -> list[str]:
-    """Sockets that the test opened and that still listen."""
+    """Return sockets that the test opened and that still listen."""
     now = listening_sockets()
     return [f"listening socket {now[inode]}" for inode in now if inode not in before.listeners | EXEMPT.listeners]
 
 
 def changed_names(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Environment variables that were set, changed or removed; those that libraries set for good left out."""
+    """Return environment variables that were set, changed or removed, except those that libraries set permanently."""
     changed = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return sorted(name for name in changed if not name.startswith(LIBRARY_VARIABLES))
 
 
 def changed_variables(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """The same, one line each."""
+    """Return the changed variables, one line each."""
     return [
         f"environment variable {name}: {before.get(name)!r} became {after.get(name)!r}"
         for name in changed_names(before, after)
@@ -270,7 +270,7 @@ def changed_variables(before: dict[str, str], after: dict[str, str]) -> list[str
 
 
 def new_temporary(before: Snapshot) -> list[str]:
-    """Entries of the temporary folder that the test made."""
+    """Return entries of the temporary folder that the test created."""
     folder = tempfile.gettempdir()
     fresh = set(os.listdir(folder)) - before.temporary - EXEMPT.temporary
     return [
@@ -281,7 +281,7 @@ def new_temporary(before: Snapshot) -> list[str]:
 
 
 def _is_probe(path: str) -> bool:
-    """Whether this is what Python's tempfile tries a folder out with; a process killed at that moment cannot remove it."""
+    """True if this is a probe file of Python's tempfile, which a process killed at that moment cannot remove."""
     try:
         return re.fullmatch(r"[a-z0-9_]{8}", os.path.basename(path)) is not None and os.stat(path).st_size <= 4
     except FileNotFoundError:
@@ -292,15 +292,15 @@ def _is_probe(path: str) -> bool:
 
 
 def leaks_since(before: Snapshot, grace_s: float | None = None) -> list[str]:
-    """What is left behind, one line each; waits up to ``grace_s`` seconds for what is on its way out.
+    """Return a line for each leak; waits up to ``grace_s`` seconds for resources that are ending.
 
-    Processes that are left then are killed, so that the tests after this one do not suffer from them.
+    Remaining processes are killed, so that later tests are unaffected.
     """
     deadline = clock.awake() + (GRACE_S if grace_s is None else grace_s)
     pause_s = 0.002
     while (left := _left(before)) and clock.awake() < deadline:
         if pause_s > 0.1:
-            gc.collect()  # what only a reference cycle keeps open is not left behind
+            gc.collect()  # resources that only a reference cycle keeps open are not leaks
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.2)
     for process in new_processes(before):

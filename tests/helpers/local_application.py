@@ -14,7 +14,7 @@ SLOTS = 4
 
 @contextmanager
 def local_application(folder: Path) -> Iterator[Path]:
-    """The project's folder; the profile "local" has ``SLOTS`` slots, however many cores the machine has."""
+    """Yield the project's folder; the profile "local" has ``SLOTS`` slots on any number of cores."""
     from hopsml import experiment
 
     conf = folder / "conf"
@@ -32,7 +32,7 @@ def local_application(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
-    """The project's folder of a test's own local application."""
+    """Yield the project's folder of a separate local application for the test."""
     with local_application(tmp_path) as project:
         yield project
 
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 def warm_application(start: Callable[[], object], *, autouse: bool = False) -> Any:
     """Return a fixture for all tests of a file: the project's folder of one local application.
 
-    ``start`` makes the first run, so that its agents, and what they import, exist before the first test looks for leaks.
+    ``start`` does the first run, so that its agents and their imports exist before the first leak check.
     """
 
     @pytest.fixture(scope="module", autouse=autouse)

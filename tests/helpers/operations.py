@@ -14,7 +14,7 @@ _OURS = str(Path(hopsml.__file__).parent)
 
 
 def operations(call: Callable[[], object]) -> int:
-    """Bytecodes of hopsml that run within the call, on this thread."""
+    """Return the number of hopsml's bytecodes that run within the call, on this thread."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

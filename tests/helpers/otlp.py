@@ -28,20 +28,20 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What has come so far."""
+    """Spans received so far."""
 
     url: str = ""
     spans: list[Received] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
     def named(self, name: str) -> list[Received]:
-        """Those of this name, in the order of their beginnings."""
+        """Return spans of this name, in the order of their starts."""
         return sorted((one for one in self.spans if one.name == name), key=lambda one: one.begin_s)
 
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """One that listens until the block is left."""
+    """Yield a receiver that listens until the end of the block."""
     kept = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ def receiver() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
+            """Write nothing to stderr."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         kept.url = f"http://127.0.0.1:{server.server_port}"
@@ -68,7 +68,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def decoded(body: bytes) -> Iterator[Received]:
-    """The spans of one request."""
+    """Return the spans of one request."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     for sent in ExportTraceServiceRequest.FromString(body).resource_spans:

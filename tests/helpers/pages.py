@@ -11,29 +11,29 @@ _NOT_FOR_USERS = ("decisions", "architecture.md", "architecture-service.md", "gl
 
 
 def users_pages() -> list[str]:
-    """README and the site's pages for users, as paths below the repository."""
+    """Return README and the site's pages for users, as paths below the repository."""
     found = (path.relative_to(ROOT) for path in sorted(ROOT.joinpath("docs").rglob("*.md")))
     return ["README.md", *(str(path) for path in found if path.parts[1] not in _NOT_FOR_USERS)]
 
 
 def text(page: str) -> str:
-    """A page's Markdown."""
+    """Return a page's Markdown."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
-    """What stands between ```` ```python ```` and ```` ``` ````."""
+    """Return the text of all ```` ```python ```` blocks."""
     return re.findall(rf"^```{language}\n(.*?)^```", text(page), re.M | re.S)
 
 
 def snippet(page: str, words: str) -> str:
-    """The one of them with these words in it."""
+    """Return the snippet that contains these words."""
     (found,) = [one for one in snippets(page) if words in one]
     return found
 
 
 def rows(page: str, section: str = "") -> Iterator[list[str]]:
-    """The cells of each row of the tables in a section, or of all; heads and rules left out."""
+    """Return the cells of each row of the tables in a section, or of all, without heads and rules."""
     part = text(page).partition(f"\n## {section}\n")[2].partition("\n## ")[0] if section else text(page)
     lines = part.splitlines()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
@@ -42,5 +42,5 @@ def rows(page: str, section: str = "") -> Iterator[list[str]]:
 
 
 def names(cell: str) -> list[str]:
-    """What stands in backticks."""
+    """Return the texts in backticks."""
     return re.findall(r"`([^`]+)`", cell)

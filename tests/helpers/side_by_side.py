@@ -33,19 +33,19 @@ LONG = (
 
 
 def place(test: str, need: str) -> int:
-    """Where a test begins, after its id and what it needs most: clusters, what takes long, the rest."""
+    """Return the start position of a test by its id and main need: clusters, long groups, the rest."""
     shared = group(test)
     return 0 if need in ("hadoop", "spark") else 1 + (LONG.index(shared) if shared in LONG else len(LONG))
 
 
 def group(test: str) -> str:
-    """Of a test's id: what it shares; else its file."""
+    """Return the shared fixture of a test's id, or its file."""
     file = test.partition("::")[0]
     return next((shared for begin, shared in SHARED.items() if file.startswith(begin)), file)
 
 
 class ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands a whole group to a process that has nearly nothing left to do, in the order in which they were collected."""
+    """Scheduler that assigns a whole group to a process that is nearly idle, in the order of collection."""
 
     def __init__(self, config: Any, log: Any) -> None:
         super().__init__(config, log)

@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, size_kb: int) -> Iterator[Path]:
-    """An empty disk at ``folder``, which is made; the test is skipped where nobody can mount one."""
+    """Mount an empty disk at ``folder``, which is created; skip the test if mounting is not permitted."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     folder.mkdir(parents=True)
@@ -28,7 +28,7 @@ def mounted(folder: Path, size_kb: int) -> Iterator[Path]:
 
 
 def fill(folder: Path, name: str = "filler") -> None:
-    """Leave nothing free."""
+    """Fill the disk completely."""
     with open(folder / name, "wb", buffering=0) as file:
         while True:
             try:

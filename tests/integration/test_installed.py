@@ -59,7 +59,7 @@ UV = [str(Path(sys.executable).with_name("uv")), "--quiet"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of what the repository has of the package, libraries that are current among it; an sdist beside it."""
+    """Build the repository's package, including current libraries; an sdist is next to it."""
     folder = tmp_path_factory.mktemp("built")
     build_native.build_all()
     source = copied(folder / "source")
@@ -71,7 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(source: Path, *without: str) -> Path:
-    """What the repository has of the package, in a folder of its own."""
+    """Copy the repository's sources of the package into a separate folder."""
     source.mkdir()
     for name in SOURCES:
         whole = ROOT / name
@@ -84,19 +84,19 @@ def copied(source: Path, *without: str) -> Path:
 
 @pytest.fixture(scope="module")
 def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel in it; everything else is borrowed from this one."""
+    """Create an environment with the wheel; everything else is borrowed from this one."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     python = folder / "bin" / "python"
     venv.create(folder, with_pip=False)
     subprocess.run([*UV, "--offline", "pip", "install", "--no-deps", "--python", python, wheel], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files nobody reads
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
     return folder
 
 
 @pytest.fixture(scope="module")
 def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which there was nothing: the wheel with two extras, and what it asks for, in our versions."""
+    """Create an empty environment with the wheel, two extras and their requirements in the locked versions."""
     folder = tmp_path_factory.mktemp("complete") / "venv"
     venv.create(folder, with_pip=False)
     wanted = ["--python", folder / "bin" / "python", "--constraint", ROOT / "requirements" / "dev.txt"]
@@ -105,7 +105,7 @@ def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def caller(environment_folder: Path, folder: Path, timeout_s: float = 60, **variables: str) -> Call:
-    """Runs a program of an environment in a folder; what it prints."""
+    """Return a function that runs a program of an environment in a folder."""
     unset = ("PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME")
     environment = {
         name: value for name, value in os.environ.items() if name not in unset and not name.startswith("HOPSML_")
@@ -190,7 +190,7 @@ def test_install_command_names_the_wheel_of_this_installation(call: Call) -> Non
 @pytest.mark.local
 @pytest.mark.variant
 def test_wheel_of_a_new_clone_has_the_platform_tag_and_its_libraries(tmp_path: Path) -> None:
-    """They are compiled while it is built, of the sdist. Here without optimization, to be done sooner."""
+    """Libraries are compiled while the wheel is built from the sdist; here without optimization, to save time."""
     compiler = tmp_path / "g++"
     compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
     compiler.chmod(0o755)

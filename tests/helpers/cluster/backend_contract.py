@@ -23,7 +23,7 @@ from tests.helpers import clock
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.workloads import WAIT_S, Trap, living, traces, wait_until
 
-GONE_S = 10.0  # the promise: a failed run's workers are gone within this time
+GONE_S = 10.0  # promised limit for the end of a failed run's workers
 
 CAUSES = {
     "exception": "KeyError: 'no such layer'",
@@ -50,7 +50,7 @@ def read_json(run: Run, name: str) -> dict[str, Any]:
 
 
 def check_run_dir(run: Run, state: str, ranks: tuple[int, ...] = (0, 1)) -> None:
-    """Complete, whatever came of the run."""
+    """Check that the run directory is complete for this final state."""
     status = read_json(run, "status.json")
     assert read_json(run, "run.json")["workers"] == 2
     assert status["state"] == state and status["run_id"] == run.run_id
@@ -62,7 +62,7 @@ def check_run_dir(run: Run, state: str, ranks: tuple[int, ...] = (0, 1)) -> None
 
 
 class BackendContract:
-    """The suite. ``slots`` is how many workers the backend of the subclass can hold."""
+    """Contract of a backend. ``slots`` is the number of workers that the subclass's backend can hold."""
 
     slots = 4
 
@@ -148,7 +148,7 @@ class BackendContract:
         check_run_dir(run, "FAILED")
 
     def check_loss(self, cause: str, agent: int) -> None:
-        """Of an agent that got SIGKILL: what the backend says of it."""
+        """Check the backend's cause for an agent that got SIGKILL."""
 
     def test_killed_agent_ends_the_run_and_the_next_run_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
@@ -199,7 +199,7 @@ class BackendContract:
         assert clock.awake() - began < GONE_S
         assert not list(store.glob("Experiments/*"))
 
-    # -------------------------------------------------------------------------------------- one after, beside another
+    # -------------------------------------------------------------------------------------- successive and concurrent runs
 
     def test_two_runs_execute_concurrently(self, store: Path, tmp_path: Path) -> None:
         first = submit(workloads.meet, args={"folder": str(tmp_path), "own": "a", "other": "b"})

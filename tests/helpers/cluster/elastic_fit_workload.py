@@ -22,7 +22,7 @@ ENVIRONMENT = {"HOPSML_SEED": "3"}
 
 
 def train(folder: str, commit: int | None = 2, step_s: float = 0.01, patience_s: float = 0.0) -> dict[str, Any]:
-    """See ``elastic_workload.train``; what the model has seen is part of the model."""
+    """Train like ``elastic_workload.train``; the samples seen are part of the model."""
     import numpy as np
 
     import hopsml

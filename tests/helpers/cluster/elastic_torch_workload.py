@@ -27,9 +27,9 @@ def train(
     slow_rank: int = -1,
     over: str = "hopsml",
 ) -> dict[str, Any]:
-    """See ``elastic_workload.train``; ``over`` "hopsml"'s collective by ``prepare``, or DDP by whatever group there is.
+    """Train like ``elastic_workload.train``, over hopsml's collective by ``prepare`` or by DDP over another group.
 
-    The weight stands in the model, and once more in the optimizer's momentum: both must have come through.
+    The weight is in the model and again in the optimizer's momentum: both must be restored.
     """
     import numpy as np
     import torch
@@ -49,7 +49,7 @@ def train(
         optimizer.zero_grad()
         wrapped(torch.from_numpy(batch)).neg().backward()
         context = announce_place(place, context)  # a group that has changed did so by now
-        if not context.joins:  # nothing is kept of the batch by which a newcomer prepares
+        if not context.joins:  # the batch by which a newcomer prepares is discarded
             announce(place / f"{context.generation}-{state.batches}-{context.rank}.npy", "")
         world = round(-1 / float(model.counts.grad.min()))  # of which the gradients are a mean: not a step that follows
         for one in (model.weight, model.again, model.counts):
@@ -77,7 +77,7 @@ def train(
 
 
 def _sums(ballast_mb: int) -> Any:
-    """A model whose gradients are the sum of its samples' sines, twice, and how often each sample was there."""
+    """Return a model whose gradients are the sum of its samples' sines, twice, and the count of each sample."""
     import torch
 
     class Sums(torch.nn.Module):
@@ -95,7 +95,7 @@ def _sums(ballast_mb: int) -> Any:
 
 
 def _ddp(model: Any) -> Any:
-    """As a function written for torchrun has it; a worker alone needs none."""
+    """Wrap the model in DDP as functions for torchrun do; a single worker needs no DDP."""
     import torch
     import torch.distributed as dist
 
@@ -103,7 +103,7 @@ def _ddp(model: Any) -> Any:
 
 
 def _check(model: Any, optimizer: Any, seen: list[list[int]]) -> None:
-    """Raises AssertionError where parameters, the optimizer's state and plain values are not of one training."""
+    """Raise AssertionError unless parameters, optimizer state and plain values belong to one training."""
     import numpy as np
 
     momentum = -float(optimizer.state[model.again]["momentum_buffer"])

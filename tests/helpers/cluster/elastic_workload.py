@@ -22,15 +22,14 @@ def train(
     patience_s: float = 0.0,
     over: str = "files",
 ) -> dict[str, Any]:
-    """Steps as a group does: none finishes a step before all have brought their share of it; ``over`` files, or "hopsml"'s
-    collective.
+    """Train; no worker finishes a step before all have contributed; ``over`` files, or "hopsml"'s collective.
 
-    Each worker writes ``pid-<rank>-<generation>`` with its pid, in every generation that it is in: see ``announce_place``.
+    Each worker writes ``pid-<rank>-<generation>`` with its pid in every generation: see ``announce_place``.
     ``ballast_mb``: makes commits large.
-    ``slow_rank`` takes ten times as long for a step. ``by_run``: each run writes into a folder of its own below ``folder``.
-    Steps take no time any more once there is a file ``hurry`` in ``folder``. From ``PATIENT_FROM`` on, each may take
-    ``patience_s`` as long as there is no file ``disturbed``: on a slow machine too, the harm comes before the end.
-    A worker takes as many MB of memory as a file ``balloon-<pid>`` says.
+    ``slow_rank`` takes ten times as long for a step. ``by_run``: each run writes into a separate folder below ``folder``.
+    Steps take no time once a file ``hurry`` exists in ``folder``. From ``PATIENT_FROM`` on, each may take
+    ``patience_s`` until a file ``disturbed`` exists: on a slow machine too, the disturbance precedes the end.
+    A worker allocates as many MB of memory as a file ``balloon-<pid>`` states.
     """
     import numpy as np
 
@@ -74,23 +73,23 @@ def train(
 
 
 def wait_for(path: Path, at_most_s: float) -> None:
-    """Until there is this file, or the time is over."""
+    """Wait until this file exists, or the time has passed."""
     deadline = time.monotonic() + at_most_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def announce(path: Path, text: str) -> None:
-    """Write a file that others look for, in one step."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text)
     part.rename(path)
 
 
 def announce_place(place: Path, before: Any = None) -> Any:
-    """Say which rank this process has in the generation that it is in, and of how many, where that is news; its context.
+    """Write this process's rank and group size in its generation, if they have changed, and return its context.
 
-    A group that goes on in its processes when it changes has a generation of its own each time.
+    Each change of a group in place starts a new generation.
     """
     from hopsml.cluster.worker.context import current
 
@@ -108,8 +107,8 @@ def _exchange_by_collective(place: Path, context: Any, step: int, batch: Any) ->
     import hopsml
 
     counts = hopsml.all_reduce(np.bincount(batch, minlength=N_SAMPLES), "sum", name=f"step {step}")
-    context = announce_place(place, context)  # by which the call has come to its end
-    if not context.joins:  # nothing is kept of the batch by which a newcomer prepares
+    context = announce_place(place, context)  # the call has reached its end
+    if not context.joins:  # the batch by which a newcomer prepares is discarded
         announce(place / f"{context.generation}-{step}-{context.rank}.npy", "")
     return [np.repeat(np.arange(N_SAMPLES), counts)]
 
@@ -131,7 +130,7 @@ def _exchange_by_files(place: Path, context: Any, step: int, batch: Any) -> list
 
 
 def check_history(value: dict[str, Any]) -> None:
-    """Along the history that the result comes from, no sample was skipped or seen twice within an epoch."""
+    """Check that no sample was skipped or repeated within an epoch, along the history of the result."""
     steps = value["seen"]
     per_epoch = -(-N_SAMPLES // BATCH)
     assert len(steps) == EPOCHS * per_epoch
@@ -141,7 +140,7 @@ def check_history(value: dict[str, Any]) -> None:
 
 
 def expected_weight() -> float:
-    """What an undisturbed training gives."""
+    """Return the weight of an undisturbed training."""
     import numpy as np
 
     from hopsml.elastic import Sampler

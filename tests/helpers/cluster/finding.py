@@ -10,11 +10,11 @@ from tests.helpers.cluster.workloads import wait_until
 
 
 def agent_of(run: Run, rank: int) -> psutil.Process:
-    """The agent of a worker, which is not below it where the fork servers of a machine come of one zygote."""
+    """Return the agent of a worker, which is not its ancestor if the fork servers come from a zygote."""
     coordinator = applications.current().coordinator
 
     def of_rank() -> list[str]:
-        known = coordinator.runs.get(run.run_id)  # it gets to know of a run on a thread of its own
+        known = coordinator.runs.get(run.run_id)  # it learns of a run in a separate thread
         placements = known.placements.values() if known is not None else ()
         return [placement.agent_id for placement in placements if placement.rank == rank]
 

@@ -21,7 +21,7 @@ STEPS = EPOCHS * -(-N_SAMPLES // BATCH)
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one process: the run's number of it, how many made it, in which generation, functions traced by then."""
+    """A step of one process: the run's number of it, group size, generation, and functions traced by then."""
 
     number: int
     world: int
@@ -30,14 +30,14 @@ class Step:
 
 
 def steps_of(folder: Path, pid: int) -> list[Step]:
-    """What this process has done so far."""
+    """Return the steps of this process so far."""
     path = folder / f"steps-{pid}"
     lines = path.read_text().splitlines() if path.exists() else []
     return [Step(*map(int, line.split())) for line in lines if len(line.split()) == 4]
 
 
 def pids(folder: Path) -> list[int]:
-    """Of all workers that made a step."""
+    """Return the pids of all workers that made a step."""
     return [int(path.name.removeprefix("steps-")) for path in folder.glob("steps-*") if path.stat().st_size]
 
 
@@ -55,19 +55,19 @@ class _Log:
             time.sleep(0.01)
 
     def begins(self) -> None:
-        """An epoch begins."""
+        """Count an epoch."""
         if self._came_late and (self._folder / "hold-first").exists():
             announce(self._folder / "held", str(os.getpid()))
             while (self._folder / "hold-first").exists():
                 time.sleep(0.01)
 
     def made(self, step: int, traces: int = 0) -> None:
-        """A step is over; takes as long as one is to take, until a file ``hurry`` is there."""
+        """Record a step, and delay it until a file ``hurry`` exists."""
         from hopsml.cluster.worker.context import current
 
         context = current()
         assert context is not None
-        if context.joins:  # nothing is kept of the batch by which a newcomer prepares
+        if context.joins:  # the batch by which a newcomer prepares is discarded
             return
         self._file.write(f"{step} {context.world_size} {context.generation} {traces}\n")
         if not (self._folder / "hurry").exists():
@@ -77,9 +77,9 @@ class _Log:
 def arrays(
     folder: str, step_s: float = 0.02, commit: int | None = 5, raise_at: int = 0, counts_rows: bool = False
 ) -> dict[str, Any]:
-    """A loop over arrays. Who raises is rank 1, at step ``raise_at``.
+    """Train in a loop over arrays. Rank 1 raises at step ``raise_at``.
 
-    ``counts_rows``: it cannot be prepared by a worker alone.
+    ``counts_rows``: a worker cannot prepare it alone.
     """
     import numpy as np
 
@@ -108,7 +108,7 @@ def arrays(
 
 
 def loop(folder: str, step_s: float = 0.02) -> dict[str, Any]:
-    """A custom loop of TensorFlow."""
+    """Train in a custom loop of TensorFlow."""
     import numpy as np
 
     import hopsml
@@ -144,10 +144,10 @@ def loop(folder: str, step_s: float = 0.02) -> dict[str, Any]:
 def fit(
     folder: str, step_s: float = 0.02, as_dataset: bool = False, shuffles: bool = True, calls: int = 1
 ) -> dict[str, Any]:
-    """Keras's ``fit``, with a validation, of the mean of what the workers have: the weights are those of one worker.
+    """Train the mean of the workers' values by Keras's ``fit`` with a validation; weights are those of one worker.
 
-    ``counts``: how often each sample was trained on, in all. ``shuffles``: anew for each epoch, of a dataset. ``calls``: of
-    ``fit``, with as many epochs in all.
+    ``counts``: uses of each sample. ``shuffles``: a dataset is shuffled in each epoch. ``calls``: number of calls of
+    ``fit``, with as many epochs in total.
     """
     import numpy as np
 

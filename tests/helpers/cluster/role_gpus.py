@@ -14,7 +14,7 @@ Held = tuple[tuple[int, ...], str]  # GPUs that its slot has, CUDA_VISIBLE_DEVIC
 
 
 def held_by_role(run: Run, told: Path) -> dict[str, list[Held]]:
-    """Let the run come to its end, and return what its members had; ``told``: the file that ends it."""
+    """Let the run finish, and return the GPUs of its members; ``told``: the file that ends it."""
     answers(run, worker0=0, ps0=0)
     told.touch()
     result = run.result(WAIT_S)

@@ -40,7 +40,7 @@ def submit(told: Path, roles: Roles = ROLES, **group: Any) -> Run:
 
 
 def answers(run: Run, **starts: int) -> None:
-    """Wait until the chief is answered by these starts."""
+    """Wait until these starts answer the chief."""
 
     def found() -> bool:
         assert not run.state.is_over, run.state.error

@@ -14,7 +14,7 @@ BODY = f"{__name__}:run_role"
 
 
 def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
-    """As ``parameter_servers.run_role``: workers and parameter servers serve at the addresses that TF_CONFIG says."""
+    """Run a role like ``parameter_servers.run_role``: workers and servers listen at their addresses of TF_CONFIG."""
     print(os.environ["TF_CONFIG"], flush=True)
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     if context.role in ("chief", "evaluator"):
@@ -31,7 +31,7 @@ def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: W
 
 
 def ask_until(told: str) -> dict[str, Any]:
-    """The chief reports which start answers at each address, until there is a file of this name."""
+    """Report as the chief which start answers at each address, until a file of this name exists."""
     import time
 
     import hopsml
@@ -54,7 +54,7 @@ def ask_until(told: str) -> dict[str, Any]:
 
 
 def _answer(address: str) -> int:
-    """The generation of who answers; -1 for nobody."""
+    """Return the generation of the answering server; -1 if none answers."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), 0.2) as connection:

@@ -10,7 +10,7 @@ from tests.helpers.cluster.workloads import wait_until
 
 
 def process_of(run: Run, rank: int) -> int:
-    """The process of a rank's newest start: the one that writes its log."""
+    """Return the process of a rank's newest start: the one that writes its log."""
 
     def found() -> list[tuple[int, int]]:
         writers = []
@@ -28,7 +28,7 @@ def process_of(run: Run, rank: int) -> int:
 
 
 def noted(run: Run, words: str, times: int = 1) -> None:
-    """Wait until a sentence with these words has been told so often."""
+    """Wait until a note with these words exists so many times."""
 
     def told() -> bool:
         assert not run.state.is_over, run.state.error

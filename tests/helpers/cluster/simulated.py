@@ -46,7 +46,7 @@ async def _obey(connection: ClientConnection) -> None:
 
 
 class SimulatedBackend:
-    """As many slots as wanted; agents are tasks of one event loop."""
+    """Backend with any number of slots whose agents are tasks of one event loop."""
 
     name = "simulated"
     restarts_agents = False
@@ -82,10 +82,10 @@ class SimulatedBackend:
         thread.start()
 
     def cancel(self, request_id: int) -> None:
-        """All agents of an ask connect at once: none is left to be taken back."""
+        """Do nothing: all agents of a request connect at once, so none can be cancelled."""
 
     def evict(self, task: int, pid: int) -> None:
-        """There is no process."""
+        """Do nothing: there is no process."""
 
     def why_missing(self, request_id: int) -> str:
         return "simulated agents are slow"

@@ -32,7 +32,7 @@ def my_rank() -> int:
 
 
 def leave_trace(folder: str) -> None:
-    """Write down who this worker is, with a child that has run away into a session of its own."""
+    """Write the pids of this worker, and of a child in a separate session."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     server = psutil.Process(os.getppid())
     facts = {"worker": os.getpid(), "child": child.pid, "server": server.pid, "agent": server.ppid()}
@@ -42,7 +42,7 @@ def leave_trace(folder: str) -> None:
 
 
 def wait_for_files(folder: str, *names: str, timeout_s: float = 600.0) -> None:
-    """As long as a test may take: it is the test that gives up first."""
+    """Wait longer than any test, so that the test times out first."""
     wait_until(lambda: all(Path(folder, name).exists() for name in names), f"{names} in {folder}", timeout_s)
 
 
@@ -60,7 +60,7 @@ ENDINGS: dict[str, Callable[[], Any]] = {
 
 
 def end_badly(folder: str, rank: int, ending: str, workers: int = 2) -> None:
-    """All begin; then ``rank`` ends by one of ENDINGS and the others sleep."""
+    """Let all workers start; then ``rank`` ends by one of ENDINGS while the others sleep."""
     leave_trace(folder)
     wait_for_files(folder, *(f"rank-{k}.json" for k in range(workers)))
     print(f"rank {my_rank()} is there")
@@ -77,14 +77,14 @@ def sleep_with_trace(folder: str) -> None:
 
 
 def meet(folder: str, own: str, other: str) -> str:
-    """Return only when the other run is there at the same time."""
+    """Return only once the other run executes at the same time."""
     Path(folder, own).touch()
     wait_for_files(folder, other)
     return own
 
 
 def report_steps(folder: str) -> int:
-    """Five steps with a line each; then on, when the test says so."""
+    """Make five steps with a line each, and wait for the test."""
     import hopsml
 
     for step in range(5):
@@ -95,7 +95,7 @@ def report_steps(folder: str) -> int:
 
 
 class Trap:
-    """Something that does ``action`` in the worker of ``rank`` while the function is unpickled."""
+    """Object that does ``action`` in the worker of ``rank`` while the function is unpickled."""
 
     def __init__(self, action: str, rank: int) -> None:
         self.action, self.rank = action, rank
@@ -126,14 +126,14 @@ class Trace:
 
 
 def traces(folder: Path, workers: int = 2, timeout_s: float = WAIT_S) -> list[Trace]:
-    """What the workers of ``leave_trace`` have written, in rank order; waits for all of them."""
+    """Return the traces written by workers of ``leave_trace``, in rank order; waits for all of them."""
     paths = [folder / f"rank-{rank}.json" for rank in range(workers)]
     wait_until(lambda: all(path.exists() for path in paths), f"{workers} workers", timeout_s)
     return [Trace(**json.loads(path.read_text())) for path in paths]
 
 
 def living(pids: list[int]) -> list[int]:
-    """Those that run; a zombie does not."""
+    """Return the pids of running processes, without zombies."""
     return [pid for pid in pids if psutil.pid_exists(pid) and _status(pid) not in (None, psutil.STATUS_ZOMBIE)]
 
 

@@ -37,12 +37,12 @@ HARM = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process with the one that forked it."""
+    """Let the kernel end this process with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def harm_soon(group: Group, operation: str, number: signal.Signals) -> None:
-    """To this very process, in the midst of an operation; when, is said first."""
+    """Harm this process during an operation; the time is reported first."""
 
     def harm() -> None:
         time.sleep(0.05)
@@ -53,14 +53,14 @@ def harm_soon(group: Group, operation: str, number: signal.Signals) -> None:
 
 
 def say(**what: Any) -> None:
-    """One line, whole, whoever else writes."""
+    """Print one line atomically among several processes."""
     os.write(1, (json.dumps(what) + "\n").encode())
 
 
 def member(
     rank: int, sockets: list[socket.socket], operation: str, harm: str, transport: str, victim: int, encrypted: bool
 ) -> None:
-    """Repeats the operation until it fails."""
+    """Repeat the operation until it fails."""
     names, size = addresses(sockets), len(sockets)
     group = Group.form(
         rank,
@@ -86,7 +86,7 @@ def member(
 
 
 def main(harm: str, transport: str, size: int, encrypted: bool) -> None:
-    """All operations side by side; each has another victim."""
+    """Run all operations concurrently, each with another victim."""
     survivors: list[int] = []
     victims: list[int] = []
     for number, operation in enumerate(WORK):

@@ -35,7 +35,7 @@ SIZES = (1, 700, 5_000, 70_000, 600_000)  # elements: one gate and several, one 
 
 
 def unit(call: int, count: int) -> Array:
-    """What all members multiply in this call; never zero, so that it can be divided by."""
+    """Return the factor of all members in this call; never zero, so that it is a divisor."""
     return (np.arange(count) % 7 + call % 5 + 1).astype("float32")
 
 
@@ -65,7 +65,7 @@ def reduce_scatter(group: Group, mine: float, x: Array) -> list[float]:
 
 
 def rows_of(factor: float) -> int:
-    """Members may have another number of rows each."""
+    """Return a member's number of rows, which may differ."""
     return 1 + int(np.log2(factor)) % 3
 
 
@@ -75,7 +75,7 @@ def barrier(group: Group, mine: float, x: Array) -> list[float]:
 
 
 def whole(result: Array, x: Array) -> float:
-    """The number by which all of ``x`` was multiplied; there is one."""
+    """Return the common factor of ``x``."""
     factor = float(result[0] / x[0])
     assert np.array_equal(result, np.float32(factor) * x), (result, factor)
     return factor
@@ -85,12 +85,12 @@ Operation = Callable[[Group, float, Array], list[float]]
 
 
 def of_group() -> tuple[Operation, ...]:
-    """Those of the library."""
+    """Return the library's operations."""
     return all_reduce, all_reduce_in_place, all_gather, broadcast, reduce_scatter, barrier
 
 
 class Told:
-    """Lines of JSON between this process and a member."""
+    """Channel of JSON lines between this process and a member."""
 
     def __init__(self, one: socket.socket) -> None:
         self._file = one.makefile("rwb", buffering=0)
@@ -108,7 +108,7 @@ class Told:
 def member(
     identity: int, told: Told, listener: socket.socket, transport: str, seed: int, operations: Sequence[Operation]
 ) -> None:
-    """Makes calls until it is told to stop; the order of the operations is that of ``seed``, the same on all."""
+    """Make calls until stopped; ``seed`` determines the order of operations on all members."""
     first = told.hear()
     assert first is not None
     options = {"secret": SECRET, "form_timeout_s": PATIENCE_S}
@@ -167,7 +167,7 @@ def member(
 
 @dataclass
 class Member:
-    """What this process knows of one."""
+    """This process's view of one member."""
 
     identity: int
     pid: int
@@ -179,7 +179,7 @@ class Member:
 
 
 class Agents:
-    """All agents of one group, and what they check of its members."""
+    """All agents of one group, with checks of its members."""
 
     def __init__(
         self, transport: str, size: int, seed: int, operations: Callable[[], Sequence[Operation]] = of_group
@@ -198,7 +198,7 @@ class Agents:
         self.wait(self.formed, "all have formed")
 
     def _born(self, count: int) -> list[Member]:
-        """New processes, that wait to be told whom to form a group with."""
+        """Start processes that wait for their group."""
         born = []
         for listener in listeners(count):
             identity, (ours, theirs) = next(self._identities), socket.socketpair()
@@ -248,17 +248,17 @@ class Agents:
         return all(one.events and one.events[-1]["what"] == "paused" for one in self.members)
 
     def done(self, more: int) -> None:
-        """Until each member has made so many calls more than any has now."""
+        """Wait until each member has made so many calls more than any has now."""
         aim = max(max(one.results, default=-1) for one in self.members) + more
         self.wait(lambda: all(max(one.results, default=-1) >= aim for one in self.members), f"{more} calls")
 
     def resumed(self) -> float:
-        """When all had a result of the newest generation."""
+        """Return the time when all members had a result of the newest generation."""
         self.wait(lambda: all(one.times[self.generation] for one in self.members), "calls go on")
         return max(one.times[self.generation][0] for one in self.members)
 
     def harm(self, number: signal.Signals, count: int = 1) -> float:
-        """To so many members, at any moment of their calls; when. They are left out from now on."""
+        """Harm so many members at a random moment, and return the time. They are left out from now on."""
         time.sleep(self.chance.random() * 0.01)
         for _ in range(count):
             victim = self.members.pop(self.chance.randrange(len(self.members)))
@@ -270,7 +270,7 @@ class Agents:
         return time.monotonic()
 
     def reform(self, *, shuffled: bool = False, harmed: bool = False) -> None:
-        """Lets those that are left go on; ``harmed``: one of them is killed meanwhile, and it is done anew."""
+        """Reform the remaining members; ``harmed``: one of them is killed during the reform, which is repeated."""
         if shuffled:
             self.chance.shuffle(self.members)
         self._tell_all(call=-1)
@@ -281,7 +281,7 @@ class Agents:
         self.wait(self.formed, "those that are left go on")
 
     def grow(self, count: int = 1) -> None:
-        """Lets all pause, at the same place, and new ones in."""
+        """Pause all members at the same call, and admit new ones."""
         self.chance.choice(self.members).told.say(what="pause")
         self.wait(self.paused, "all pause")
         calls = {one.events[-1]["call"] for one in self.members}
@@ -291,7 +291,7 @@ class Agents:
         self.wait(self.formed, "new ones are in")
 
     def check(self) -> None:
-        """Each call gave the same to all that made it, of the members of one generation; nobody left one out."""
+        """Check that each call had equal results on all members of a generation, and that no member missed one."""
         of_call: dict[int, tuple[str, list[float]]] = {}
         for one in [*self.members, *self.stopped]:
             calls = sorted(one.results)
@@ -308,7 +308,7 @@ class Agents:
             newest = max(newest, fits[0])
 
     def end(self) -> None:
-        """Nothing is left of them."""
+        """End all members."""
         for one in [*self.members, *self.stopped]:
             os.kill(one.pid, signal.SIGKILL)
             os.waitpid(one.pid, 0)
@@ -330,7 +330,7 @@ EXPECTED: dict[str, Callable[[tuple[float, ...]], list[float]]] = {
 def main(
     transport: str, size: int, seed: int, rounds: int, operations: Callable[[], Sequence[Operation]] = of_group
 ) -> None:
-    """Harm of any kind, so many times; says how long each loss held the others, from the harm to the next result of all."""
+    """Do harm of any kind so many times, and print each delay from the harm to the next result of all."""
     agents = Agents(transport, size, seed, operations)
     held: dict[str, list[float]] = defaultdict(list)
     agents.done(2)

@@ -27,17 +27,17 @@ Array = npt.NDArray[Any]
 
 
 def listeners(size: int) -> list[socket.socket]:
-    """A listening socket for each rank."""
+    """Return a listening socket for each rank."""
     return [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
 
 
 def addresses(sockets: list[socket.socket]) -> list[str]:
-    """What other members connect to."""
+    """Return the addresses that other members connect to."""
     return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
 
 
 def form(size: int, hosts: list[str] | None = None, **options: Any) -> list[Group]:
-    """A group's members, by rank."""
+    """Return a group's members, by rank."""
     sockets = listeners(size)
     names = addresses(sockets)
     options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20} | options
@@ -51,7 +51,7 @@ def form(size: int, hosts: list[str] | None = None, **options: Any) -> list[Grou
 
 @contextlib.contextmanager
 def group(size: int, hosts: list[str] | None = None, **options: Any) -> Iterator[list[Group]]:
-    """The same, ended afterwards."""
+    """Yield a group's members, which are ended afterwards."""
     members = form(size, hosts, **options)
     try:
         yield members
@@ -61,7 +61,7 @@ def group(size: int, hosts: list[str] | None = None, **options: Any) -> Iterator
 
 
 def each(members: list[Group], work: Callable[[Group], Any]) -> list[Any]:
-    """What each member's work gives, or how it fails, by rank."""
+    """Return each member's result or exception, by rank."""
 
     def one(member: Group) -> Any:
         try:
@@ -74,7 +74,7 @@ def each(members: list[Group], work: Callable[[Group], Any]) -> list[Any]:
 
 
 def held() -> tuple[int, int, int]:
-    """Descriptors, threads and memory (kB) of this process."""
+    """Return descriptors, threads and memory (kB) of this process."""
     gc.collect()
     memory = int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
     return len(os.listdir("/proc/self/fd")), threading.active_count(), memory

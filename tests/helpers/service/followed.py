@@ -23,7 +23,7 @@ WAIT_S = 20.0
 
 
 class PlayedJob:
-    """``prints``, ``cuts`` and ``ends`` are its driver's; ``folder``: of the server."""
+    """Job with a simulated driver: ``prints``, ``cuts`` and ``ends`` are the driver's; ``folder``: of the server."""
 
     def __init__(self, served: Served, folder: Path) -> None:
         self.served, self.id = served, served.submit().json()["id"]
@@ -31,7 +31,7 @@ class PlayedJob:
         self.log = Path()
 
     def starts(self) -> str:
-        """Its next try; the id of its application."""
+        """Start its next try, and return the id of its application."""
         tag = f"played-{self.serial}-{self._tries}"
         values = {"tag": tag, "job": self.serial, "try": self._tries, "task": "main", "number": 1, "state": "RUNNING"}
         values |= {"application_id": tag, "intended_s": 1.0, "seen_s": 1.0, "cause": ""}
@@ -44,34 +44,34 @@ class PlayedJob:
         return tag
 
     def prints(self, data: bytes) -> None:
-        """Some more."""
+        """Append text to the log."""
         with open(self.log, "ab") as file:
             file.write(data)
 
     def cuts(self) -> None:
-        """Somebody makes room on the disk."""
+        """Truncate the log, as a user who needs disk space."""
         os.truncate(self.log, 0)
 
     def ends(self, state: Lifecycle = Lifecycle.FINISHED) -> None:
-        """It is over."""
+        """End the driver."""
         with self.served.jobs.store.writing() as connection:
             connection.execute(update(jobs).where(jobs.c.serial == self.serial).values(state=state.value))
         self.changes(state)
 
     def changes(self, state: Lifecycle, **more: Any) -> None:
-        """A change of its state is stored."""
+        """Store a change of its state."""
         values = {"job": self.serial, "try": 1, "task": "", "state": state.value, "cause": "", "at_s": time.time()}
         with self.served.jobs.store.writing() as connection:
             connection.execute(insert(changes).values({**values, **more}))
 
     def listen(self, last: str = "0 ") -> AsyncGenerator[bytes, None]:
-        """A stream of its log."""
+        """Open a stream of its log."""
         feed = lambda: LogFeed(self.served.jobs, self.serial, "")  # noqa: E731
         return self.served.streams.stream(("log", self.serial), feed, last)
 
 
 async def events(stream: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """The events of a stream, or of a connection, line by line."""
+    """Yield the events of a stream, or of a connection, line by line."""
     found: dict[str, Any] = {}
     async for piece in stream:
         for line in piece.decode().split("\n"):
@@ -84,7 +84,7 @@ async def events(stream: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 
 async def until_end(stream: AsyncIterator[bytes]) -> str:
-    """All the text of a log that is followed to its end."""
+    """Return the complete text of a log that is followed to its end."""
     said = ""
     async for event in events(stream):
         said = "" if event["event"] == "reset" else said + event.get("text", "")
@@ -94,7 +94,7 @@ async def until_end(stream: AsyncIterator[bytes]) -> str:
 
 
 async def until(is_so: Callable[[], Any], what: str) -> None:
-    """Wait for it, with the event loop going on."""
+    """Wait for the condition while the event loop runs."""
     deadline = time.monotonic() + WAIT_S
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -102,7 +102,7 @@ async def until(is_so: Callable[[], Any], what: str) -> None:
 
 
 def within_time(served: Served, of: Callable[[], Awaitable[None]]) -> None:
-    """Run a test in an event loop; in the end no stream may be left, nor a task."""
+    """Run a test in an event loop; no stream or task may remain at the end."""
 
     async def all_of_it() -> None:
         async with asyncio.timeout(WAIT_S):
@@ -115,7 +115,7 @@ def within_time(served: Served, of: Callable[[], Awaitable[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(served: Served) -> AsyncIterator[int]:
-    """The service at a port of this machine, in this event loop; it ends as `hopsml server` does."""
+    """Run the service at a port of this machine, in this event loop; it ends as `hopsml server` does."""
     import uvicorn
 
     from hopsml.service.rest import server
@@ -136,7 +136,7 @@ async def listening(served: Served) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def connected(port: int, path: str, token: str, last: str = "") -> AsyncIterator[asyncio.StreamReader]:
-    """A connection on which a stream comes, behind its head."""
+    """Yield a connection after the head of its stream."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     more = f"Last-Event-ID: {last}\r\n" if last else ""
     writer.write(f"GET /api/v1/{path} HTTP/1.0\r\nAuthorization: Bearer {token}\r\n{more}\r\n".encode())

@@ -17,7 +17,7 @@ class ProjectOnDisk:
         self.url = f"file://{folder}"
 
     def run(self, run_id: str, *, state: str | None = "FINISHED", **record: Any) -> RunOnDisk:
-        """A new run; ``state`` None: it has not ended. ``outputs`` is what its function returned."""
+        """Add a run; ``state`` None: it has not ended. ``outputs`` is the function's return value."""
         folder = self.folder / "Experiments" / run_id
         (folder / "logs").mkdir(parents=True)
         outputs, cause = record.pop("outputs", None), record.pop("cause", "")
@@ -38,26 +38,26 @@ class RunOnDisk:
         self.folder, self.id = folder, folder.name
 
     def write(self, name: str, record: dict[str, Any]) -> None:
-        """A record, as JSON."""
+        """Write a record, as JSON."""
         (self.folder / name).write_text(json.dumps(record))
 
     def report(self, step: int, **values: float) -> None:
-        """One line of the chief's reports."""
+        """Add one line of the chief's reports."""
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"time": 1000.0 + step, "step": step, **values}) + "\n")
 
     def report_all(self, tag: str, values: list[float]) -> None:
-        """A curve, from step 0 on."""
+        """Add reports of a curve, from step 0 on."""
         lines = [json.dumps({"time": 1000.0 + step, "step": step, tag: value}) for step, value in enumerate(values)]
         (self.folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
     def print(self, rank: int, *lines: str, generation: int = 0, end: str = "\n") -> None:
-        """Lines of a rank's log."""
+        """Add lines to a rank's log."""
         with (self.folder / "logs" / f"g{generation}-rank{rank}.log").open("a") as file:
             file.write("\n".join(lines) + end)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> ProjectOnDisk:
-    """Empty at first."""
+    """Yield an empty project."""
     return ProjectOnDisk(tmp_path / "digits")

@@ -19,16 +19,16 @@ SPACE = {"lr": ["LOGUNIFORM", [0.001, 1.0]], "act": ["CATEGORICAL", ["relu", "ge
 
 
 class TwoParameters(Counting):
-    """A learning rate that grows, and one of two activations."""
+    """Searcher of a growing learning rate and one of two activations."""
 
     def ask(self, number: int) -> Any:
-        """The configuration of this number."""
+        """Return the configuration of this number."""
         super().ask(number)
         return Suggestion({"lr": 0.01 * 2**number, "act": ("relu", "gelu")[number % 2]})
 
 
 def searched(project: ProjectOnDisk, run_id: str, trials: int = 6, **record: Any) -> RunOnDisk:
-    """A search of which all trials but the last are over; the values are best in its middle."""
+    """Write a search of which all trials but the last have ended; the values are best in its middle."""
     search = {
         "version": 2,
         "direction": "max",

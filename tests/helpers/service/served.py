@@ -29,7 +29,7 @@ JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
 
 
 class Served:
-    """A service that was not started: its manager takes a turn when a test says so."""
+    """A service that was not started: its manager takes a step on request."""
 
     def __init__(self, jobs: JobService, project: Project) -> None:
         self.jobs, self.project = jobs, project
@@ -41,7 +41,7 @@ class Served:
         self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
 
     def ask(self, method: str, path: str, role: Any = Role.USER, **more: Any) -> httpx.Response:
-        """One request."""
+        """Send one request."""
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -53,20 +53,20 @@ class Served:
         return asyncio.run(ask())
 
     def workspace(self) -> str:
-        """Some code."""
+        """Upload a workspace."""
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as archive:
             archive.writestr(zipfile.ZipInfo("train.py"), "")
         return str(self.ask("POST", "workspaces", content=content.getvalue()).json()["workspace"])
 
     def submit(self, role: Any = Role.USER, spec: str = JOB, **more: Any) -> httpx.Response:
-        """A job."""
+        """Submit a job."""
         return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables, to be copied: making them takes longer than a test."""
+    """Return a database with empty tables, to be copied: creating them takes longer than a test."""
     folder = tmp_path_factory.mktemp("empty")
     JobStore.open(f"sqlite:///{folder}/service.db").close()
     return folder

@@ -41,7 +41,7 @@ def record(store: JobStore, serial: int) -> JobRecord:
 
 
 class StoreContract:
-    """Inherit, and give a fixture ``store``: an empty one that "me" leads."""
+    """Base class; a subclass has a fixture ``store``: an empty one whose leader is "me"."""
 
     def test_job_is_stored_with_its_launches_and_changes(self, store: JobStore) -> None:
         row = store.submit(new(), 10.0)

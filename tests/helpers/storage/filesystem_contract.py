@@ -15,7 +15,7 @@ from hopsml.storage.remote.store import CHUNK_BYTES
 
 
 class FileSystemContract:
-    """Inherit, and give a fixture ``store``: the URL of an empty directory that the test may fill."""
+    """Base class; a subclass has a fixture ``store``: the URL of an empty directory that the test may fill."""
 
     exclusive_writers = True  # of several writers without overwrite, one succeeds
     has_folders = True  # else a folder is there while something is in it, and a file may be one
@@ -60,7 +60,7 @@ class FileSystemContract:
         assert [entry.name for entry in system.list_dir(store)] == [
             "bytes",
             "up",
-        ]  # nothing temporary is left
+        ]  # no temporary file remains
         assert os.listdir(tmp_path / "new") == ["down"]
 
     def test_ranges_and_readers_return_the_requested_bytes(self, system: FileSystem, store: str) -> None:

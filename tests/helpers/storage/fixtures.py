@@ -13,7 +13,7 @@ from tests.helpers import small_disk
 
 
 def children() -> set[int]:
-    """Process ids of this process's children."""
+    """Return the pids of this process's children."""
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
@@ -23,7 +23,7 @@ def children() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def _no_process_left() -> Iterator[None]:
-    """No helper process outlives a test."""
+    """Check that no helper process outlives a test."""
     before = children()
     yield
     filesystem.close_all()
@@ -32,7 +32,7 @@ def _no_process_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a developer's shell or a cluster sets must not change the tests."""
+    """Remove variables of a developer's shell or a cluster that would change the tests."""
     for key in (
         "HADOOP_CONF_DIR",
         "HADOOP_HOME",

@@ -16,7 +16,7 @@ BUCKET = "bucket"
 
 @contextlib.contextmanager
 def running() -> Iterator[dict[str, str]]:
-    """The variables by which clients find it, and a bucket in it."""
+    """Yield the variables by which clients find the server, and a bucket in it."""
     server = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
