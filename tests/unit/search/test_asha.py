@@ -16,23 +16,23 @@ CONTINUE, PAUSE, STOP = Verdict.CONTINUE, Verdict.PAUSE, Verdict.STOP
 ENDED = Outcome(End.FAILED)
 
 
-def begun(stopper: AshaStopper, trials: int) -> AshaStopper:
+def with_started_trials(stopper: AshaStopper, trials: int) -> AshaStopper:
     for number in range(trials):
         stopper.begin(number, {})
     return stopper
 
 
-def taken_over(stopper: AshaStopper, **arguments: object) -> AshaStopper:
+def restored_copy(stopper: AshaStopper, **arguments: object) -> AshaStopper:
     """Another one that knows no more than the first one's state as JSON."""
     other = AshaStopper(**arguments)
-    begun(other, 3)  # of an earlier search, which it forgets
+    with_started_trials(other, 3)  # of an earlier search, which it forgets
     other.report(0, 1, 5.0)
     other.restore(json.loads(json.dumps(stopper.state())))
     return other
 
 
-def test_one_in_so_many_goes_on_and_the_others_wait_for_worse_ones():
-    stopper = begun(AshaStopper(9, reduction_factor=3), 7)
+def test_asha_promotes_one_in_eta_trials_and_pauses_the_others():
+    stopper = with_started_trials(AshaStopper(9, reduction_factor=3), 7)
     assert [stopper.next_step(number) for number in (0, 6)] == [1, 1]
     assert [stopper.report(number, 1, score) for number, score in enumerate((0.5, 0.6))] == [PAUSE, PAUSE]
     assert stopper.resume() is None  # of two none is the best third
@@ -45,8 +45,8 @@ def test_one_in_so_many_goes_on_and_the_others_wait_for_worse_ones():
     assert stopper.report(1, 3, 0.9) is PAUSE and stopper.report(1, 4, 9.0) is PAUSE
 
 
-def test_the_last_rung_is_the_end_for_whoever_comes_to_it():
-    stopper = begun(AshaStopper(9, reduction_factor=3), 9)
+def test_asha_trial_at_max_step_is_stopped():
+    stopper = with_started_trials(AshaStopper(9, reduction_factor=3), 9)
     assert [stopper.report(number, 1, float(number)) for number in range(3)] == [PAUSE, PAUSE, CONTINUE]
     for number in range(3, 9):
         assert stopper.report(number, 1, float(number)) is CONTINUE
@@ -63,14 +63,14 @@ def test_the_last_rung_is_the_end_for_whoever_comes_to_it():
      (10, {"max_step": 27, "min_step": 9, "reduction_factor": 3}, None),
      (2, {"max_step": 27, "min_step": 9, "reduction_factor": 3}, 9)],
 )  # fmt: skip
-def test_it_advises_where_so_few_trials_lead_to_no_complete_one(trials, arguments, step):
+def test_asha_advises_when_trials_are_too_few_for_a_complete_one(trials, arguments, step):
     advice = AshaStopper(**arguments).advice(trials)
     assert (f"of {trials} trials none continues past step {step}." in advice) == (step is not None), advice
     assert bool(advice) == (step is not None)
 
 
-def test_a_report_past_several_rungs_is_compared_at_each_of_them():
-    stopper = begun(AshaStopper(27, reduction_factor=3), 6)
+def test_asha_compares_a_report_past_several_rungs_at_each_of_them():
+    stopper = with_started_trials(AshaStopper(27, reduction_factor=3), 6)
     for number in range(2):
         stopper.report(number, 1, 0.0)
     assert stopper.report(2, 5, 1.0) is PAUSE  # good enough at 1; the first that comes to 3
@@ -80,18 +80,18 @@ def test_a_report_past_several_rungs_is_compared_at_each_of_them():
     assert stopper.resume() == 4
 
 
-def test_rungs_lie_a_factor_below_the_last_one():
-    stopper = begun(AshaStopper(10, reduction_factor=2, brackets=4), 4)
+def test_asha_rungs_are_powers_of_the_factor_below_the_last_one():
+    stopper = with_started_trials(AshaStopper(10, reduction_factor=2, brackets=4), 4)
     assert [stopper.next_step(number) for number in range(4)] == [1, 2, 1, 5]
-    alone = begun(AshaStopper(10, reduction_factor=2, mode="stop"), 1)
+    alone = with_started_trials(AshaStopper(10, reduction_factor=2, mode="stop"), 1)
     steps = [alone.next_step(0)]
     while alone.report(0, steps[-1], 1.0) is CONTINUE:
         steps.append(alone.next_step(0))
     assert steps == [1, 2, 5, 10]
 
 
-def test_without_a_last_rung_trials_go_on_as_long_as_they_are_among_the_best():
-    stopper = begun(AshaStopper(reduction_factor=2), 2)
+def test_asha_without_max_step_continues_the_best_trials_indefinitely():
+    stopper = with_started_trials(AshaStopper(reduction_factor=2), 2)
     steps = [stopper.next_step(1)]
     assert stopper.max_step is None
     for _ in range(5):
@@ -102,16 +102,16 @@ def test_without_a_last_rung_trials_go_on_as_long_as_they_are_among_the_best():
     assert steps == [1, 2, 4, 8, 16, 32]
 
 
-def test_what_is_not_asked_for_is_one_ladder_of_one_in_four_from_the_first_step():
-    stopper = begun(AshaStopper(), 4)
+def test_asha_default_is_one_bracket_with_factor_4_from_step_1():
+    stopper = with_started_trials(AshaStopper(), 4)
     assert [stopper.report(number, 1, float(number)) for number in range(4)] == [PAUSE] * 3 + [CONTINUE]
     assert stopper.next_step(3) == 4
-    later = begun(AshaStopper(min_step=3, reduction_factor=2), 1)
+    later = with_started_trials(AshaStopper(min_step=3, reduction_factor=2), 1)
     assert later.next_step(0) == 3 and later.report(0, 2, 1.0) is CONTINUE and later.report(0, 3, 1.0) is PAUSE
 
 
-def test_in_the_mode_stop_nothing_pauses_and_the_best_of_few_goes_on():
-    stopper = begun(AshaStopper(9, reduction_factor=3, mode="stop"), 8)
+def test_asha_mode_stop_never_pauses_and_continues_the_best_of_few():
+    stopper = with_started_trials(AshaStopper(9, reduction_factor=3, mode="stop"), 8)
     assert stopper.report(0, 1, 0.5) is CONTINUE
     assert stopper.report(1, 1, 0.4) is STOP and stopper.report(1, 2, 9.0) is STOP
     assert stopper.report(2, 1, 0.6) is CONTINUE
@@ -121,27 +121,27 @@ def test_in_the_mode_stop_nothing_pauses_and_the_best_of_few_goes_on():
     assert stopper.resume() is None and stopper.next_step(0) == 3
 
 
-def test_a_trial_that_only_equals_the_first_is_not_stopped():
-    stopper = begun(AshaStopper(9, reduction_factor=3, mode="stop"), 4)
+def test_asha_mode_stop_continues_trials_that_equal_the_best():
+    stopper = with_started_trials(AshaStopper(9, reduction_factor=3, mode="stop"), 4)
     equal = [stopper.report(number, 1, 0.5) for number in range(3)]
     assert equal == [CONTINUE] * 3
     assert stopper.report(3, 1, 0.4) is STOP
 
 
-def test_brackets_are_filled_in_the_proportion_of_their_shares():
+def test_asha_fills_brackets_in_proportion_to_their_shares():
     """4**2 / 3 : 4 / 2 : 1, each trial to the bracket that would still be furthest below its share with it."""
-    stopper = begun(AshaStopper(64, reduction_factor=4, brackets=3), 8)
+    stopper = with_started_trials(AshaStopper(64, reduction_factor=4, brackets=3), 8)
     assert [bracket for _, bracket, _, _ in stopper.state()["trials"]] == [0, 0, 1, 0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("max_step", [27, None])
-def test_each_bracket_begins_one_rung_above_the_one_before(max_step):
-    stopper = begun(AshaStopper(max_step, reduction_factor=3, brackets=2), 5)
+def test_asha_brackets_start_one_rung_higher_each(max_step):
+    stopper = with_started_trials(AshaStopper(max_step, reduction_factor=3, brackets=2), 5)
     assert [bracket for _, bracket, _, _ in stopper.state()["trials"]] == [0, 1, 0, 0, 1]
     assert [stopper.next_step(number) for number in range(5)] == [1, 3, 1, 1, 3]
 
 
-def test_the_highest_rung_is_resumed_first_whatever_its_bracket():
+def test_asha_resumes_trials_of_the_highest_rung_first_in_any_bracket():
     stopper = AshaStopper(8, reduction_factor=2, brackets=2)
     for number in range(20):
         stopper.begin(number, {})
@@ -155,8 +155,8 @@ def test_the_highest_rung_is_resumed_first_whatever_its_bracket():
     assert [stopper.resume() for _ in range(4)] == [second[0], best, worse[0], None]
 
 
-def test_a_paused_trial_that_has_ended_is_not_resumed_and_its_score_counts():
-    stopper = begun(AshaStopper(9, reduction_factor=2), 4)
+def test_asha_never_resumes_an_ended_trial_but_counts_its_score():
+    stopper = with_started_trials(AshaStopper(9, reduction_factor=2), 4)
     assert stopper.report(0, 1, 0.9) is PAUSE
     assert stopper.report(1, 1, 0.1) is PAUSE
     stopper.end(0, ENDED)
@@ -166,23 +166,23 @@ def test_a_paused_trial_that_has_ended_is_not_resumed_and_its_score_counts():
     stopper.end(7, ENDED)  # it never began
 
 
-def test_who_paused_on_a_higher_rung_goes_on_after_a_restart():
-    stopper = begun(AshaStopper(4, reduction_factor=2), 3)
+def test_restored_asha_resumes_a_trial_paused_on_a_higher_rung():
+    stopper = with_started_trials(AshaStopper(4, reduction_factor=2), 3)
     assert [stopper.report(0, 1, 0.5), stopper.report(1, 1, 0.6), stopper.report(1, 2, 0.6)] == [PAUSE, CONTINUE, PAUSE]
-    other = taken_over(stopper, max_step=4, reduction_factor=2)
+    other = restored_copy(stopper, max_step=4, reduction_factor=2)
     assert [other.report(2, 1, 0.7), other.report(2, 2, 0.1), other.resume()] == [CONTINUE, PAUSE, 1]
 
 
 @pytest.mark.parametrize("mode", ["promote", "stop"])
-def test_its_state_is_all_that_it_knows(mode):
+def test_asha_state_restores_all_decisions(mode):
     arguments = {"max_step": 8, "reduction_factor": 2, "brackets": 2, "mode": mode}
-    stopper = begun(AshaStopper(**arguments), 8)
+    stopper = with_started_trials(AshaStopper(**arguments), 8)
     for number in range(5):
         stopper.report(number, stopper.next_step(number), -float(number))
     for number in range(5):
         if stopper.report(number, 0, 0.0) is CONTINUE:
             stopper.report(number, stopper.next_step(number), -float(number))
-    other = taken_over(stopper, **arguments)
+    other = restored_copy(stopper, **arguments)
     assert other.state() == stopper.state()
     for number in range(5, 8):
         step = stopper.next_step(number)
@@ -213,7 +213,7 @@ def test_its_state_is_all_that_it_knows(mode):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
+def test_invalid_asha_arguments_are_refused_with_the_rule(arguments, problem):
     with pytest.raises(ArgumentError) as refused:
         AshaStopper(**arguments)
     assert str(refused.value) == problem
@@ -224,7 +224,7 @@ def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
 SPACE = Searchspace(x=("DISCRETE", list(range(9))))
 
 
-def test_fewer_trials_than_it_takes_to_come_to_the_top_are_refused():
+def test_asha_searcher_refuses_too_few_trials_to_reach_the_top_budget():
     assert AshaSearcher(SPACE, num_trials=4).configurations == 4
     with pytest.raises(ArgumentError) as refused:
         AshaSearcher(SPACE, num_trials=3)
@@ -241,7 +241,7 @@ def test_fewer_trials_than_it_takes_to_come_to_the_top_are_refused():
         AshaSearcher(SPACE, reduction_factor=1)
 
 
-def test_a_configuration_is_tried_with_the_least_and_then_with_so_many_times_as_much():
+def test_asha_searcher_retries_the_best_configurations_with_larger_budgets():
     searcher = AshaSearcher(SPACE, None, 9, 3, 2, 6, GridSearcher(SPACE), True)
     budgets, last = {}, {}
     while isinstance(suggestion := searcher.ask(sum(map(len, budgets.values()))), Suggestion):
@@ -254,7 +254,7 @@ def test_a_configuration_is_tried_with_the_least_and_then_with_so_many_times_as_
     assert budgets == {x: [2, 6] for x in range(3)} | {x: [2] for x in range(3, 9)}
 
 
-def test_configurations_that_are_drawn_are_the_same_for_the_same_seed():
+def test_asha_searcher_draws_the_same_configurations_for_the_same_seed():
     space = Searchspace(x=("DOUBLE", [0.0, 1.0]))
     drawn = [AshaSearcher(space, seed).ask(0).config["x"] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 LINE = Searchspace(x=("DOUBLE", [0.0, 1.0]))
 
 
-def test_a_density_is_one_over_the_whole_space():
+def test_density_integrates_to_1_over_the_whole_space():
     draw = np.random.default_rng(0)
     rows = np.column_stack([0.4 + 0.2 * draw.random(30), draw.integers(3, size=30), np.zeros(30)])
     density = Density(rows, [None, 3, 1], 1e-3)
@@ -25,7 +25,7 @@ def test_a_density_is_one_over_the_whole_space():
     assert total == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_density_is_the_mean_of_the_kernels_of_its_rows():
+def test_density_is_the_mean_of_the_kernels_of_its_rows():
     rows = np.array([[0.2, 0.0], [0.4, 1.0], [0.4, 1.0]])
     density = Density(rows, [None, 2], 1e-3)
     width, other = density.widths
@@ -36,14 +36,14 @@ def test_a_density_is_the_mean_of_the_kernels_of_its_rows():
     assert np.exp(density.log(np.array([[0.3, 1.0]])))[0] == pytest.approx(expected / np.sqrt(2 * np.pi))
 
 
-def test_samples_stay_in_the_cube_near_the_rows():
+def test_density_samples_stay_in_the_cube_near_the_rows():
     rows = np.array([[0.02, 2.0], [0.05, 2.0], [0.08, 2.0]])
     points = Density(rows, [None, 4], 1e-3).sample(500, np.random.default_rng(0), 3.0)
     assert points[:, 0].min() >= 0 and points[:, 0].max() <= 0.5 and set(points[:, 1]) <= {0.0, 1.0, 2.0, 3.0}
     assert (points[:, 1] == 2).mean() > 0.8
 
 
-def test_it_learns_from_those_that_have_come_furthest():
+def test_bohb_models_the_trials_with_the_largest_step():
     """After one step small values look good; after nine, which fewer have seen, large ones do."""
     bohb = Bohb(LINE, seed=1, random_fraction=0.0)
     for number in range(30):
@@ -59,7 +59,7 @@ def test_it_learns_from_those_that_have_come_furthest():
     assert np.mean(asked) > 0.6
 
 
-def test_failures_are_bad_ones():
+def test_bohb_treats_failed_trials_as_bad():
     bohb = Bohb(LINE, seed=1, random_fraction=0.0)
     for number in range(40):
         x = bohb.ask(number).config["x"]
@@ -78,6 +78,6 @@ def test_failures_are_bad_ones():
         {"bandwidth_factor": 0},
     ],
 )
-def test_impossible_arguments_are_named(arguments):
+def test_invalid_bohb_arguments_are_named(arguments):
     with pytest.raises(ArgumentError, match=next(iter(arguments))):
         Bohb(LINE, **arguments)

@@ -58,7 +58,7 @@ def search(make, places=4, seed=0, fails=0.0, taken_over=False):
 
 @every_searcher
 @pytest.mark.parametrize("places", [1, 4, 50])
-def test_it_ends_with_the_best_at_the_top(make, places):
+def test_budget_search_ends_with_the_best_configuration_at_the_top_budget(make, places):
     ended = search(make, places)
     top = max(config["budget"] for _, config, _, _ in ended)
     assert top == {"asha": 4, "asha over a grid": 4, "hyperband": 9, "bohb": 9, "hyperband over tpe": 4}[name_of(make)]
@@ -75,18 +75,18 @@ def name_of(make):
 
 @every_searcher
 @pytest.mark.parametrize("seed", range(3))
-def test_it_goes_on_from_its_state_as_if_nothing_had_happened(make, seed):
+def test_restored_budget_searcher_continues_identically(make, seed):
     assert search(make, seed=seed, fails=0.1, taken_over=True) == search(make, seed=seed, fails=0.1)
 
 
 @every_searcher
-def test_all_fail(make):
+def test_budget_search_ends_when_all_trials_fail(make):
     ended = search(make, fails=1.0)
     assert ended and len({config["budget"] for _, config, _, _ in ended}) <= 3
 
 
 @every_searcher
-def test_the_same_configuration_is_tried_with_rising_budgets(make):
+def test_configuration_is_retried_only_with_larger_budgets(make):
     budgets = {}
     for _, config, _, _ in search(make):
         key = (config["x"], config.get("act"))
@@ -94,20 +94,20 @@ def test_the_same_configuration_is_tried_with_rising_budgets(make):
         budgets[key] = config["budget"]
 
 
-def test_hyperband_says_how_many_trials_it_takes():
+def test_hyperband_total_equals_the_number_of_its_trials():
     make = SEARCHERS["hyperband"]
     assert make().total == 9 + 3 + 1 + 5 + 1 + 3 + 9 + 3 + 1 == len(search(make))
     assert Counter(config["budget"] for _, config, _, _ in search(make)) == {1: 18, 3: 6 + 5, 9: 2 + 1 + 3}
 
 
-def test_asha_tries_each_of_its_configurations_with_the_smallest_budget():
+def test_asha_searcher_tries_every_configuration_with_the_smallest_budget():
     ended = search(SEARCHERS["asha"])
     assert Counter(config["budget"] for _, config, _, _ in ended)[1] == 20
     promoted = [config["x"] for _, config, _, _ in ended if config["budget"] == 2]
     assert len(promoted) >= 10 and sorted(config["x"] for _, config, _, _ in ended)[-1] in promoted
 
 
-def test_configurations_are_counted_and_not_what_is_tried_again():
+def test_num_trials_counts_configurations_and_not_their_retries():
     for make in (
         lambda: AshaSearcher(SPACE, seed=1, num_trials=8),
         lambda: HyperbandSearcher(SPACE, seed=1, max_budget=4, eta=2, num_trials=8),
@@ -120,7 +120,7 @@ def test_configurations_are_counted_and_not_what_is_tried_again():
     assert whole.counts and whole.total == 9 + 3 + 1
 
 
-def test_more_configurations_can_be_asked_for():
+def test_asha_searcher_can_be_extended_by_more_configurations():
     searcher = AshaSearcher(SPACE, seed=1, num_trials=4)
     for number in range(20):
         if searcher.ask(number) is Wait.DONE:
@@ -134,7 +134,7 @@ def test_more_configurations_can_be_asked_for():
     assert not AshaSearcher(SPACE).extend(2) and not GridSearcher(LISTED).extend(2)
 
 
-def test_the_checkpoint_of_the_trial_before_is_handed_over_where_asked_for():
+def test_retried_configuration_has_its_previous_trial_as_parent_if_requested():
     ended = search(SEARCHERS["asha over a grid"])
     configs = {number: config for number, config, _, _ in ended}
     handed = [(number, parent) for number, _, parent, _ in ended if parent is not None]
@@ -142,7 +142,7 @@ def test_the_checkpoint_of_the_trial_before_is_handed_over_where_asked_for():
     assert all(parent is None for _, _, parent, _ in search(SEARCHERS["asha"]))
 
 
-def test_what_was_tried_before_is_learned_without_its_budget():
+def test_learned_trials_are_stored_without_their_budget():
     searcher = SEARCHERS["bohb"]()
     for place in range(12):
         searcher.learn({"x": place / 12, "act": "relu", "budget": 9}, Outcome(End.COMPLETED, place / 12))
@@ -151,7 +151,7 @@ def test_what_was_tried_before_is_learned_without_its_budget():
 
 
 @every_searcher
-def test_a_budget_that_nobody_takes_is_no_part_of_a_configuration(make):
+def test_budget_can_be_omitted_from_configurations(make):
     silent = make()
     silent.says_budget = False
     said, unsaid = make().ask(0), silent.ask(0)
@@ -172,6 +172,6 @@ def test_a_budget_that_nobody_takes_is_no_part_of_a_configuration(make):
         (lambda: HyperbandSearcher(SPACE, max_budget=9, eta=1), "eta=1"),
     ],
 )
-def test_impossible_arguments_are_named(make, names):
+def test_invalid_budget_searcher_arguments_are_named(make, names):
     with pytest.raises(ArgumentError, match=names):
         make()

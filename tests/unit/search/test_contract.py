@@ -72,7 +72,7 @@ def bowl(config: Config) -> float:
 
 
 @EVERY
-def test_the_same_seed_gives_the_same_trials(name: str) -> None:
+def test_same_seed_gives_the_same_trials(name: str) -> None:
     one, other = (drive(make(name, mixed(), seed=7), mixed_score, 12, lanes=3, seed=1) for _ in range(2))
     assert one.configs == other.configs
     assert len(one.configs) == 12
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_trials(name: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("at", [0, 9])
-def test_a_restored_one_goes_on_as_the_first_would_have(name: str, at: int) -> None:
+def test_restored_searcher_continues_as_the_original(name: str, at: int) -> None:
     """Through JSON, in the middle of running trials, failed and stopped ones among those told; the seed is in the state."""
 
     def driven(**how: Any) -> list[Config]:
@@ -98,7 +98,7 @@ def resumed(searcher: Searcher, state: Any) -> Searcher:
 
 
 @EVERY
-def test_without_a_seed_it_is_drawn_and_kept(name: str) -> None:
+def test_seed_drawn_by_a_searcher_is_part_of_its_state(name: str) -> None:
     first = make(name, plane(), seed=None, **({"points": 30} if name == "grid" else {}))
     second = make(name, plane(), seed=None, **({"points": 30} if name == "grid" else {}))
     drive(first, bowl, 5)
@@ -119,7 +119,7 @@ SCORES: dict[str, Callable[[Config], float | None]] = {
 
 @EVERY
 @pytest.mark.filterwarnings("error")
-def test_any_scores_will_do(name: str) -> None:
+def test_searcher_accepts_extreme_equal_and_missing_scores(name: str) -> None:
     for score in SCORES.values():
         driven = drive(make(name, mixed(), seed=2), score, 9, lanes=2, failing=0.1, stopped=0.1)
         assert len(driven.ended) == 9
@@ -127,13 +127,13 @@ def test_any_scores_will_do(name: str) -> None:
 
 
 @EVERY
-def test_all_trials_fail(name: str) -> None:
+def test_searcher_continues_when_all_trials_fail(name: str) -> None:
     driven = drive(make(name, mixed()), mixed_score, 14, lanes=3, failing=1.0)
     assert len(driven.ended) == 14
 
 
 @EVERY
-def test_many_are_pending(name: str) -> None:
+def test_searcher_with_many_pending_trials_answers_or_waits(name: str) -> None:
     """A searcher either answers without waiting, or waits for the ends of those that run."""
     searcher = make(name, plane(), **({"points": 12} if name == "grid" else {}))
     before = drive(searcher, bowl, 6)
@@ -155,7 +155,7 @@ def test_many_are_pending(name: str) -> None:
 
 
 @EVERY
-def test_a_space_of_one_point(name: str) -> None:
+def test_searcher_handles_a_space_of_one_point(name: str) -> None:
     driven = drive(make(name, Searchspace(only=("DISCRETE", [32]))), lambda config: 1.0, 8)
     assert driven.configs == [{"only": 32}] * len(driven.configs)
     assert len(driven.configs) == (8 if name in ("tpe", "gp", "cmaes", "bohb") else 1)
@@ -163,7 +163,7 @@ def test_a_space_of_one_point(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "sobol", "grid", "differential_evolution"])
-def test_no_configuration_twice_and_an_end(name: str) -> None:
+def test_searcher_never_repeats_a_configuration_and_ends(name: str) -> None:
     """Where a space can be exhausted, and all of it where the algorithm goes on for as long."""
     space = Searchspace(a=("INTEGER", [1, 4]), b=("CATEGORICAL", ["x", "y"]), c=("DISCRETE", [1, 2, 3]))
     space.add("d", ("CATEGORICAL", [True, False]), when={"b": ["y"]})
@@ -177,7 +177,7 @@ def test_no_configuration_twice_and_an_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)
-def test_a_model_is_better_than_chance(name: str) -> None:
+def test_model_based_searcher_is_better_than_random(name: str) -> None:
     trials = {"gp": 14, "tpe": 30}.get(name, 60)
     seeds = range({"gp": 3, "tpe": 4}.get(name, 8))
 
@@ -188,7 +188,7 @@ def test_a_model_is_better_than_chance(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)
-def test_what_others_found_is_used(name: str) -> None:
+def test_learned_trials_of_other_searches_improve_the_first_suggestions(name: str) -> None:
     """Trials of an earlier search draw the first ones of this towards the best of them, also across a restore."""
     searcher, fresh = make(name, plane(), seed=4), make(name, plane(), seed=4)
     for number in range(25):
@@ -203,7 +203,7 @@ def test_what_others_found_is_used(name: str) -> None:
 
 
 @EVERY
-def test_learning_changes_no_number(name: str) -> None:
+def test_learning_does_not_count_as_a_trial(name: str) -> None:
     searcher = make(name, mixed())
     for end in (End.COMPLETED, End.STOPPED, End.FAILED):
         config = mixed().inverse_transform([0.4] * len(mixed()))
@@ -214,7 +214,9 @@ def test_learning_changes_no_number(name: str) -> None:
 @pytest.mark.parametrize("name", LIGHT)
 @settings(max_examples=8, deadline=None)
 @given(lanes=st.integers(1, 12), order=st.integers(0, 10**6), failing=st.floats(0, 0.6), at=st.integers(0, 20))
-def test_no_order_of_ends_stops_it(name: str, lanes: int, order: int, failing: float, at: int) -> None:
+def test_any_order_of_trial_ends_keeps_the_searcher_running(
+    name: str, lanes: int, order: int, failing: float, at: int
+) -> None:
     how: dict[str, Any] = {"lanes": lanes, "seed": order, "failing": failing, "stopped": 0.2}
     plain = drive(make(name, mixed(), seed=order), mixed_score, 25, **how)
     assert len(plain.ended) == 25  # mixed() has more, so that none may say DONE
@@ -231,13 +233,13 @@ def test_no_order_of_ends_stops_it(name: str, lanes: int, order: int, failing: f
 
 
 @EVERY
-def test_an_empty_space_is_refused(name: str) -> None:
+def test_searcher_refuses_an_empty_space(name: str) -> None:
     with pytest.raises(ValueError, match="the search space is empty; give it a parameter"):
         make(name, Searchspace())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "grid"])  # which has no use for one
-def test_a_seed_is_a_number(name: str) -> None:
+def test_searcher_refuses_a_seed_that_is_not_a_number(name: str) -> None:
     for seed in (-1, 1.5, "7", True):
         with pytest.raises(ValueError, match=f"seed={seed!r}: it must be an integer, 0 or more, or None"):
             make(name, plane(), seed=seed)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ class Bench:
         return self.dispatch.conclusion
 
 
-def test_lanes_get_trials_as_they_come_and_the_search_ends_with_the_last():
+def test_lanes_are_assigned_trials_as_they_join_and_the_search_ends_with_the_last():
     bench = Bench()
     assert [(a.lane, a.number, a.attempt) for a in assigned(bench.first)] == [(0, 0, 1), (1, 1, 1)]
     for number in (0, 1):
@@ -84,7 +84,7 @@ def test_lanes_get_trials_as_they_come_and_the_search_ends_with_the_last():
     assert bench.do(Tick(), 1e9) == []
 
 
-def test_the_number_of_lanes_that_are_of_use_falls_with_the_work():
+def test_number_of_requested_lanes_falls_with_the_remaining_work():
     bench = Bench(lanes=0, num_trials=3)
     assert bench.last == [WantLanes(3)]
     bench.do(LaneJoined(0))
@@ -93,7 +93,7 @@ def test_the_number_of_lanes_that_are_of_use_falls_with_the_work():
     assert Bench(lanes=0, num_trials=100, max_lanes=5).last == [WantLanes(5)]
 
 
-def test_minimised_metrics_reach_searchers_with_their_sign_turned():
+def test_minimised_metric_is_negated_for_the_searcher():
     bench = Bench(direction="min", num_trials=2)
     bench.begin(0), bench.begin(1)
     bench.end(0, value=-5.0)
@@ -102,7 +102,7 @@ def test_minimised_metrics_reach_searchers_with_their_sign_turned():
     assert (bench.dispatch.best()["number"], bench.dispatch.best()["value"]) == (1, -7.0)
 
 
-def test_among_equals_the_first_that_was_asked_for_is_the_best():
+def test_earliest_trial_of_equal_values_is_the_best():
     bench = Bench(num_trials=2)
     bench.begin(0), bench.begin(1)
     bench.end(1, value=2.0), bench.end(0, value=2.0)
@@ -115,7 +115,7 @@ def test_among_equals_the_first_that_was_asked_for_is_the_best():
 # ---------------------------------------------------------------------------------------- sending ahead
 
 
-def test_short_trials_are_sent_ahead_and_long_ones_are_not():
+def test_short_trials_are_prefetched_and_long_ones_are_not():
     bench = Bench(lanes=1, num_trials=100)
     bench.begin(0)
     (next_one,) = assigned(bench.end(0, after=10.0))
@@ -133,7 +133,7 @@ def test_short_trials_are_sent_ahead_and_long_ones_are_not():
     assert bench.dispatch.places.lanes[0].waiting is None
 
 
-def test_a_slow_searcher_makes_sending_ahead_pay_for_longer_trials():
+def test_slow_searcher_extends_prefetching_to_longer_trials():
     bench = Bench(lanes=1, num_trials=100)
     for number in range(20):
         bench.begin(number, after=0.5)  # so long it took from the lane's last end: the searcher thinks
@@ -141,7 +141,7 @@ def test_a_slow_searcher_makes_sending_ahead_pay_for_longer_trials():
     assert bench.dispatch.places.lanes[0].waiting is not None
 
 
-def test_what_a_lane_needs_for_its_first_trial_is_no_measure_of_the_gap():
+def test_first_start_of_a_lane_is_excluded_from_the_measured_gap():
     bench = Bench(lanes=1, num_trials=100)
     bench.begin(0, after=20.0)  # everything is imported
     bench.end(0, after=10.0), bench.begin(1, after=0.001), bench.end(1, after=10.0)
@@ -150,7 +150,7 @@ def test_what_a_lane_needs_for_its_first_trial_is_no_measure_of_the_gap():
     assert bench.dispatch.places.lanes[0].waiting is None
 
 
-def waiting_behind() -> Bench:
+def bench_with_queued_trials() -> Bench:
     """Trials 0 and 2 run on lanes 0 and 1; 1 waits behind 0, 3 behind 2; there are no more."""
     bench = Bench(lanes=2, num_trials=6, prefetch=True)
     bench.begin(0), bench.begin(2)
@@ -159,8 +159,8 @@ def waiting_behind() -> Bench:
     return bench
 
 
-def test_what_waits_behind_a_busy_lane_is_called_back_for_an_idle_one():
-    bench = waiting_behind()
+def test_trial_queued_behind_a_busy_lane_is_withdrawn_for_an_idle_lane():
+    bench = bench_with_queued_trials()
     assert ends(bench.end(2)) == [], "trial 3 goes on there"
     bench.begin(3)
     assert ends(bench.end(3)) == [RequestTrialEnd(1, 1, "withdraw")]
@@ -168,8 +168,8 @@ def test_what_waits_behind_a_busy_lane_is_called_back_for_an_idle_one():
     assert (moved.lane, moved.number, moved.attempt) == (1, 1, 2)
 
 
-def test_as_many_are_called_back_as_lanes_are_idle():
-    bench = waiting_behind()
+def test_as_many_queued_trials_are_withdrawn_as_lanes_are_idle():
+    bench = bench_with_queued_trials()
     assert [a.number for a in ends(bench.do(LaneJoined(2)))] == [1]
     assert bench.do(LaneLost(2, "gone")) == [], "another one will come"
     assert ends(bench.do(LaneJoined(3))) == [], "it is on its way already"
@@ -177,8 +177,8 @@ def test_as_many_are_called_back_as_lanes_are_idle():
     assert ends(bench.do(LaneJoined(5))) == []
 
 
-def test_a_trial_that_began_before_it_could_be_called_back_stays():
-    bench = waiting_behind()
+def test_queued_trial_that_started_before_its_withdrawal_is_not_moved():
+    bench = bench_with_queued_trials()
     bench.end(2), bench.begin(3), bench.end(3)
     bench.end(0)
     assert bench.begin(1) == []
@@ -186,20 +186,20 @@ def test_a_trial_that_began_before_it_could_be_called_back_stays():
     assert bench.conclusion.reason == "complete" and bench.trial(1).attempt == 1
 
 
-def test_a_trial_that_waited_on_a_lane_that_is_lost_is_no_loss_of_its_own():
-    bench = waiting_behind()
+def test_queued_trial_on_a_lost_lane_does_not_count_as_lost():
+    bench = bench_with_queued_trials()
     bench.do(LaneLost(0, "executor killed"))
     assert (bench.trial(0).lost, bench.trial(1).lost) == (1, 0)
     assert bench.dispatch.ledger.counts()["waiting"] == 3, "these two, and the one that waits on the other lane"
 
 
-def test_nothing_is_sent_ahead_when_fewer_trials_are_left_than_lanes():
+def test_prefetching_stops_when_fewer_trials_than_lanes_remain():
     bench = Bench(lanes=2, num_trials=5, prefetch=True)
     assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.ask_tell.trials_left == 2
 
 
-def test_a_lane_beyond_those_that_it_may_have_comes_to_have_nothing_to_do():
-    bench = waiting_behind()
+def test_lanes_beyond_the_slot_count_are_drained():
+    bench = bench_with_queued_trials()
     assert sorted(a.number for a in ends(bench.do(SlotsChanged(1)))) == [1, 3]
     assert assigned(bench.end(1, "withdrawn", None)) == [] == assigned(bench.end(3, "withdrawn", None))
     assert assigned(bench.end(0)) == [], "trial 2 still runs on the other one"
@@ -212,7 +212,7 @@ def test_a_lane_beyond_those_that_it_may_have_comes_to_have_nothing_to_do():
 # ---------------------------------------------------------------------------------------- stoppers
 
 
-def test_a_stopped_trial_is_told_with_its_last_report():
+def test_stopped_trial_is_settled_with_its_last_counted_report():
     bench = Bench(stopper=Scripted({(0, 2): Verdict.STOP}))
     bench.begin(0)
     assert ends(bench.report(0, 1, 0.5)) == []
@@ -223,21 +223,21 @@ def test_a_stopped_trial_is_told_with_its_last_report():
     assert bench.searcher.reports == [(0, 1, 0.5), (0, 2, 0.7)]
 
 
-def test_a_trial_that_died_while_it_was_asked_to_stop_was_stopped():
+def test_trial_that_died_after_a_stop_request_counts_as_stopped():
     bench = Bench(stopper=Scripted({(0, 2): Verdict.STOP}))
     bench.begin(0), bench.report(0, 2, 0.7)
     settled = bench.end(0, "died", None, error="killed: it did not end")[0]
     assert (settled.end, settled.value, settled.error) == (End.STOPPED, 0.7, "killed: it did not end")
 
 
-def test_a_trial_that_finished_before_it_could_be_stopped_is_complete():
+def test_trial_that_finished_before_its_stop_counts_as_completed():
     bench = Bench(stopper=Scripted({(0, 2): Verdict.STOP}))
     bench.begin(0), bench.report(0, 2, 0.7)
     assert bench.end(0, value=0.8)[0].end is End.COMPLETED
 
 
 @pytest.mark.parametrize("verdict", [Verdict.STOP, Verdict.PAUSE])
-def test_the_table_has_the_last_step_of_a_trial_that_returned_before_it_could_be_ended(verdict):
+def test_ledger_has_the_last_step_of_a_trial_that_returned_before_its_stop(verdict):
     bench = Bench(stopper=Scripted({(0, 2): verdict}), num_trials=2)
     bench.begin(0), bench.report(0, 2, 0.5), bench.report(0, 3, 0.6), bench.report(0, 26, 0.7)
     settled = bench.end(0, value=0.7)[0]
@@ -247,7 +247,7 @@ def test_the_table_has_the_last_step_of_a_trial_that_returned_before_it_could_be
     assert "1 of 1 completed trials returned before" in bench.dispatch.ledger.remarks()[0]
 
 
-def test_what_a_paused_trial_reports_on_its_way_out_is_reported_again():
+def test_report_of_a_pausing_trial_is_repeated_after_its_resume():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(lanes=1, stopper=stopper, num_trials=2)
     bench.begin(0), bench.report(0, 1, 0.5), bench.report(0, 2, 0.6), bench.end(0, "paused", None)
@@ -259,7 +259,7 @@ def test_what_a_paused_trial_reports_on_its_way_out_is_reported_again():
     assert stopper.steps[0] == 2 and bench.dispatch.ledger.rows()[0]["step"] == 2
 
 
-def test_a_search_in_which_the_stopper_ended_all_says_at_which_step_its_best_is():
+def test_search_with_only_stopped_trials_remarks_the_step_of_its_best():
     bench = Bench(lanes=1, stopper=Scripted({(0, 1): Verdict.STOP}), num_trials=1)
     bench.begin(0), bench.report(0, 1, 0.5), bench.end(0, "stopped", None)
     assert "no trial has completed: the best value is that of trial 0 at step 1" in bench.dispatch.ledger.remarks()[0]
@@ -268,7 +268,7 @@ def test_a_search_in_which_the_stopper_ended_all_says_at_which_step_its_best_is(
     assert bench.dispatch.ledger.remarks() == []
 
 
-def test_a_paused_trial_goes_on_before_new_ones_where_its_checkpoint_is():
+def test_paused_trial_resumes_before_new_ones_on_the_lane_with_its_checkpoint():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=10)
     bench.begin(0), bench.begin(1)
@@ -285,7 +285,7 @@ def test_a_paused_trial_goes_on_before_new_ones_where_its_checkpoint_is():
     assert bench.searcher.reports == [(0, 1, 0.5), (0, 2, 0.6)], "steps that were told are not told again"
 
 
-def test_of_several_idle_lanes_a_paused_trial_takes_the_one_it_knows():
+def test_paused_trial_prefers_its_previous_lane_among_idle_ones():
     stopper = Scripted({(2, 1): Verdict.PAUSE})
     bench = Bench(lanes=3, stopper=stopper, num_trials=3)
     for number in range(3):
@@ -297,7 +297,7 @@ def test_of_several_idle_lanes_a_paused_trial_takes_the_one_it_knows():
     assert (resumed.number, resumed.lane) == (2, 2)
 
 
-def test_a_lane_that_one_paused_trial_avoids_takes_the_next_one():
+def test_lane_avoided_by_one_paused_trial_is_assigned_the_next_one():
     stopper = Scripted({(0, 1): Verdict.PAUSE, (1, 1): Verdict.PAUSE})
     bench = Bench(lanes=2, stopper=stopper, num_trials=4)
     bench.begin(0), bench.begin(1)
@@ -310,7 +310,7 @@ def test_a_lane_that_one_paused_trial_avoids_takes_the_next_one():
     assert [(a.lane, a.number, a.isolated) for a in assigned(bench.end(3))] == [(1, 0, True)]
 
 
-def test_a_trial_resumed_before_it_had_paused_goes_on_at_once():
+def test_trial_resumed_before_it_paused_continues_at_once():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=2)
     bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5)
@@ -320,7 +320,7 @@ def test_a_trial_resumed_before_it_had_paused_goes_on_at_once():
     assert (resumed.number, resumed.attempt) == (0, 2)
 
 
-def test_an_exploit_goes_on_from_another_ones_checkpoint_with_its_configuration():
+def test_exploit_continues_from_the_source_checkpoint_with_its_configuration():
     bench = Bench(stopper=Scripted({(1, 3): Exploit(0, {"x": 9})}), num_trials=2)
     bench.begin(0), bench.begin(1), bench.report(0, 5, 1.0)
     assert ends(bench.report(1, 3, 0.1)) == [RequestTrialEnd(1, 1, "pause")]
@@ -337,7 +337,7 @@ def test_an_exploit_goes_on_from_another_ones_checkpoint_with_its_configuration(
     assert again.resume_from == 1
 
 
-def test_paused_trials_are_given_up_when_nothing_is_left_but_what_the_stopper_settles_for():
+def test_paused_trials_are_stopped_at_the_end_unless_the_stopper_settles_for_them():
     for settles in (False, True):
         stopper = Scripted({(0, 1): Verdict.PAUSE}, settles=settles)
         bench = Bench(lanes=1, stopper=stopper, num_trials=2)
@@ -351,7 +351,7 @@ def test_paused_trials_are_given_up_when_nothing_is_left_but_what_the_stopper_se
         assert bench.searcher.told[0].end is (End.COMPLETED if settles else End.STOPPED)
 
 
-def test_a_searcher_that_waits_is_asked_again_after_each_tell():
+def test_waiting_searcher_is_polled_again_after_each_result():
     bench = Bench(lanes=2, searcher=Counting(batch=3), num_trials=6)
     bench.begin(0), bench.begin(1)
     assert assigned(bench.end(0))[0].number == 2
@@ -360,7 +360,7 @@ def test_a_searcher_that_waits_is_asked_again_after_each_tell():
     assert [a.number for a in assigned(bench.end(2))] == [3, 4]
 
 
-def test_a_searcher_that_waits_for_nothing_ends_the_search():
+def test_searcher_that_waits_for_nothing_fails_the_search():
     class Waiting(Counting):
         def ask(self, number):
             from hopsml.search.contract import Wait
@@ -374,7 +374,7 @@ def test_a_searcher_that_waits_for_nothing_ends_the_search():
 # ---------------------------------------------------------------------------------------- failures
 
 
-def test_a_failed_trial_is_tried_elsewhere_in_a_process_of_its_own():
+def test_failed_trial_is_retried_on_another_lane_in_an_isolated_process():
     bench = Bench(num_trials=10, retries=1)
     bench.begin(0), bench.begin(1), bench.report(0, 4, 0.4)
     (other,) = assigned(bench.end(0, "failed", None, error="CUDA error"))
@@ -389,7 +389,7 @@ def test_a_failed_trial_is_tried_elsewhere_in_a_process_of_its_own():
     assert bench.searcher.told[0].score is None and bench.trial(0).tries == 2
 
 
-def test_elsewhere_is_another_host_where_there_is_one():
+def test_failed_trial_is_retried_on_another_host_if_possible():
     bench = Bench(lanes=0, num_trials=3)
     for lane, host in enumerate(("a", "a", "b")):
         bench.do(LaneJoined(lane, host))
@@ -400,14 +400,14 @@ def test_elsewhere_is_another_host_where_there_is_one():
     assert (again.number, again.lane) == (0, 2)
 
 
-def test_with_a_single_lane_elsewhere_is_there():
+def test_failed_trial_is_retried_on_the_only_lane():
     bench = Bench(lanes=1, num_trials=1)
     bench.begin(0)
     (again,) = assigned(bench.end(0, "failed", None, error="oops"))
     assert (again.lane, again.isolated) == (0, True)
 
 
-def test_a_failed_trial_waits_for_another_lane_while_there_is_one():
+def test_failed_trial_waits_for_another_lane_if_one_exists():
     bench = Bench(lanes=2, num_trials=2)
     bench.begin(0), bench.begin(1)
     assert assigned(bench.end(0, "failed", None, error="oops")) == []
@@ -415,7 +415,7 @@ def test_a_failed_trial_waits_for_another_lane_while_there_is_one():
     assert again.number == 1, "what was lost goes first"
 
 
-def test_lost_lanes_are_no_failures_but_not_for_ever():
+def test_lost_lanes_are_not_failures_up_to_a_limit():
     bench = Bench(lanes=1, num_trials=1, retries=0)
     for lane in range(10):
         bench.begin(0)
@@ -427,7 +427,7 @@ def test_lost_lanes_are_no_failures_but_not_for_ever():
     assert bench.conclusion.reason == "failed"
 
 
-def test_a_trial_that_loses_its_lane_before_it_begins_is_bounded_too():
+def test_trial_that_loses_its_lane_before_it_starts_is_limited_too():
     bench = Bench(lanes=1, num_trials=1)
     for lane in range(11):
         bench.do(LaneLost(lane, "died on the first message"))
@@ -435,7 +435,7 @@ def test_a_trial_that_loses_its_lane_before_it_begins_is_bounded_too():
     assert bench.conclusion.reason == "failed"
 
 
-def test_what_an_earlier_attempt_says_is_not_heard():
+def test_events_of_an_earlier_attempt_are_ignored():
     bench = Bench(lanes=2, num_trials=2)
     bench.begin(0), bench.begin(1)
     bench.do(LaneLost(0, "frozen"))
@@ -446,7 +446,7 @@ def test_what_an_earlier_attempt_says_is_not_heard():
     assert bench.searcher.reports == [] and bench.searcher.told == {}
 
 
-def test_a_typo_ends_the_search_early_with_its_name():
+def test_identical_errors_in_the_first_trials_end_the_search():
     bench = Bench(lanes=2, num_trials=1000, retries=0)
     for number in range(4):
         bench.begin(number)
@@ -467,7 +467,7 @@ def test_different_errors_or_a_success_do_not_end_the_search():
         assert len(bench.searcher.told) == 30
 
 
-def test_a_wrong_metric_name_ends_the_search_early_too():
+def test_wrong_metric_name_in_results_ends_the_search_early():
     bench = Bench(lanes=2, num_trials=1000, metric="acuracy")
     for number in range(4):
         bench.begin(number)
@@ -476,39 +476,39 @@ def test_a_wrong_metric_name_ends_the_search_early_too():
     assert "'acuracy' is not in what the function returned ('accuracy')" in bench.dispatch.closing.text
 
 
-def reported_others(bench: Bench, number: int, step: int, *names: str) -> list[Action]:
+def report_other_metrics(bench: Bench, number: int, step: int, *names: str) -> list[Action]:
     return bench.do(ReportedOthers(number, bench.trial(number).attempt, step, names))
 
 
-def test_a_misspelt_metric_ends_the_search_at_the_first_report_with_the_right_name():
+def test_misspelt_metric_ends_the_search_at_the_first_report_of_a_similar_name():
     bench = Bench(lanes=2, num_trials=1000, metric="acuracy")
     bench.begin(0), bench.begin(1)
-    actions = reported_others(bench, 0, 0, "batch_loss") + reported_others(bench, 0, 1, "loss", "accuracy")
+    actions = report_other_metrics(bench, 0, 0, "batch_loss") + report_other_metrics(bench, 0, 1, "loss", "accuracy")
     assert [one.number for one in ends(actions)] == [0, 1]
     bench.end(0, "stopped", None), bench.end(1, "stopped", None)
     assert bench.conclusion.reason == "failed"
     assert "('loss', 'accuracy'); did you mean 'accuracy'?" in bench.conclusion.text
 
 
-def test_what_the_stopper_compares_must_be_reported():
+def test_metric_compared_by_the_stopper_must_be_reported():
     bench = Bench(lanes=1, stopper=Scripted({}), metric="f1")
     bench.begin(0)
-    assert reported_others(bench, 0, 0, "loss") == [] and reported_others(bench, 0, 0, "rate") == []
-    assert [one.number for one in ends(reported_others(bench, 0, 1, "loss"))] == [0]
+    assert report_other_metrics(bench, 0, 0, "loss") == [] and report_other_metrics(bench, 0, 0, "rate") == []
+    assert [one.number for one in ends(report_other_metrics(bench, 0, 1, "loss"))] == [0]
 
 
-def test_a_metric_that_may_still_come_ends_no_search():
+def test_metric_that_may_be_reported_later_does_not_end_the_search():
     alone = Bench(lanes=1, metric="val_accuracy", stopper=Scripted({}))
     alone.begin(0)
     for step in range(3):  # validated at every third epoch
-        assert reported_others(alone, 0, step, "accuracy", "loss") == []
+        assert report_other_metrics(alone, 0, step, "accuracy", "loss") == []
     returned = Bench(lanes=1, metric="mae")
     returned.begin(0)
     for step in range(3):
-        assert reported_others(returned, 0, step, "mse") == []
+        assert report_other_metrics(returned, 0, step, "mse") == []
     later = Bench(lanes=1, metric="acuracy", num_trials=2)
     later.begin(0), later.report(0, 0, 0.5)
-    assert reported_others(later, 0, 1, "accuracy") == [], "there is a metric of this name"
+    assert report_other_metrics(later, 0, 1, "accuracy") == [], "there is a metric of this name"
 
 
 @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ def test_a_metric_that_may_still_come_ends_no_search():
         (None, {"m": None, "loss": 1.0}, "neither returned nor reported the metric 'm'"),
     ],
 )
-def test_a_metric_that_is_no_number_is_recorded_with_the_trial(value, outputs, error):
+def test_invalid_metric_value_is_recorded_with_the_trial(value, outputs, error):
     bench = Bench(metric="m", num_trials=3)
     bench.begin(0)
     settled = bench.end(0, value=value, outputs=outputs)[0]
@@ -532,7 +532,7 @@ def test_a_metric_that_is_no_number_is_recorded_with_the_trial(value, outputs, e
     assert bench.searcher.told[0].score is None
 
 
-def test_without_a_metrics_name_there_must_be_one_entry_or_one_called_metric():
+def test_default_metric_is_the_only_output_or_the_one_named_metric():
     bench = Bench(num_trials=3)
     assert (
         "'metric' is not in what the function returned ('a', 'b')"
@@ -541,7 +541,7 @@ def test_without_a_metrics_name_there_must_be_one_entry_or_one_called_metric():
     assert "the metric 'a' is 'x', a str" in bench.end(1, value=None, outputs={"a": "x"})[0].error
 
 
-def test_a_function_that_returns_nothing_but_reports_has_its_last_report():
+def test_last_report_is_the_value_of_a_function_that_returns_nothing():
     bench = Bench(metric="m", num_trials=3)
     bench.begin(0), bench.report(0, 0, 0.25), bench.report(0, 1, math.nan), bench.report(0, 2, "high")
     settled = bench.end(0, value=None)[0]
@@ -549,7 +549,7 @@ def test_a_function_that_returns_nothing_but_reports_has_its_last_report():
     assert bench.searcher.reports == [(0, 0, 0.25)]
 
 
-def test_a_search_in_which_nothing_has_a_value_has_failed():
+def test_search_without_any_value_fails():
     bench = Bench(num_trials=2, retries=0)
     bench.begin(0), bench.begin(1)
     bench.end(0, "failed", None, error="OOM"), bench.end(1, value=math.nan)
@@ -560,7 +560,7 @@ def test_a_search_in_which_nothing_has_a_value_has_failed():
 # ---------------------------------------------------------------------------------------- bounds and the end
 
 
-def test_a_deadline_leaves_time_to_end_in_order():
+def test_deadline_leaves_time_to_stop_running_trials():
     bench = Bench(num_trials=100, deadline_s=100.0, patience_s=5.0)
     assert bench.dispatch.wake_at() == 95.0
     bench.begin(0), bench.begin(1), bench.report(0, 0, 0.3)
@@ -573,7 +573,7 @@ def test_a_deadline_leaves_time_to_end_in_order():
     assert bench.conclusion.reason == "deadline" and bench.now < 100.0
 
 
-def test_a_deadline_is_met_though_a_trial_is_silent():
+def test_deadline_is_met_although_a_trial_does_not_respond():
     bench = Bench(num_trials=100, deadline_s=10.0)
     bench.begin(0)
     asked = ends(bench.do(Tick(), 9.5))
@@ -584,13 +584,13 @@ def test_a_deadline_is_met_though_a_trial_is_silent():
     assert bench.searcher.told.keys() == {0}, "a trial that never began is not told"
 
 
-def test_a_trial_that_begins_although_the_search_ends_is_asked_to_stop():
+def test_trial_that_starts_after_the_deadline_is_stopped():
     bench = Bench(num_trials=100, deadline_s=10.0)
     bench.do(Tick(), 9.5)
     assert ends(bench.begin(0))[0].how == "stop"
 
 
-def test_a_deadline_can_be_moved_and_trials_added_until_the_end():
+def test_deadline_can_be_moved_and_trials_added_until_the_end():
     bench = Bench(lanes=1, num_trials=1, deadline_s=10.0)
     bench.begin(0)
     assert bench.do(Extend(trials=1)) == [WantLanes(2)]
@@ -602,7 +602,7 @@ def test_a_deadline_can_be_moved_and_trials_added_until_the_end():
     assert bench.conclusion.reason == "complete"
 
 
-def test_a_deadline_that_is_moved_to_what_has_passed_as_well_changes_nothing():
+def test_deadline_moved_to_another_past_time_has_no_effect():
     bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
     bench.begin(0)
     bench.do(Tick(), 9.5)
@@ -611,7 +611,7 @@ def test_a_deadline_that_is_moved_to_what_has_passed_as_well_changes_nothing():
     assert bench.conclusion.reason == "deadline"
 
 
-def test_cancelling_does_not_put_a_deadline_off():
+def test_cancellation_does_not_postpone_the_deadline():
     bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
     bench.begin(0)
     bench.do(Tick(), 9.5)
@@ -621,7 +621,7 @@ def test_cancelling_does_not_put_a_deadline_off():
     assert bench.conclusion.reason == "cancelled"
 
 
-def test_a_budget_counts_the_slots_that_are_held():
+def test_budget_counts_the_slots_that_are_held():
     bench = Bench(lanes=2, num_trials=100, budget_executor_s=100.0, patience_s=1.0)
     assert bench.dispatch.wake_at() == 49.0, "two slots"
     bench.do(LaneJoined(2), 10.0)
@@ -634,13 +634,13 @@ def test_a_budget_counts_the_slots_that_are_held():
     assert bench.conclusion.reason == "budget"
 
 
-def test_a_search_without_any_lane_ends_at_its_deadline():
+def test_search_without_lanes_ends_at_its_deadline():
     bench = Bench(lanes=0, deadline_s=10.0)
     bench.do(Tick(), 9.5)
     assert bench.conclusion.reason == "deadline"
 
 
-def test_cancelling_keeps_what_was_found():
+def test_cancelled_search_retains_its_results():
     bench = Bench(num_trials=100)
     bench.begin(0), bench.begin(1)
     bench.end(0, value=0.5)
@@ -653,7 +653,7 @@ def test_cancelling_keeps_what_was_found():
 
 
 @pytest.mark.parametrize("how", ["stopped", "died", "lost", "silent"])
-def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how):
+def test_trials_running_at_cancellation_restart_when_the_search_continues(how):
     bench = Bench(num_trials=2)
     bench.begin(0), bench.end(0, value=0.1), bench.begin(1)
     bench.do(Reported(1, 1, 3, 9.0, checkpoint=True))
@@ -672,7 +672,7 @@ def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how
     assert [(one.number, one.resume_from, one.done_step) for one in again] == [(1, 1, 3)]
 
 
-def test_what_was_told_to_stop_before_the_search_was_cancelled_is_stopped():
+def test_trials_stopped_before_cancellation_remain_stopped():
     bench = Bench(stopper=Scripted({(0, 1): Verdict.STOP, (1, 1): Verdict.PAUSE}), num_trials=2)
     bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5), bench.report(1, 1, 0.5)
     bench.do(SearchCancelRequested("interrupt"))
@@ -681,7 +681,7 @@ def test_what_was_told_to_stop_before_the_search_was_cancelled_is_stopped():
     assert bench.conclusion.reason == "cancelled"
 
 
-def test_paused_and_retried_trials_are_told_at_the_deadline():
+def test_paused_and_retried_trials_are_settled_at_the_deadline():
     bench = Bench(stopper=Scripted({(0, 1): Verdict.PAUSE}), num_trials=3, deadline_s=10.0)
     bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5), bench.end(0, "paused", None)
     bench.begin(2)
@@ -692,21 +692,21 @@ def test_paused_and_retried_trials_are_told_at_the_deadline():
     assert told == {0: (End.STOPPED, 0.5), 1: (End.FAILED, None), 2: (End.STOPPED, None)}
 
 
-def test_every_attempt_of_a_trial_that_failed_counts_as_a_failure():
+def test_every_failed_attempt_counts_as_a_failure():
     bench = Bench(lanes=1, num_trials=1, retries=1)
     bench.begin(0), bench.end(0, "failed", None, error="oops")
     bench.begin(0), bench.end(0, "failed", None, error="oops")
     assert [(row["attempts"], row["failures"]) for row in bench.dispatch.ledger.rows()] == [(2, 2)]
 
 
-def test_no_more_trials_run_than_there_are_lanes():
-    bench = waiting_behind()
+def test_running_trials_never_exceed_the_number_of_lanes():
+    bench = bench_with_queued_trials()
     counts = bench.dispatch.ledger.counts()
     assert counts["running"] <= bench.dispatch.places.slots_held < len(bench.dispatch.ledger.placed)
     assert counts["running"] + counts["waiting"] == len(bench.dispatch.ledger.placed)
 
 
-def test_the_table_has_a_row_for_every_trial():
+def test_ledger_has_a_row_for_every_trial():
     bench = Bench(num_trials=3)
     bench.begin(0), bench.end(0, value=2.0, seconds=1.5)
     rows = bench.dispatch.ledger.rows()
@@ -731,17 +731,17 @@ def test_the_table_has_a_row_for_every_trial():
         {"promoted_workers": ((4, 2), (1, 4)), "size_of": lambda config: (1, 1)},
     ],
 )
-def test_a_specification_that_cannot_be_is_refused(wrong):
+def test_invalid_search_specification_is_refused(wrong):
     with pytest.raises(ArgumentError):
         SearchSpec(**{"num_trials": 1, **wrong})
 
 
-def test_an_assignment_names_what_the_lane_needs():
+def test_assignment_contains_configuration_isolation_and_checkpoint():
     bench = Bench(lanes=1, isolated=True)
     assert assigned(bench.first) == [Assign(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
 
 
-def test_a_trial_that_no_slot_can_ever_hold_fails_instead_of_waiting_for_ever():
+def test_trial_larger_than_all_slots_fails_instead_of_waiting():
     bench = Bench(lanes=0, num_trials=3, size_of=lambda config: (4, 4), max_lanes=2)
     bench.do(SlotsChanged(2))
     assert bench.dispatch.conclusion is not None

@@ -53,7 +53,7 @@ def check_end(world: World) -> None:
     deadline_s=st.sampled_from([None, None, 60.0]),
     retries=st.sampled_from([0, 1]),
 )
-def test_lanes(seed, stopper, batch, prefetch, deadline_s, retries):
+def test_random_lane_events_keep_the_invariants_of_the_dispatch(seed, stopper, batch, prefetch, deadline_s, retries):
     def make():
         spec = SearchSpec(8, prefetch=prefetch, deadline_s=deadline_s, retries=retries, budget_executor_s=500.0)
         return spec, Counting(batch=batch), STOPPERS[stopper]()
@@ -65,7 +65,7 @@ def test_lanes(seed, stopper, batch, prefetch, deadline_s, retries):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), stopper=st.sampled_from(sorted(STOPPERS)), elastic=st.booleans())
-def test_groups(seed, stopper, elastic):
+def test_random_group_events_keep_the_invariants_of_the_dispatch(seed, stopper, elastic):
     def size_of(config):
         return config["size"], 1 if elastic else config["size"]
 
@@ -80,7 +80,7 @@ def test_groups(seed, stopper, elastic):
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_exploits(seed):
+def test_random_exploits_keep_the_invariants_of_the_dispatch(seed):
     world = World(lambda: (SearchSpec(6), Counting(), Exploiting()), seed)
     world.kill = lambda: None  # this stopper's chance is not part of its state
     play(world, 80)
@@ -103,7 +103,7 @@ REAL = (
     stopper=st.sampled_from(REAL),
     trials=st.sampled_from([3, 20]),
 )
-def test_real_searchers_with_real_stoppers(seed, searcher, stopper, trials):
+def test_real_searchers_and_stoppers_settle_all_trials_under_random_events(seed, searcher, stopper, trials):
     def make():
         space = Searchspace(k=("INTEGER", [1, 4]), act=("CATEGORICAL", ["a", "b"]))
         of_space = {"space": space} if stopper[0] == "pbt" else {}

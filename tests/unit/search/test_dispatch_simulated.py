@@ -24,14 +24,14 @@ def search(durations, lanes, steps=1, spec=None, stopper=None, way_s=0.001, kind
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_16_trials_of_unequal_length_on_2_lanes(seed):
+def test_sixteen_unequal_trials_use_2_lanes_almost_fully(seed):
     chance = random.Random(seed)
     durations = [chance.uniform(0.3, 2.0) for _ in range(16)]
     simulator = search(durations, 2, way_s=0.003).run()
     assert list_schedule(durations, 2) / simulator.now >= 0.985
 
 
-def test_1000_trials_of_50_ms_on_2_lanes():
+def test_prefetching_keeps_2_lanes_busy_with_1000_short_trials():
     simulator = search([0.05] * 1000, 2, way_s=0.003, kind=Dispatch).run()
     assert list_schedule([0.05] * 1000, 2) / simulator.now >= 0.98, "0.5 ms between two trials is the lane's own"
     alone = search([0.05] * 200, 2, way_s=0.003, spec={"prefetch": False}, kind=Dispatch).run()
@@ -39,14 +39,14 @@ def test_1000_trials_of_50_ms_on_2_lanes():
 
 
 @pytest.mark.parametrize("prefetch", [None, True])
-def test_the_last_trials_are_spread(prefetch):
+def test_last_trials_are_spread_over_all_lanes(prefetch):
     """A long trial with another one behind it, while the other lanes have come to the end."""
     durations = [0.1] * 40 + [3.0] + [0.1] * 7
     simulator = search(durations, 4, spec={"prefetch": prefetch}).run()
     assert simulator.now <= list_schedule(durations, 4) + 0.1
 
 
-def test_lanes_that_come_later_take_what_waits():
+def test_lanes_that_join_later_take_queued_trials():
     simulator = search([1.0] * 12, 1, spec={"prefetch": True})
 
     def more() -> None:
@@ -58,7 +58,7 @@ def test_lanes_that_come_later_take_what_waits():
     assert simulator.run().now < 1.5 + 3.1
 
 
-def test_asha_keeps_all_lanes_busy():
+def test_asha_search_keeps_all_lanes_busy():
     chance = random.Random(3)
     durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
     simulator = search(durations, 4, steps=9, stopper=AshaStopper(max_step=8, reduction_factor=2)).run()
@@ -76,7 +76,7 @@ def test_asynchronous_halving_keeps_all_lanes_busy():
     assert len(told) == 64 and sum(outcome.end is End.COMPLETED for outcome in told.values()) >= 4
 
 
-def test_a_lost_lane_costs_the_steps_since_the_last_report_and_not_the_trial():
+def test_lost_lane_costs_only_the_steps_since_the_last_report():
     simulator = search([10.0] * 4, 2, steps=10)
     simulator.at(7.5, simulator.lose, 0)
     simulator.run()
@@ -87,7 +87,7 @@ def test_a_lost_lane_costs_the_steps_since_the_last_report_and_not_the_trial():
     assert simulator.now < 37, "33 s of work were left for one lane, and half a second was lost"
 
 
-def test_a_lane_that_spoils_every_trial_does_not_take_them_all():
+def test_lane_that_fails_every_trial_does_not_spoil_the_search():
     """Lane 0 fails at once whatever it gets: each trial is carried out elsewhere, none is lost."""
     dispatch = Checked(SearchSpec(30, retries=1), Counting(), None)
     simulator = Simulator(dispatch, lambda config: Work(0.5, [1.0, 2.0])).join(3)
@@ -103,7 +103,7 @@ def test_a_lane_that_spoils_every_trial_does_not_take_them_all():
     assert dispatch.ledger.counts()["completed"] == 30
 
 
-def test_a_deadline_is_met_in_order():
+def test_simulated_search_meets_its_deadline_in_order():
     simulator = search([5.0] * 100, 4, steps=50, spec={"deadline_s": 12.0, "patience_s": 1.0}).run()
     assert simulator.conclusion.reason == "deadline" and 11.0 <= simulator.now <= 12.0
     counts = simulator.dispatch.ledger.counts()
@@ -113,7 +113,7 @@ def test_a_deadline_is_met_in_order():
 # ---------------------------------------------------------------------------------------- groups
 
 
-def grouped(sizes, seconds, slots, trials, minimum=None, values=None, **spec) -> Simulator:
+def group_search(sizes, seconds, slots, trials, minimum=None, values=None, **spec) -> Simulator:
     def size_of(config):
         return config["size"], minimum or config["size"]
 
@@ -124,16 +124,16 @@ def grouped(sizes, seconds, slots, trials, minimum=None, values=None, **spec) ->
     )
 
 
-def test_gangs_of_different_size_share_the_slots_and_none_starves():
-    simulator = grouped([1, 1, 1, 4], lambda config: 1.0, 4, 40).run()
+def test_groups_of_different_sizes_share_the_slots_without_starvation():
+    simulator = group_search([1, 1, 1, 4], lambda config: 1.0, 4, 40).run()
     assert simulator.busy_s / (4 * simulator.now) >= 0.85
     waits = [simulator.began_at[number] - simulator.began_at[number - 1] for number in range(1, 40)]
     assert max(waits) <= 2.1, "nobody waits for longer than what was running took"
 
 
-def test_a_small_one_goes_first_only_where_the_head_does_not_wait_for_it():
+def test_small_group_is_backfilled_only_if_it_does_not_delay_the_head():
     lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # as a first round, from which averages come: sizes 4, 2, 1, 3
-    simulator = grouped([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
+    simulator = group_search([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
     simulator.run()
     formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, Form)]
     used: dict[int, int] = {}
@@ -164,7 +164,7 @@ class Reserving(Checked):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_reservation_is_kept_whatever_goes_before(seed):
+def test_reservation_of_the_queue_head_is_never_delayed_by_backfilling(seed):
     """Trials of one size all take the same time, so that the averages are right: then EASY never delays a head."""
     chance = random.Random(seed)
     sizes = [chance.choice([1, 1, 2, 3, 5, 8]) for _ in range(60)]
@@ -177,7 +177,7 @@ def test_a_reservation_is_kept_whatever_goes_before(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_wrong_average_delays_a_head_by_what_was_running_and_no_more(seed):
+def test_wrong_average_delays_the_queue_head_at_most_by_a_running_trial(seed):
     chance = random.Random(seed)
     sizes = [chance.choice([1, 1, 1, 1, 8]) for _ in range(80)]
     lasts = [chance.choice([0.1, 0.1, 9.0]) for _ in sizes]
@@ -187,7 +187,7 @@ def test_a_wrong_average_delays_a_head_by_what_was_running_and_no_more(seed):
     assert dispatch.late and max(dispatch.late) <= 9.01
 
 
-def waiting_head(now: float, mean: float) -> list[int]:
+def trials_started_before_the_head(now: float, mean: float) -> list[int]:
     """Of 8 slots 5 are taken by a trial that averages ``mean``, since 0; the head wants 6. Who begins at ``now``?"""
     config_sizes = [5, 6, 3, 2, 1]
     spec = SearchSpec(5, size_of=lambda config: (config["size"], config["size"]))
@@ -201,17 +201,19 @@ def waiting_head(now: float, mean: float) -> list[int]:
     return [action.number for action in dispatch.handle(Tick(), now) if isinstance(action, Form)]
 
 
-def test_nobody_gets_more_than_the_head_does_not_need():
-    assert waiting_head(2.0, mean=10.0) == [3, 4], "2 slots are left over in any case, and a short one ends before"
-    assert waiting_head(9.0, mean=10.0) == [3], "the short one would not end before"
+def test_backfilled_trials_use_only_slots_that_the_head_does_not_need():
+    assert trials_started_before_the_head(2.0, mean=10.0) == [3, 4], (
+        "2 slots are left over in any case, and a short one ends before"
+    )
+    assert trials_started_before_the_head(9.0, mean=10.0) == [3], "the short one would not end before"
 
 
-def test_a_promise_does_not_move_when_averages_do():
-    assert waiting_head(9.0, mean=50.0) == [3]
-    assert waiting_head(40.0, mean=50.0) == [3]
+def test_reservation_does_not_move_when_averages_change():
+    assert trials_started_before_the_head(9.0, mean=50.0) == [3]
+    assert trials_started_before_the_head(40.0, mean=50.0) == [3]
 
 
-def test_those_that_begin_after_the_promised_time_leave_the_head_its_slots():
+def test_trials_backfilled_after_the_reserved_time_leave_the_slots_of_the_head():
     spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Checked(spec, Counting(sizes=[5, 6, 1, 1, 1, 1, 1, 1, 1]), Recorded())
     dispatch.handle(SlotsChanged(8), 0.0)
@@ -227,7 +229,7 @@ def test_those_that_begin_after_the_promised_time_leave_the_head_its_slots():
     assert begun[0] == 1
 
 
-def test_what_comes_back_goes_before_what_is_new_but_not_before_the_head():
+def test_resumed_trial_precedes_new_ones_but_not_the_queue_head():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Checked(spec, Counting(sizes=[1, 3, 4, 1, 1, 1, 1, 1, 1]), stopper)
@@ -243,24 +245,24 @@ def test_what_comes_back_goes_before_what_is_new_but_not_before_the_head():
     assert [trial.number for trial, _, _ in dispatch.places._line][:3] == [2, 0, 3]
 
 
-def test_going_before_makes_use_of_slots_that_would_be_idle(monkeypatch):
+def test_backfilling_uses_slots_that_would_be_idle(monkeypatch):
     def taken(ahead):
         monkeypatch.setattr("hopsml.search.dispatch.groups.AHEAD", ahead)
         lasts = {1: 1.0, 6: 4.0, 3: 3.0}
-        return grouped([6, 3, 1, 1, 1, 3], lambda config: lasts[config["size"]], 8, 60).run().now
+        return group_search([6, 3, 1, 1, 1, 3], lambda config: lasts[config["size"]], 8, 60).run().now
 
     assert taken(8) < 0.9 * taken(1)
 
 
-def test_a_trial_that_is_larger_than_the_cluster_waits_and_the_others_go_on():
-    simulator = grouped([9, 1, 1, 1], lambda config: 1.0, 4, 4)
+def test_trial_larger_than_the_cluster_waits_while_others_run():
+    simulator = group_search([9, 1, 1, 1], lambda config: 1.0, 4, 4)
     simulator.at(5.0, simulator.slots, 9)
     simulator.run()
     assert simulator.began_at[0] >= 5.0 and max(simulator.began_at[n] for n in (1, 2, 3)) < 1.0
 
 
-def test_an_elastic_trial_begins_with_what_there_is_and_grows():
-    simulator = grouped([8], lambda config: 100.0, 3, 1, minimum=2, values=[1.0] * 10)
+def test_elastic_trial_starts_with_available_slots_and_grows():
+    simulator = group_search([8], lambda config: 100.0, 3, 1, minimum=2, values=[1.0] * 10)
     simulator.at(50.0, simulator.slots, 6)
     simulator.run()
     (form,) = [(time, action.size) for time, action in simulator.log if isinstance(action, Form)]
@@ -268,16 +270,16 @@ def test_an_elastic_trial_begins_with_what_there_is_and_grows():
     assert simulator.busy_s > 3 * 100
 
 
-def test_promoted_trials_get_more_workers_before_new_ones_begin():
+def test_promoted_trials_grow_before_new_ones_start():
     promoted = ((4, 3),)
-    simulator = grouped(
+    simulator = group_search(
         [1], lambda config: 10.0 + config["x"], 3, 6, values=[1.0] * 10, promoted_workers=promoted
     ).run()
     grown = [(time, action) for time, action in simulator.log if isinstance(action, Resize)]
     assert grown[0][1] == Resize(1, 2) and grown[0][0] == pytest.approx(simulator.ended_at[0], abs=0.01)
 
 
-def test_a_size_function_that_fails_costs_its_trial_alone():
+def test_failing_size_function_fails_only_its_trial():
     def size_of(config):
         return {0: (1, 1), 1: (2, 3), 3: ("2", 1)}[config["x"]]
 
@@ -288,7 +290,7 @@ def test_a_size_function_that_fails_costs_its_trial_alone():
     assert "1 <= minimum <= size" in errors[1] and "('2', 1)" in errors[3]
 
 
-def test_a_size_function_that_always_fails_ends_the_search_at_once():
+def test_size_function_that_always_fails_ends_the_search_at_once():
     def size_of(config):
         raise NameError("name 'bach_size' is not defined")
 

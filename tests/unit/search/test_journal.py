@@ -49,7 +49,7 @@ class Session:
         return actions
 
 
-def begun(verdicts=None, searcher=None, **spec) -> Session:
+def started_session(verdicts=None, searcher=None, **spec) -> Session:
     """Trials 0 and 1 run on lanes 0 and 1 and have reported step 3."""
     stopper = Scripted(verdicts or {})
     session = Session(Dispatch(SearchSpec(**{"num_trials": 4, **spec}), searcher or Counting(), stopper))
@@ -58,16 +58,16 @@ def begun(verdicts=None, searcher=None, **spec) -> Session:
     return session
 
 
-def continued(lines, verdicts=None, searcher=None, **spec) -> Session:
+def continued_session(lines, verdicts=None, searcher=None, **spec) -> Session:
     spec = SearchSpec(**{"num_trials": 4, **spec})
     dispatch = journal.replay(lines, spec, searcher or Counting(), Scripted(verdicts or {}))
     return Session(dispatch, lines)
 
 
-def test_what_had_begun_goes_on_and_counts_as_a_lost_slot():
-    session = begun()
+def test_started_trials_continue_after_replay_and_count_as_lost_slots():
+    session = started_session()
     session.do(Ended(0, 1, "finished", 2.0, {"m": 2.0}))
-    again = continued(session.lines)
+    again = continued_session(session.lines)
     assert again.dispatch.best()["number"] == 0 and again.dispatch.ledger.trials[0].outputs == {"m": 2.0}
     first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
     assert (first.number, first.attempt, first.resume_from, first.done_step) == (1, 2, 1, 3)
@@ -76,43 +76,43 @@ def test_what_had_begun_goes_on_and_counts_as_a_lost_slot():
     assert again.dispatch.ask_tell.searcher.told.keys() == {0}
 
 
-def test_a_trial_that_was_asked_to_stop_is_not_begun_again():
-    session = begun({(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
-    again = continued(session.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+def test_trial_with_a_stop_request_is_not_restarted_after_replay():
+    session = started_session({(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+    again = continued_session(session.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
     (settled,) = [action for action in again.first if isinstance(action, Settled)]
     assert (settled.number, settled.end, settled.value) == (0, End.STOPPED, 0.5)
     assert again.dispatch.ledger.trials[1].phase is TrialPhase.PAUSED
-    third = continued(again.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+    third = continued_session(again.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
     assert not [action for action in third.first if isinstance(action, Settled)], "told once in all sessions"
 
 
-def test_a_report_that_came_after_the_request_to_end_is_only_remembered():
-    session = begun({(0, 3): Verdict.PAUSE})
+def test_report_after_the_end_request_is_replayed_without_a_verdict():
+    session = started_session({(0, 3): Verdict.PAUSE})
     session.do(Reported(0, 1, 26, 0.7), Ended(0, 1, "finished", 0.7))
-    again = continued(session.lines, {(0, 3): Verdict.PAUSE})
+    again = continued_session(session.lines, {(0, 3): Verdict.PAUSE})
     row = again.dispatch.ledger.rows()[0]
     assert (row["state"], row["step"], row["value"]) == ("completed", 26, 0.7)
     assert again.dispatch.ask_tell.stopper.steps[0] == 3
 
 
-def test_an_exploit_that_was_decided_is_carried_out():
+def test_decided_exploit_is_carried_out_after_replay():
     verdicts = {(1, 3): Exploit(0, {"x": 7})}
-    again = continued(begun(verdicts).lines, verdicts)
+    again = continued_session(started_session(verdicts).lines, verdicts)
     actions = assigned(again.do(LaneJoined(0), LaneJoined(1)))
     assert [(a.number, a.config["x"], a.resume_from) for a in actions] == [(0, 0, 0), (1, 7, 0)]
 
 
-def test_added_trials_and_the_cost_so_far_are_remembered():
-    session = begun(budget_executor_s=1000.0)
+def test_added_trials_and_spent_budget_are_replayed():
+    session = started_session(budget_executor_s=1000.0)
     session.now += 100.0
     session.do(Extend(trials=3), Ended(0, 1, "finished", 1.0))
     spent = session.dispatch.bounds.spent_s
-    again = continued(session.lines, budget_executor_s=1000.0)
+    again = continued_session(session.lines, budget_executor_s=1000.0)
     assert again.dispatch.ask_tell.limit == 7
     assert 0 <= spent - again.dispatch.bounds.spent_s < NOTED_S < spent
 
 
-def test_a_stopper_that_was_asked_to_settle_is_asked_again():
+def test_settle_request_of_the_stopper_is_repeated_at_replay():
     class Settling(Scripted):
         settled = 0
 
@@ -133,7 +133,7 @@ def test_a_stopper_that_was_asked_to_settle_is_asked_again():
         assert stopper.settled == again.settled == asked and stopper.pausing == again.pausing
 
 
-def test_a_snapshot_stands_for_all_before_it():
+def test_snapshot_replaces_all_earlier_events():
     simulator = Simulator(Dispatch(SearchSpec(60), Counting(), Halving()), work_of).join(3)
     lines = [journal.opening()]
     simulator.keep = lines.extend
@@ -152,7 +152,7 @@ def test_a_snapshot_stands_for_all_before_it():
     assert states[0]["searcher"]["told"], "something had been told"
 
 
-def test_snapshots_come_at_growing_distances():
+def test_snapshots_are_taken_at_growing_distances():
     taken, since, held = 0, 0, 0
     for facts in range(1, 100_001):
         since += 1
@@ -161,15 +161,15 @@ def test_snapshots_come_at_growing_distances():
     assert taken == 7
 
 
-def test_values_keep_their_types():
+def test_event_log_preserves_the_types_of_values():
     class Shapes(Counting):
         def ask(self, number):
             super().ask(number)
             return Suggestion({"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None})
 
-    session = begun(searcher=Shapes())
+    session = started_session(searcher=Shapes())
     for lines in (session.lines, [journal.snapshot(session.dispatch)]):
-        config = continued(lines, searcher=Shapes()).dispatch.ledger.trials[0].config
+        config = continued_session(lines, searcher=Shapes()).dispatch.ledger.trials[0].config
         assert config == {"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None}
         assert isinstance(config["kernel"], tuple)
 
@@ -189,7 +189,7 @@ class Listed:
     values = (relu, Bias, (3, 3))
 
 
-def test_functions_and_classes_are_found_again_by_their_names():
+def test_functions_and_classes_are_restored_by_name():
     class Functions(Counting):
         def __init__(self):
             super().__init__()
@@ -200,67 +200,69 @@ def test_functions_and_classes_are_found_again_by_their_names():
             return Suggestion({"act": relu, "kind": Bias, "kernel": (3, 3), "none": None})
 
     exploit = {(1, 3): Exploit(0, {"act": Bias, "kind": relu})}
-    session = begun(exploit, searcher=Functions())
+    session = started_session(exploit, searcher=Functions())
     assert all("0x" not in line for line in session.lines)
     for lines in (session.lines, [journal.snapshot(session.dispatch)]):
-        again = continued(lines, exploit, searcher=Functions())
+        again = continued_session(lines, exploit, searcher=Functions())
         assert again.dispatch.ask_tell.differing == []
         first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
         assert first.config == {"act": relu, "kind": Bias, "kernel": (3, 3), "none": None}
         assert second.config == {"act": Bias, "kind": relu}
 
 
-def test_a_value_that_nobody_knows_any_more_keeps_its_name():
+def test_value_that_cannot_be_restored_is_represented_by_its_name():
     class Objects(Counting):
         def ask(self, number):
             super().ask(number)
             return Suggestion({"bias": Bias, "array": numpy.array([1, 2]), "size": numpy.int64(3)})
 
-    session = begun(searcher=Objects())
-    again = continued([journal.snapshot(session.dispatch)], searcher=Objects())
+    session = started_session(searcher=Objects())
+    again = continued_session([journal.snapshot(session.dispatch)], searcher=Objects())
     config = again.dispatch.ledger.trials[0].config
     assert config == {"bias": f"{__name__}.Bias", "array": [1, 2], "size": 3}
-    assert journal.snapshot(again.dispatch) == journal.snapshot(continued([journal.snapshot(again.dispatch)]).dispatch)
+    assert journal.snapshot(again.dispatch) == journal.snapshot(
+        continued_session([journal.snapshot(again.dispatch)]).dispatch
+    )
 
 
-def test_what_ran_counts_when_a_searcher_would_suggest_something_else_today():
+def test_recorded_configuration_prevails_over_a_new_suggestion_at_replay():
     class Other(Counting):
         def ask(self, number):
             super().ask(number)
             return Suggestion({"x": -number})
 
-    again = continued(begun().lines, searcher=Other())
+    again = continued_session(started_session().lines, searcher=Other())
     assert again.dispatch.ask_tell.differing == [0, 1]
     assert again.dispatch.ledger.trials[1].config == {"x": 1, "size": 1}
 
 
-def test_a_torn_last_line_is_as_if_it_was_never_written():
-    session = begun()
+def test_truncated_last_line_of_the_event_log_is_ignored():
+    session = started_session()
     torn = [*session.lines, '["end",0,"comple']
-    assert continued(torn).dispatch.ledger.counts() == continued(session.lines).dispatch.ledger.counts()
+    assert continued_session(torn).dispatch.ledger.counts() == continued_session(session.lines).dispatch.ledger.counts()
 
 
-def test_a_damaged_line_and_a_newer_version_are_refused():
-    lines = begun().lines
+def test_damaged_event_log_line_and_newer_version_are_refused():
+    lines = started_session().lines
     with pytest.raises(ArgumentError, match="line 2 of the journal"):
-        continued([lines[0], "{not JSON", *lines[1:]])
+        continued_session([lines[0], "{not JSON", *lines[1:]])
     for newer in (json.dumps({"hopsml search": VERSION + 1}), json.dumps({"hopsml search": VERSION + 1, "state": {}})):
         with pytest.raises(ArgumentError, match=f"version {VERSION + 1}; this hopsml reads versions up to {VERSION}"):
-            continued([newer, *lines[1:]])
+            continued_session([newer, *lines[1:]])
     with pytest.raises(ArgumentError, match="names no version"):
-        continued(['{"someone": "else"}'])
-    state = {**begun().dispatch.state(), "version": 9}
+        continued_session(['{"someone": "else"}'])
+    state = {**started_session().dispatch.state(), "version": 9}
     with pytest.raises(ArgumentError, match="version 9"):
         Dispatch.restore(state, SearchSpec(4), Counting())
 
 
-def test_a_journal_without_any_line_is_a_new_search():
-    session = continued([])
+def test_empty_event_log_starts_a_new_search():
+    session = continued_session([])
     assert assigned(session.do(LaneJoined(0)))[0].number == 0
     assert session.do(Tick()) == []
 
 
-def test_a_killed_driver_loses_no_told_result(tmp_path):
+def test_killed_driver_loses_no_reported_result(tmp_path):
     """A driver in a process of its own is killed with SIGKILL while it writes; another one goes on and comes to the end."""
     path = tmp_path / "journal.jsonl"
     driver = subprocess.Popen([sys.executable, "-m", "tests.unit.search.journal_writer", str(path)])

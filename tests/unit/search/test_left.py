@@ -11,38 +11,38 @@ from hopsml.search.dispatch.journal import Lifetimes, outlook
 pytestmark = pytest.mark.fast
 
 
-def test_nothing_is_known_before_a_trial_has_ended() -> None:
+def test_remaining_time_is_unknown_before_a_trial_has_ended() -> None:
     assert outlook([], [3.0, 4.0], waiting=10, places=2, done=0) is None
 
 
-def test_trials_of_one_length_and_those_that_run_count_with_what_they_have_left() -> None:
+def test_remaining_time_includes_the_rest_of_running_trials() -> None:
     seen = outlook([10.0] * 4, [6.0, 6.0], waiting=2, places=2, done=4)
     assert seen is not None and seen.seconds == pytest.approx(14.0)  # 4 s of those that run, 10 s of the last two
     assert seen.share == pytest.approx((4 + 2 * 0.6) / 8)
 
 
-def test_the_last_trial_counts_with_its_own_rest_and_not_by_the_rate_of_all() -> None:
+def test_remaining_time_of_the_last_trial_is_its_own_rest() -> None:
     seen = outlook([10.0] * 63, [1.0], waiting=0, places=64, done=63)
     assert seen is not None and seen.seconds == pytest.approx(9.0)
 
 
-def test_short_trials_end_first_and_do_not_stand_for_all() -> None:
+def test_early_short_trials_do_not_bias_the_remaining_time() -> None:
     """One of four was stopped after 1 s, three have run for 9 s: nine more of 1 s each is not what will come."""
     seen = outlook([1.0], [9.0, 9.0, 9.0], waiting=9, places=4, done=1)
     assert seen is not None and seen.seconds > 20
 
 
-def test_a_stopper_that_ends_most_of_them_is_in_the_mean() -> None:
+def test_expected_lifetime_includes_stopped_trials() -> None:
     lives = Lifetimes([1.0] * 9 + [11.0], [])
     assert lives.rest(0.0) == pytest.approx(2.0) and lives.rest(1.5) == pytest.approx(9.5)
 
 
-def test_one_that_runs_longer_than_any_has_some_time_left_and_the_more_the_longer_it_runs() -> None:
+def test_trial_longer_than_all_others_has_growing_remaining_time() -> None:
     ended = [10.0] * 20
     assert 0 < Lifetimes(ended, [12.0]).rest(12.0) < Lifetimes(ended, [60.0]).rest(60.0) < 60
 
 
-def test_more_places_are_sooner_and_more_trials_later() -> None:
+def test_remaining_time_falls_with_more_lanes_and_grows_with_more_trials() -> None:
     ended = [4.0, 6.0]
     times = [
         outlook(ended, [], waiting=waiting, places=places, done=2) for waiting, places in ((8, 4), (8, 2), (5000, 2))
@@ -52,7 +52,7 @@ def test_more_places_are_sooner_and_more_trials_later() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_near_the_truth_in_the_middle_of_a_search(seed: int) -> None:
+def test_remaining_time_in_the_middle_of_a_search_is_near_the_truth(seed: int) -> None:
     """64 trials on 8 places, a third of them stopped early; asked when half of the time is over."""
     draw = random.Random(seed)
     lengths = [draw.uniform(1, 3) if draw.random() < 0.33 else draw.uniform(8, 12) for _ in range(64)]

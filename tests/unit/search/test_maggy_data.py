@@ -24,7 +24,7 @@ def doubled(*parts: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("part", [ARRAY, (ARRAY, ARRAY), [ARRAY, ARRAY], Dataset()])
-def test_data_that_is_ready_is_passed_on_as_it_is(part: Any) -> None:
+def test_data_that_is_ready_is_passed_to_the_worker_unchanged(part: Any) -> None:
     given = {"process_data": doubled, "dataset": None, "train_set": part, "test_set": part, "hparams": None}
     found = data_of_worker(given)
     assert found["train_set"] is part and found["test_set"] is part and found["dataset"] == [part, part]

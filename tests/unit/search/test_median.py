@@ -47,7 +47,7 @@ class NaiveMedian:
         assert number is None
 
 
-def test_it_stops_what_is_worse_than_the_median_of_the_means():
+def test_median_stopper_decides_as_its_naive_model():
     stopped = 0
     for seed in range(100):
         rng = random.Random(seed)
@@ -61,7 +61,7 @@ def test_it_stops_what_is_worse_than_the_median_of_the_means():
     assert stopped > 200
 
 
-def test_failed_trials_are_no_measure():
+def test_median_stopper_ignores_failed_trials():
     stopper = MedianStop(min_trials=1)
     for number in range(3):
         stopper.begin(number, {})
@@ -72,7 +72,7 @@ def test_failed_trials_are_no_measure():
     assert stopper.report(2, 1, 4.0) is Verdict.STOP
 
 
-def test_an_interval_counts_steps_not_reports():
+def test_median_stopper_interval_counts_steps_and_not_reports():
     stopper = MedianStop(min_trials=1, interval=10)
     stopper.begin(0, {})
     for step in range(1, 41):
@@ -92,7 +92,7 @@ def test_an_interval_counts_steps_not_reports():
     assert [after.report(5, step, 6.0) for step in (13, 19, 20)] == [Verdict.CONTINUE] * 2 + [Verdict.STOP]
 
 
-def test_nothing_is_compared_before_min_step():
+def test_median_stopper_compares_nothing_before_min_step():
     stopper = MedianStop(min_trials=1, interval=2, min_step=3)
     stopper.begin(0, {})
     for step in range(1, 8):
@@ -120,7 +120,7 @@ def test_nothing_is_compared_before_min_step():
         (10, 5, [4, 5, 14, 15, 16], [5, 15]),
     ],
 )
-def test_intervals_count_from_the_warm_up(
+def test_median_stopper_intervals_count_from_min_step(
     interval: int, min_step: int, steps: Sequence[int], compared_at: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[int] = []
@@ -144,7 +144,7 @@ def test_intervals_count_from_the_warm_up(
     assert compared == compared_at
 
 
-def test_ten_trials_must_have_ended_before_one_is_stopped_where_nothing_else_is_asked_for():
+def test_median_stopper_default_requires_10_ended_trials():
     stopper, answers = MedianStop(), []
     for number in range(12):
         stopper.begin(number, {})
@@ -163,12 +163,12 @@ def test_ten_trials_must_have_ended_before_one_is_stopped_where_nothing_else_is_
         ({"min_trials": True}, "min_trials=True: it must be an integer, 1 or more"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
+def test_invalid_median_arguments_are_refused_with_the_rule(arguments, problem):
     with pytest.raises(ArgumentError) as refused:
         MedianStop(**arguments)
     assert str(refused.value) == problem
 
 
-def test_it_advises_where_so_few_trials_are_never_compared():
+def test_median_stopper_advises_when_trials_are_too_few_to_compare():
     assert "stops no trial before 10 have ended, so none of 10" in MedianStop().advice(10)
     assert MedianStop().advice(11) == "" and MedianStop(3).advice(10) == ""

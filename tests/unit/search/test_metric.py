@@ -41,20 +41,18 @@ RULE: list[tuple[str, Values, str]] = [
 
 
 @pytest.mark.parametrize(("asked", "values", "name"), RULE)
-def test_it_is_what_was_asked_for_or_the_only_one_or_the_one_of_that_name(
-    asked: str, values: Values, name: str
-) -> None:
+def test_metric_is_the_requested_the_only_or_the_one_named_metric(asked: str, values: Values, name: str) -> None:
     assert name_of(asked, values) == name
 
 
-def returned(asked: str, values: Values) -> float | None:
+def worker_value_from_result(asked: str, values: Values) -> float | None:
     """By the worker, of what a trial's function returned."""
     with contextlib.suppress(ArgumentError):
         return score_of(values, asked)
     return None
 
 
-def reported(asked: str, values: Values) -> float | None:
+def worker_value_from_report(asked: str, values: Values) -> float | None:
     """By the worker, of what it reports."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -63,12 +61,12 @@ def reported(asked: str, values: Values) -> float | None:
     return reporter.history[0][1] if reporter.history else None
 
 
-def heard_of_a_lane(asked: str, values: Values) -> float | None:
+def driver_value_from_lane(asked: str, values: Values) -> float | None:
     """By the driver, of a report from a lane."""
     return executors._searched(values, asked)[1]
 
 
-def heard_of_a_group(asked: str, values: Values) -> float | None:
+def driver_value_from_group(asked: str, values: Values) -> float | None:
     """By the driver, of a report from a distributed trial."""
     plan = SimpleNamespace(standing=NestedRun("trials"))
     executor = GroupExecutor(RunState("app_1", 0), None, plan, str, asked, 1)  # type: ignore[arg-type]
@@ -80,12 +78,17 @@ def heard_of_a_group(asked: str, values: Values) -> float | None:
     return None
 
 
-ASKING: list[Callable[[str, Values], float | None]] = [returned, reported, heard_of_a_lane, heard_of_a_group]
+ASKING: list[Callable[[str, Values], float | None]] = [
+    worker_value_from_result,
+    worker_value_from_report,
+    driver_value_from_lane,
+    driver_value_from_group,
+]
 
 
 @pytest.mark.parametrize("ask", ASKING)
 @pytest.mark.parametrize(("asked", "values", "name"), RULE)
-def test_whoever_looks_for_a_trials_metric_finds_the_same(
+def test_worker_and_driver_select_the_same_metric(
     ask: Callable[[str, Values], float | None], asked: str, values: Values, name: str
 ) -> None:
     assert ask(asked, values) == values.get(name)
@@ -93,14 +96,14 @@ def test_whoever_looks_for_a_trials_metric_finds_the_same(
 
 @pytest.mark.parametrize("ask", ASKING[2:])
 @pytest.mark.parametrize("value", [math.nan, math.inf, "high", True, None])
-def test_what_is_no_finite_number_is_not_told_to_a_search(
+def test_value_that_is_not_a_finite_number_is_not_passed_to_the_search(
     ask: Callable[[str, Values], float | None], value: Any
 ) -> None:
     assert ask("", {"loss": value}) is None and finite(value) is None
 
 
 @pytest.mark.parametrize(("asked", "values", "name"), RULE)
-def test_why_there_is_none_names_it(asked: str, values: Values, name: str) -> None:
+def test_missing_metric_value_message_names_the_metric(asked: str, values: Values, name: str) -> None:
     text, _ = why_no_value(asked, {key: None for key in values}, None)
     assert f"the metric '{name}'" in text
 
@@ -108,14 +111,14 @@ def test_why_there_is_none_names_it(asked: str, values: Values, name: str) -> No
 @pytest.mark.parametrize(
     ("asked", "values", "name"), [*RULE, ("f1", {"label": "x", "good": True, "accuracy": 0.5}, "f1")]
 )
-def test_a_table_of_runs_shows_it_or_the_first_number(tmp_path: Path, asked: str, values: Values, name: str) -> None:
+def test_run_table_shows_the_metric_or_the_first_number(tmp_path: Path, asked: str, values: Values, name: str) -> None:
     directory = make_run(tmp_path, "app_1", spec={"metric_key": asked})
     directory.write_json(directory.outputs_json, outputs(values, "/log"))
     first = next((pair for pair in values.items() if isinstance(pair[1], float)), None)
     assert catalog.read(directory).main_metric == ((name, values[name]) if name in values else first)
 
 
-def test_a_table_of_runs_shows_the_metric_that_a_search_is_about(tmp_path: Path) -> None:
+def test_run_table_shows_the_metric_of_its_search(tmp_path: Path) -> None:
     record = {"search": {"metric": "accuracy"}}
     directory = make_run(tmp_path, "app_1", **record)
     directory.write_json(directory.outputs_json, {"loss": 9.0, "accuracy": 0.5, "log": "/log", "value": 0.5})
@@ -135,7 +138,7 @@ def test_a_table_of_runs_shows_the_metric_that_a_search_is_about(tmp_path: Path)
         ({"state": "stopped", "outputs": None}, {"accuracy": 0.25}),
     ],
 )
-def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: Values) -> None:
+def test_trial_outputs_are_a_dict_keyed_by_metric_name(row: Values, expected: Values) -> None:
     row = {**row, "value": 0.25, "config": {"lr": 1}}
     assert result.outputs_of(row, "accuracy") == expected
     assert result.search_summary([row], "accuracy") == {
@@ -153,12 +156,12 @@ def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: 
         ("accuracy_top1", "accuracy_top5", False), ("precision", "recall", False), ("loss", "batch_loss", False),
     ],
 )  # fmt: skip
-def test_a_slip_in_a_name_is_told_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
+def test_misspelt_metric_name_is_distinguished_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
     assert is_misspelt(asked, known) is misspelt
 
 
 @pytest.mark.parametrize("ask", ASKING[1:])
-def test_values_within_an_epoch_are_not_those_that_a_search_compares(
+def test_batch_values_of_keras_are_not_compared_by_the_search(
     ask: Callable[[str, Values], float | None],
 ) -> None:
     """Keras's running values have names of their own, also where the search names no metric."""

@@ -36,7 +36,7 @@ def squares(rows: np.ndarray) -> np.ndarray:
     return (rows.T[:, :, None] - rows.T[:, None, :]) ** 2
 
 
-def test_likelihood_and_posterior_are_scikit_learns() -> None:
+def test_gp_likelihood_and_posterior_equal_those_of_scikit_learn() -> None:
     """Rasmussen and Williams in two implementations that share nothing."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -55,21 +55,21 @@ def test_likelihood_and_posterior_are_scikit_learns() -> None:
     assert deviation**2 + 0.03 == pytest.approx(expected_deviation**2, rel=1e-6)  # theirs is that of an observation
 
 
-def test_gradient_of_the_likelihood() -> None:
+def test_likelihood_gradient_equals_the_numeric_one() -> None:
     logarithms = np.log([1.7, 0.4, 0.9, 2.0, 0.03])
     _, gradient = log_likelihood(logarithms, squares(ROWS), VALUES)
     numeric = scipy.optimize.approx_fprime(logarithms, lambda x: log_likelihood(x, squares(ROWS), VALUES)[0], 1e-6)
     assert gradient == pytest.approx(numeric, rel=1e-4, abs=1e-5)
 
 
-def test_improvement_is_the_textbooks_where_that_can_be_computed() -> None:
+def test_log_improvement_equals_the_textbook_formula() -> None:
     mean, deviation = np.array([0.3, -1.0, 2.0, 0.0]), np.array([0.5, 0.4, 0.1, 3.0])
     z = (mean - 0.2) / deviation
     expected = (mean - 0.2) * scipy.stats.norm.cdf(z) + deviation * scipy.stats.norm.pdf(z)
     assert np.exp(log_improvement(mean, deviation, 0.2)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_improvement_far_from_the_best_is_still_told_apart() -> None:
+def test_log_improvement_far_from_the_best_is_finite_and_strictly_falling() -> None:
     """Where it is too small for a float its logarithm falls steadily."""
     values = log_improvement(-np.geomspace(0.5, 1e6, 200), np.ones(200), 0.0)
     assert np.isfinite(values).all()
@@ -78,7 +78,7 @@ def test_improvement_far_from_the_best_is_still_told_apart() -> None:
 
 
 @pytest.mark.parametrize("best", [-0.5, 1.0, 30.0])
-def test_gradient_of_the_improvement(best: float) -> None:
+def test_improvement_gradient_equals_the_numeric_one(best: float) -> None:
     posterior = Posterior(KERNEL, ROWS, VALUES)
     for row in DRAW.random((4, 3)):
         value, gradient = log_improvement_slope(posterior, row, best)
@@ -87,7 +87,7 @@ def test_gradient_of_the_improvement(best: float) -> None:
         assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
 
 
-def test_features_of_many_points_are_those_of_their_configurations() -> None:
+def test_encoded_features_of_points_equal_those_of_their_configurations() -> None:
     """Points of one configuration have one place, those of two have two; categories are equally far from each other."""
     space = Searchspace(
         kind=("CATEGORICAL", ["a", "b", "c"], {"n": [2, 3]}),
@@ -114,7 +114,7 @@ def test_features_of_many_points_are_those_of_their_configurations() -> None:
     assert [space.keys()[place] for place, _ in features.smooth] == ["y"]
 
 
-def test_the_power_transformation_is_scipys() -> None:
+def test_yeo_johnson_transformation_equals_that_of_scipy() -> None:
     values = np.random.default_rng(3).gamma(0.7, size=60)
     values = (values - values.mean()) / values.std()
     ours, theirs = yeo_johnson(values), scipy.stats.yeojohnson(values)[0]
@@ -122,7 +122,7 @@ def test_the_power_transformation_is_scipys() -> None:
     assert (np.argsort(ours) == np.argsort(values)).all()
 
 
-def test_a_long_history_is_thinned_to_the_best_and_the_newest() -> None:
+def test_long_history_is_reduced_to_the_best_and_the_newest() -> None:
     scored = [({"x": number}, float(-number)) for number in range(1000)]
     kept = [config["x"] for config, _ in _kept(scored)]
     assert len(kept) == MODELLED_AT_MOST
@@ -130,7 +130,7 @@ def test_a_long_history_is_thinned_to_the_best_and_the_newest() -> None:
     assert _kept(scored[:300]) == scored[:300]
 
 
-def test_the_model_finds_the_top_of_a_hill_among_categories() -> None:
+def test_gp_searcher_finds_the_maximum_among_categories() -> None:
     space = Searchspace(x=("DOUBLE", [0, 1]), n=("INTEGER", [0, 20]), kind=("CATEGORICAL", list("abcd")))
 
     def score(config: dict[str, object]) -> float:
@@ -140,7 +140,7 @@ def test_the_model_finds_the_top_of_a_hill_among_categories() -> None:
     assert best > -0.005
 
 
-def test_optunas_log_level_stays_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_tpe_does_not_change_or_use_optunas_logging(caplog: pytest.LogCaptureFixture) -> None:
     import optuna
 
     optuna.logging.enable_propagation()
@@ -157,7 +157,7 @@ def test_optunas_log_level_stays_and_nothing_is_said(caplog: pytest.LogCaptureFi
 # ---------------------------------------------------------------- differential evolution
 
 
-def test_a_generation_waits_for_the_one_before() -> None:
+def test_differential_evolution_waits_for_the_previous_generation() -> None:
     searcher = DifferentialEvolution(
         Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1])), 3, generations=2, population=4
     )
@@ -176,7 +176,7 @@ def test_a_generation_waits_for_the_one_before() -> None:
     assert [searcher.generation_of(number) for number in range(12)] == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_children_differ_from_their_parents_by_a_difference_of_others() -> None:
+def test_differential_evolution_child_is_its_base_plus_a_scaled_difference() -> None:
     """rand/1/bin (Storn and Price 1997): base + F (one - other); with crossover 1 in every place."""
     space = Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1]))
     searcher = DifferentialEvolution(space, 5, population=6, mutation=0.4, crossover=1.0)
@@ -204,7 +204,7 @@ def test_children_differ_from_their_parents_by_a_difference_of_others() -> None:
     assert inside >= 4  # the rest left the cube and was put back
 
 
-def test_a_member_stays_unless_its_child_is_as_good() -> None:
+def test_differential_evolution_replaces_a_member_only_by_a_child_as_good() -> None:
     searcher = DifferentialEvolution(Searchspace(x=("DOUBLE", [0, 1])), 1, population=4)
     driven = drive(searcher, lambda config: -abs(config["x"] - 0.7), 80, lanes=4)
     assert driven.best > -1e-3
@@ -217,14 +217,14 @@ def test_a_member_stays_unless_its_child_is_as_good() -> None:
 # ---------------------------------------------------------------- CMA-ES
 
 
-def test_cmaes_begins_again_with_a_larger_population() -> None:
+def test_cmaes_restarts_with_a_larger_population_on_a_plateau() -> None:
     """On a plateau nothing can be improved: it converges, and is restarted (IPOP)."""
     searcher = CmaEs(Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1])), seed=1, population=4)
     drive(searcher, lambda config: 0.0, 300)
     assert searcher._optimizer.population_size > 4
 
 
-def test_cmaes_moves_integers_to_their_best() -> None:
+def test_cmaes_finds_the_best_integers() -> None:
     space = Searchspace(
         n=("INTEGER", [0, 30]), d=("DISCRETE", [1, 2, 4, 8]), x=("LOGUNIFORM", [1e-3, 1.0]), w=("LOGINTEGER", [1, 1024])
     )
@@ -242,7 +242,7 @@ def test_cmaes_moves_integers_to_their_best() -> None:
 # ---------------------------------------------------------------- random
 
 
-def test_sobol_fills_every_half_alike() -> None:
+def test_sobol_points_fill_each_axis_evenly() -> None:
     space = Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1]))
     configs = drive(RandomSearcher(space, seed=4, sobol=True), lambda config: 0.0, 64).configs
     for name in ("x", "y"):
@@ -256,7 +256,7 @@ def test_random_values_are_uniform_on_their_scale() -> None:
     assert scipy.stats.kstest([1 + math.log10(config["u"]) / 4 for config in configs], "uniform").pvalue > 1e-3
 
 
-def test_what_was_learned_is_not_tried_again() -> None:
+def test_random_searcher_does_not_repeat_learned_configurations() -> None:
     space = Searchspace(a=("INTEGER", [1, 6]))
     searcher = RandomSearcher(space, seed=2)
     searcher.learn({"a": 3}, Outcome(End.COMPLETED, 1.0))
@@ -267,7 +267,7 @@ def test_what_was_learned_is_not_tried_again() -> None:
     assert drive(other, lambda config: 0.0, 100).configs == driven.configs
 
 
-def test_a_space_is_exhausted_however_rare_some_of_it_is() -> None:
+def test_random_searcher_exhausts_a_space_with_rare_configurations() -> None:
     """Half of all draws give one configuration; the others are listed when draws no longer find them."""
     space = Searchspace(kind=("CATEGORICAL", ["plain", "rich"]), n=("INTEGER", [1, 900], {"kind": ["rich"]}))
     assert space.size() == 901

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 WEIGHTS = Searchspace(h0=("DOUBLE", [0.0, 1.0]), h1=("DOUBLE", [0.0, 1.0]))
 
 
-def toy(make, steps=300):
+def best_of_toy_population(make, steps=300):
     """Figure 2 of Jaderberg et al. 2017: maximise 1.2 - x^2 - y^2, of which a trial descends only what its h0 and h1 show.
 
     Two trials, one of which sees x alone and the other y alone; the best value that one of them comes to.
@@ -36,14 +36,17 @@ def toy(make, steps=300):
     return max(1.2 - float(point @ point) for point in points)
 
 
-def test_a_population_finds_what_no_fixed_hyper_parameter_does():
-    assert toy(lambda: None) < 0.6
+def test_population_based_training_exceeds_any_fixed_hyperparameters():
+    assert best_of_toy_population(lambda: None) < 0.6
     for seed in range(5):
-        assert toy(lambda seed=seed: PopulationBased(WEIGHTS, 2, interval=4, quantile=0.5, seed=seed)) > 1.05
-    assert toy(lambda: PB2(WEIGHTS, 2, interval=10, quantile=0.5, seed=0)) > 1.05
+        assert (
+            best_of_toy_population(lambda seed=seed: PopulationBased(WEIGHTS, 2, interval=4, quantile=0.5, seed=seed))
+            > 1.05
+        )
+    assert best_of_toy_population(lambda: PB2(WEIGHTS, 2, interval=10, quantile=0.5, seed=0)) > 1.05
 
 
-def test_changes_are_those_of_the_paper_and_stay_in_the_space():
+def test_perturbed_configurations_follow_the_paper_and_stay_in_the_space():
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), width=("DISCRETE", [8, 16, 64]),
         act=("CATEGORICAL", ["relu", "gelu"]), slope=("DOUBLE", [0.0, 0.3], {"act": ["relu"]}),
@@ -62,7 +65,7 @@ def test_changes_are_those_of_the_paper_and_stay_in_the_space():
     )
 
 
-def test_who_failed_is_no_source():
+def test_failed_trial_is_no_exploit_source():
     stopper = PopulationBased(WEIGHTS, 4, interval=1, seed=1)
     for number in range(4):
         stopper.begin(number, {"h0": number / 4, "h1": 0.5})
@@ -73,7 +76,7 @@ def test_who_failed_is_no_source():
     assert isinstance(answer, Exploit) and answer.source == 2
 
 
-def test_bandits_go_where_the_gain_was_highest():
+def test_pb2_suggestions_approach_the_highest_gain():
     """Gains are highest at 0.7 on a scale; chance would be 0.25 away in the mean."""
     space = Searchspace(x=("DOUBLE", [0.0, 1.0]), act=("CATEGORICAL", ["relu", "gelu"]))
     away = []
@@ -96,7 +99,7 @@ def test_bandits_go_where_the_gain_was_highest():
     assert len(away) > 20 and np.median(away) < 0.12, (len(away), np.median(away))
 
 
-def test_time_makes_observations_matter_less():
+def test_old_observations_have_less_weight_in_the_time_varying_kernel():
     """What was seen long ago says less of now, and the likelihood tells a world that changes from one that does not."""
     kernel = TimeVaryingKernel(1.0, (0.3,), 0.01, forgetting=0.3)
     posterior = Posterior(kernel, np.array([[0.0, 0.5]]), np.array([1.0]))
@@ -110,7 +113,7 @@ def test_time_makes_observations_matter_less():
     assert fitted(rows, still - still.mean()).forgetting < fitted(rows, turning - turning.mean()).forgetting
 
 
-def test_in_the_synchronous_mode_equal_amounts_of_training_are_compared():
+def test_synchronous_population_compares_equal_amounts_of_training():
     """Everybody waits for the slowest; the worst take over from the best, whoever came first."""
     for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
         stopper = PopulationBased(WEIGHTS, 4, interval=2, seed=1, synchronous=True)
@@ -131,7 +134,7 @@ def test_in_the_synchronous_mode_equal_amounts_of_training_are_compared():
         assert all(told[number] is Verdict.CONTINUE for number in (1, 2, 3))
 
 
-def test_the_slowest_may_end_instead_of_coming():
+def test_synchronous_population_does_not_wait_for_a_failed_member():
     stopper = PopulationBased(WEIGHTS, 3, interval=1, seed=1, synchronous=True)
     for number in range(3):
         stopper.begin(number, {"h0": 0.5, "h1": 0.5})

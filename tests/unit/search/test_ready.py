@@ -12,7 +12,7 @@ from hopsml.search.dispatch.ledger import TrialState
 pytestmark = pytest.mark.fast
 
 
-def test_first_in_first_out_but_for_those_that_are_put_first():
+def test_ready_queue_is_first_in_first_out_except_for_prioritised_trials():
     queue = ReadyQueue()
     for number in (0, 1):
         queue.add_trial(TrialState(number, {}))
@@ -23,7 +23,7 @@ def test_first_in_first_out_but_for_those_that_are_put_first():
     assert queue.take_trial() is None and len(queue) == 0
 
 
-def test_against_a_list_that_is_searched():
+def test_ready_queue_equals_a_searched_list_under_random_operations():
     chance = random.Random(0)
     queue, naive = ReadyQueue(), []
     for number in range(3000):

@@ -38,13 +38,13 @@ SPACE = Searchspace(a=("INTEGER", [1, 4]))
         ("SingleRun", SingleRunSearcher),
     ],
 )  # fmt: skip
-def test_names_in_any_spelling(name: str | None, found: type) -> None:
+def test_searcher_names_are_found_in_any_spelling(name: str | None, found: type) -> None:
     assert registry.searcher_class(name) is found
     assert isinstance(registry.searcher(name, Searchspace() if found is SingleRunSearcher else SPACE), found)
 
 
 @pytest.mark.parametrize("name", ["bayes", "", 3])
-def test_unknown_names(name: object) -> None:
+def test_unknown_searcher_name_raises_a_key_error_with_the_known_names(name: object) -> None:
     """A KeyError, as callers of Maggy expect; its text is not quoted as a KeyError's would be."""
     with pytest.raises(KeyError) as caught:
         registry.searcher(name, SPACE)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_unknown_names(name: object) -> None:
         registry.stopper("random")
 
 
-def test_no_stopper() -> None:
+def test_stopper_none_takes_no_arguments() -> None:
     assert (
         registry.stopper("none") is None and registry.stopper(None) is None and registry.stopper_class("NONE") is None
     )
@@ -65,7 +65,7 @@ def test_no_stopper() -> None:
         registry.stopper(None, es_min=3)
 
 
-def test_arguments_that_it_does_not_take() -> None:
+def test_invalid_searcher_arguments_are_named() -> None:
     with pytest.raises(
         ArgumentError, match=r"the searcher 'TPE': got an unexpected keyword argument 'gamma'; it takes num_war"
     ):
@@ -76,20 +76,20 @@ def test_arguments_that_it_does_not_take() -> None:
         registry.searcher("gp", SPACE, random_fraction=2)
 
 
-def test_maggys_arguments() -> None:
+def test_maggy_arguments_of_tpe_and_gp_are_accepted() -> None:
     for name in ("tpe", "gp"):
         searcher = registry.searcher(name, SPACE, num_warmup_trials=15, random_fraction=0.33)
         assert isinstance(searcher.ask(0), Suggestion)
 
 
-def test_without_a_search() -> None:
+def test_searcher_none_suggests_empty_configurations_and_refuses_parameters() -> None:
     searcher = registry.searcher(None, Searchspace())
     assert [searcher.ask(number) for number in range(3)] == [Suggestion({})] * 3
     with pytest.raises(ArgumentError, match="the space has a; name a searcher"):
         registry.searcher("none", SPACE)
 
 
-def test_categories_are_nothing_for_cmaes() -> None:
+def test_cmaes_refuses_categories() -> None:
     with pytest.raises(
         ArgumentError, match="CMA-ES supports numbers only, but act are categories or have a condition; use 'tpe'"
     ):
@@ -105,13 +105,13 @@ def test_categories_are_nothing_for_cmaes() -> None:
         ({"crossover": 1.5}, "crossover=1.5: it must be a probability"),
     ],
 )
-def test_arguments_of_differential_evolution(arguments: dict[str, float], words: str) -> None:
+def test_invalid_differential_evolution_arguments_are_refused(arguments: dict[str, float], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         registry.searcher("differential_evolution", SPACE, **arguments)
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.STOPPERS) - {"none"}))
-def test_the_page_lists_the_arguments_of_each_stopper_with_their_defaults(name: str) -> None:
+def test_search_page_lists_the_arguments_of_each_stopper_with_defaults(name: str) -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/search.md").read_text()
     listed: dict[str, str] = {}
     owners: list[str] = []
@@ -131,12 +131,12 @@ def test_the_page_lists_the_arguments_of_each_stopper_with_their_defaults(name: 
             assert given == parameters[argument].default or list(given) == list(parameters[argument].default)
 
 
-def test_the_name_that_another_package_gives_an_argument_leads_to_ours() -> None:
+def test_stopper_argument_of_another_package_is_answered_with_ours() -> None:
     with pytest.raises(ArgumentError, match="did you mean min_step"):
         registry.stopper("asha", grace_period=3)
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+def test_search_registry_imports_no_heavy_package() -> None:
     code = (
         "import sys; from hopsml.search import registry; from hopsml.search.space import space\n"
         "s = registry.searcher('random', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
@@ -146,7 +146,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_library_that_is_missing_is_named_at_the_call() -> None:
+def test_missing_library_of_a_searcher_is_named_with_its_install_command() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('optuna', 'scipy', 'cmaes')))\n"
         "from hopsml.search import registry; from hopsml.search.space import space\n"

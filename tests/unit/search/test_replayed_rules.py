@@ -15,7 +15,7 @@ from tests.unit.search.naive_rules import NaiveAsha, NaiveHyperband, NaivePopula
 pytestmark = pytest.mark.fast
 
 
-def drawn_score(rng, kind):
+def score_function(rng, kind):
     """Reports of one kind: with ties, all negative, or rising with the step."""
     if kind == 0:
         return lambda trial, _: float(rng.randint(0, 3))
@@ -25,7 +25,7 @@ def drawn_score(rng, kind):
 
 
 @pytest.mark.parametrize("mode", ["promote", "stop"])
-def test_asha_decides_as_its_definition(mode):
+def test_asha_equals_its_naive_model_on_random_histories(mode):
     compared = 0
     for seed in range(800):
         rng = random.Random(seed)
@@ -36,7 +36,7 @@ def test_asha_decides_as_its_definition(mode):
             places=rng.randint(1, 8),
             trials=rng.randint(1, 40),
             seed=seed,
-            score=drawn_score(rng, seed % 3),
+            score=score_function(rng, seed % 3),
             stride=rng.choice([1, 1, 3, 12]),
             fails=rng.choice([0, 0, 0.05]),
             returns=rng.choice([0, 0.05]),
@@ -48,7 +48,7 @@ def test_asha_decides_as_its_definition(mode):
     assert compared > 30_000
 
 
-def test_hyperband_promotes_as_its_definition():
+def test_hyperband_equals_its_naive_model_on_random_histories():
     compared = 0
     for seed in range(250):
         rng = random.Random(seed)
@@ -60,7 +60,7 @@ def test_hyperband_promotes_as_its_definition():
             places=rng.randint(1, 12),
             trials=rng.randint(1, 60),
             seed=seed,
-            score=drawn_score(rng, seed % 3),
+            score=score_function(rng, seed % 3),
             fails=rng.choice([0, 0, 0.05]),
             returns=rng.choice([0, 0.05]),
             watchers=[model],
@@ -70,7 +70,7 @@ def test_hyperband_promotes_as_its_definition():
     assert compared > 500
 
 
-def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
+def test_asha_leaves_no_lane_idle_while_a_trial_is_promotable():
     """At every step of the pool: either all places are busy, or all trials have begun and none is promotable."""
     for seed in range(200):
         rng = random.Random(seed)
@@ -80,7 +80,7 @@ def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
             places=rng.randint(2, 9),
             trials=30,
             seed=seed,
-            score=drawn_score(rng, seed % 3),
+            score=score_function(rng, seed % 3),
             stride=rng.choice([1, 5]),
             fails=0.02,
             watchers=[model],
@@ -102,7 +102,7 @@ def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
         assert len(completed) <= 30 // 3
 
 
-def test_asha_goes_on_at_once_where_it_may():
+def test_asha_continues_a_promotable_trial_without_a_pause():
     asha = AshaStopper(9, reduction_factor=2)
     for number in range(2):
         asha.begin(number, {})
@@ -111,7 +111,7 @@ def test_asha_goes_on_at_once_where_it_may():
     assert asha.resume() is None
 
 
-def test_asha_resumes_from_the_highest_rung_first():
+def test_asha_resumes_promotable_trials_of_the_highest_rung_first():
     """Where several trials may go on because nobody asked for a while."""
     asha = AshaStopper(16, reduction_factor=2)
     for number in range(6):
@@ -123,7 +123,7 @@ def test_asha_resumes_from_the_highest_rung_first():
     assert [asha.resume() for _ in range(3)] == [1, 0, None]
 
 
-def test_population_based_training_decides_as_its_definition():
+def test_population_based_training_equals_its_naive_model_on_random_histories():
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1.0]), layers=("INTEGER", [1, 9]), act=("CATEGORICAL", ["relu", "gelu"]),
         width=("DISCRETE", [8, 16, 64]),
@@ -140,7 +140,7 @@ def test_population_based_training_decides_as_its_definition():
             places=rng.randint(1, 12),
             trials=rng.choice([population, population, population // 2, 2 * population]),
             seed=seed,
-            score=drawn_score(rng, seed % 3),
+            score=score_function(rng, seed % 3),
             stride=rng.choice([1, 1, 3, 12]),
             fails=rng.choice([0, 0, 0.02]),
             returns=rng.choice([0, 0.02]),

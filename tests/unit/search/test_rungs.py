@@ -28,7 +28,7 @@ def test_rungs_end_at_max_step_each_a_factor_below_the_next(ladder, steps):
     assert rung_steps(*ladder) == steps
 
 
-def test_brackets_are_those_of_the_hyperband_paper():
+def test_hyperband_brackets_equal_table_1_of_the_paper():
     """Table 1 of Li et al. 2018: R = 81, eta = 3."""
     ladders = Ladders(1, 81, 3, count=5)
     assert [(ladders.sizes(b), ladders.steps(b)) for b in range(5)] == [
@@ -42,7 +42,7 @@ def test_brackets_are_those_of_the_hyperband_paper():
     assert ladders.sizes(5) == ladders.sizes(0)  # and then again
 
 
-def test_a_number_belongs_to_the_bracket_that_it_fills():
+def test_trial_number_determines_its_bracket():
     ladders = Ladders(1, 81, 3)
     of = [ladders.bracket_of(number) for number in range(2 * 143)]
     assert of == sorted(of) and [of.count(b) for b in range(10)] == [81, 34, 15, 8, 5] * 2
@@ -55,11 +55,11 @@ def test_halvings_are_counted_without_rounding_errors(first, last, factor, count
     assert halvings(first, last, factor) == count
 
 
-def test_sizes_are_rounded_up_exactly():
+def test_bracket_sizes_are_rounded_up_exactly():
     assert bracket_sizes(2, 4, 3) == (15, 5, 1)  # 5 / 3 * 9 is a little more than 15 as floats
 
 
-def test_among_equals_the_first_is_better():
+def test_rung_ranks_the_first_of_equal_scores_higher():
     rung = Rung()
     for number in (7, 3, 5):
         rung.add(number, -1.0)
@@ -78,14 +78,14 @@ def test_among_equals_the_first_is_better():
     ("count", "among", "as_good"),
     [(0, "", ""), (1, "b", "b"), (2, "ab", "abc"), (3, "abc", "abc"), (4, "abcd", "abcd"), (9, "abcd", "abcd")],
 )
-def test_who_is_among_the_best_and_who_scored_as_much(count, among, as_good):
+def test_rung_determines_the_best_and_all_that_score_as_much(count, among, as_good):
     rung = Rung()
     keys = [rung.add(number, score) for number, score in enumerate((0.5, 0.9, 0.5, 0.1))]
     assert "".join(name for name, key in zip("abcd", keys, strict=True) if rung.is_among(count, key)) == among
     assert "".join(name for name, key in zip("abcd", keys, strict=True) if rung.is_as_good_as(count, key)) == as_good
 
 
-def test_nobody_waits_for_what_cannot_change_the_decision():
+def test_bracket_promotes_as_soon_as_the_decision_is_certain():
     bracket = Bracket([4, 2, 1])
     for member in range(4):
         bracket.join(member)
@@ -99,7 +99,7 @@ def test_nobody_waits_for_what_cannot_change_the_decision():
     assert not bracket.is_complete
 
 
-def test_who_leaves_makes_place_for_the_next():
+def test_member_that_leaves_a_bracket_frees_its_place():
     bracket = Bracket([3, 1])
     for member in range(3):
         bracket.join(member)
@@ -123,14 +123,14 @@ def test_who_leaves_makes_place_for_the_next():
         ((10, 9, 3), "first=10 is above last=9: a trial would end before it is compared; swap them"),
     ],
 )
-def test_impossible_ladders_are_refused_by_name(ladder, problem):
+def test_invalid_ladder_is_refused_by_argument_name(ladder, problem):
     with pytest.raises(ArgumentError) as refused:
         check_ladder(*ladder, ("first", "last", "factor"))
     assert str(refused.value) == problem
 
 
 @pytest.mark.parametrize("ladder", [(1, 1, 2), (3, 3, 2), (1, 9, 3), (5, None, 2)])
-def test_possible_ladders_are_those_of_one_rung_or_more_and_those_without_end(ladder):
+def test_ladder_may_have_one_rung_or_no_end(ladder):
     check_ladder(*ladder, ("first", "last", "factor"))
 
 
@@ -140,7 +140,7 @@ def through_json(bracket: Bracket) -> Bracket:
     return restored
 
 
-def test_a_bracket_counts_who_may_still_join():
+def test_bracket_counts_members_that_may_still_join():
     bracket = Bracket([3, 1])
     expected = [bracket.expected]
     for member in range(4):
@@ -150,7 +150,7 @@ def test_a_bracket_counts_who_may_still_join():
 
 
 @pytest.mark.parametrize("taken_over", [lambda bracket: bracket, through_json])
-def test_a_bracket_of_three_rungs_from_its_beginning_to_its_end(taken_over):
+def test_bracket_with_four_sizes_promotes_members_up_to_the_last_rung(taken_over):
     bracket = Bracket([6, 3, 2, 1])
     for member in range(5):
         bracket.join(member)
@@ -189,7 +189,7 @@ def test_a_bracket_of_three_rungs_from_its_beginning_to_its_end(taken_over):
         ([15, 5, 1], 6, [6, 2, 1]),
     ],
 )
-def test_a_bracket_that_is_closed_is_one_of_those_that_joined(sizes, joined, closed):
+def test_closed_bracket_has_the_sizes_of_its_members(sizes, joined, closed):
     bracket = Bracket(sizes)
     for member in range(joined):
         bracket.join(member)
@@ -197,7 +197,7 @@ def test_a_bracket_that_is_closed_is_one_of_those_that_joined(sizes, joined, clo
     assert bracket.sizes == closed and bracket.expected == 0
 
 
-def test_who_waits_behind_those_that_may_still_come_is_promoted_when_they_have_come():
+def test_waiting_member_is_promoted_once_all_competitors_arrived():
     bracket = Bracket([4, 2, 1])
     for member in range(4):
         bracket.join(member)
@@ -212,7 +212,7 @@ def test_who_waits_behind_those_that_may_still_come_is_promoted_when_they_have_c
     assert bracket.is_complete
 
 
-def test_no_more_are_expected_at_a_rung_than_places_are_left_on_it():
+def test_bracket_expects_no_more_arrivals_than_places_left_on_a_rung():
     bracket = Bracket([6, 4, 3, 1])
     for member in range(6):
         bracket.join(member)
@@ -222,7 +222,7 @@ def test_no_more_are_expected_at_a_rung_than_places_are_left_on_it():
     assert bracket.arrive(0, 0.6) is True  # those two alone cannot take all three places
 
 
-def test_a_displaced_member_is_back_when_a_better_one_leaves():
+def test_displaced_member_is_promoted_when_a_better_one_leaves():
     bracket = Bracket([5, 2])
     for member in range(5):
         bracket.join(member)

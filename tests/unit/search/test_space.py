@@ -33,7 +33,7 @@ def conditional() -> Searchspace:
     )
 
 
-def test_maggys_questions() -> None:
+def test_searchspace_supports_the_methods_of_maggy() -> None:
     space = Searchspace(kernel=("INTEGER", [2, 8]), pool=["integer", (2, 8)])
     space.add("dropout", ("DOUBLE", [0.01, 0.99]))
     space.add("act", ("CATEGORICAL", ["relu", "tanh"]))
@@ -54,7 +54,7 @@ def test_maggys_questions() -> None:
         _ = space.stride
 
 
-def test_random_values_are_of_the_space() -> None:
+def test_random_values_belong_to_the_space() -> None:
     space = conditional()
     drawn = space.get_random_parameter_values(200, seed=3)
     assert len(drawn) == 200 and all(space.contains(config) for config in drawn)
@@ -94,7 +94,7 @@ def test_random_values_are_of_the_space() -> None:
         (("LOGINTEGER", [0, 8]), "the lower bound 0 of LOGINTEGER must be greater than 0"),
     ],
 )
-def test_what_cannot_be_tried_is_a_value_error(value: Any, words: str) -> None:
+def test_invalid_parameter_definition_is_a_value_error(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         Searchspace(p=value)
     assert isinstance(caught.value, ArgumentError) and not isinstance(caught.value, AssertionError)
@@ -105,26 +105,26 @@ def test_what_cannot_be_tried_is_a_value_error(value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("region", "words"), [([1], "two bounds"), ([1, 2, 3], "two bounds"), ([3, 1], "swap"), ([2, 2], "swap")]
 )
-def test_bounds_are_an_assertion_as_with_maggy(kind: str, region: list[int], words: str) -> None:
+def test_invalid_bounds_raise_an_assertion_error_as_in_maggy(kind: str, region: list[int], words: str) -> None:
     with pytest.raises(AssertionError, match=words) as caught:
         Searchspace(p=(kind, region))
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize("name", ["names", "add", "DOUBLE", "transform", "_order", "", 3])
-def test_reserved_names(name: Any) -> None:
+def test_reserved_parameter_names_are_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="reserved"):
         Searchspace().add(name, ("DOUBLE", [0, 1]))
 
 
-def test_a_name_once() -> None:
+def test_duplicate_parameter_name_is_refused() -> None:
     space = Searchspace(lr=("DOUBLE", [0, 1]))
     with pytest.raises(ValueError, match="'lr' is taken"):
         space.add("lr", ("DOUBLE", [0, 1]))
     assert space.to_dict() == {"lr": ("DOUBLE", [0, 1])}
 
 
-def test_a_name_that_only_this_class_has_is_no_obstacle() -> None:
+def test_parameter_may_have_the_name_of_a_method_that_maggy_lacks() -> None:
     """Maggy's class has no ``size``: a space with such a parameter works there, and must here."""
     space = Searchspace(size=("INTEGER", [1, 4]), contains=("DISCRETE", [0]), key=("DISCRETE", ["k"]))
     assert space.size() == 4 and space.get("size") == [1, 4]
@@ -144,14 +144,14 @@ def test_a_name_that_only_this_class_has_is_no_obstacle() -> None:
         ({3: [1]}, "it must be a dict of lists"),
     ],
 )
-def test_conditions_that_cannot_be_met(when: Any, words: str) -> None:
+def test_invalid_conditions_are_refused(when: Any, words: str) -> None:
     space = Searchspace(act=("CATEGORICAL", ["relu"]), layers=("INTEGER", [1, 2]), lr=("DOUBLE", [0, 1]))
     with pytest.raises(ArgumentError, match=words):
         space.add("slope", ("DOUBLE", [0, 1]), when=when)
     assert space.keys() == ["act", "layers", "lr"]
 
 
-def test_conditions_in_a_circle_and_against_each_other() -> None:
+def test_circular_and_contradictory_conditions_are_refused() -> None:
     with pytest.raises(ArgumentError, match="in a circle: a -> b -> a"):
         Searchspace(a=("INTEGER", [1, 2], {"b": [1]}), b=("INTEGER", [1, 2], {"a": [1]}))
     with pytest.raises(ArgumentError, match="in a circle: a -> a"):
@@ -160,7 +160,7 @@ def test_conditions_in_a_circle_and_against_each_other() -> None:
         Searchspace(a=("INTEGER", [1, 2]), b=("INTEGER", [1, 2], {"a": 1}), c=("INTEGER", [1, 2], {"b": 1, "a": 2}))
 
 
-def test_values_without_order_or_hash() -> None:
+def test_unhashable_and_unordered_values_are_supported() -> None:
     space = Searchspace(units=("CATEGORICAL", [[64], [64, 32], None, {"a": 1}]), flag=("DISCRETE", [True, 1, 1.0, 1]))
     assert space.size() == 4 * 3  # True, 1 and 1.0 are three values; the second 1 is none
     assert space.flag == [True, 1, 1.0, 1]
@@ -173,7 +173,7 @@ def test_values_without_order_or_hash() -> None:
         assert [(type(value), value) for value in back.values()] == [(type(value), value) for value in config.values()]
 
 
-def test_bounds_of_numpy() -> None:
+def test_numpy_bounds_are_converted() -> None:
     space = Searchspace(
         n=("INTEGER", np.array([1, 3])), x=("DOUBLE", (np.float32(0.5), np.int64(2))), r=("DISCRETE", range(3))
     )
@@ -187,7 +187,9 @@ def test_bounds_of_numpy() -> None:
     low=st.floats(-1e300, 1e300), width=st.floats(1e-3, 1e300), first=st.integers(-(2**40), 2**40),
     count=st.integers(1, 2**40), unit=st.floats(0, 1),
 )  # fmt: skip
-def test_there_and_back(low: float, width: float, first: int, count: int, unit: float) -> None:
+def test_transform_and_inverse_transform_round_trip(
+    low: float, width: float, first: int, count: int, unit: float
+) -> None:
     if not low < low + width < math.inf:
         return
     positive = abs(first) + 1
@@ -207,7 +209,7 @@ def test_there_and_back(low: float, width: float, first: int, count: int, unit: 
     assert again["d"] == pytest.approx(config["d"], rel=1e-9, abs=1e-9 * width)
 
 
-def test_ends_and_beyond() -> None:
+def test_inverse_transform_clips_points_outside_the_unit_cube() -> None:
     space = Searchspace(
         d=("DOUBLE", [-1e308, 1e308]), i=("INTEGER", [2, 4]), u=("LOGUNIFORM", [1e-4, 1]), n=("LOGINTEGER", [1, 512])
     )
@@ -220,7 +222,7 @@ def test_ends_and_beyond() -> None:
         space.inverse_transform([0.5] * 3)
 
 
-def test_shares_of_integers() -> None:
+def test_integers_have_equal_shares_on_their_scale() -> None:
     space = Searchspace(i=("INTEGER", [1, 4]), n=("LOGINTEGER", [1, 4]))
     units = [(place + 0.5) / 4000 for place in range(4000)]
     assert Counter(space.inverse_transform([unit] * 2)["i"] for unit in units) == {1: 1000, 2: 1000, 3: 1000, 4: 1000}
@@ -230,7 +232,7 @@ def test_shares_of_integers() -> None:
         assert shares[value] / 4000 == pytest.approx(wanted, abs=2e-3)
 
 
-def test_what_a_configuration_is() -> None:
+def test_contains_accepts_only_complete_valid_configurations() -> None:
     space = conditional()
     fits = {"layers": 2, "act": "relu", "slope": 0.5, "lr": 1e-3}
     assert space.contains(fits)
@@ -242,7 +244,7 @@ def test_what_a_configuration_is() -> None:
         assert not space.contains(wrong)
 
 
-def test_counting_and_listing_agree() -> None:
+def test_space_size_equals_the_number_of_combinations() -> None:
     space = Searchspace(
         act=("CATEGORICAL", ["relu", "gelu"], {"layers": [2, 3, 40]}),
         slope=("DISCRETE", [1, 2, 3], {"act": ["relu"], "layers": [2]}),
@@ -281,7 +283,9 @@ def spaces(draw: st.DrawFn) -> Searchspace:
 
 @settings(max_examples=50, deadline=None)
 @given(space=spaces(), points=st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), max_size=5))
-def test_any_conditions_agree_with_trying_all(space: Searchspace, points: list[list[float]]) -> None:
+def test_combinations_equal_a_naive_enumeration_for_any_conditions(
+    space: Searchspace, points: list[list[float]]
+) -> None:
     """What is listed is what a naive reading of the conditions accepts among all combinations of values and absences."""
     found = space.parameters
     absent = object()
@@ -307,7 +311,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def test_it_travels() -> None:
+def test_space_can_be_pickled_and_copied() -> None:
     for travelled in (pickle.loads(pickle.dumps(conditional())), copy.deepcopy(conditional())):
         assert travelled.to_dict() == conditional().to_dict()
         assert travelled.lr == [1e-4, 1e-1]
@@ -317,7 +321,7 @@ def test_it_travels() -> None:
 # ---------------------------------------------------------------- the predecessor's dicts
 
 
-def test_a_grid_in_the_order_of_a_product() -> None:
+def test_grid_has_the_order_of_a_product_and_refuses_invalid_lists() -> None:
     space = Searchspace.from_grid({"lr": [0.1, 0.2], "act": ("relu", "gelu"), "n": np.array([1, 2])})
     grid = GridSearcher(space)
     assert grid.total == 8
@@ -331,7 +335,7 @@ def test_a_grid_in_the_order_of_a_product() -> None:
             Searchspace.from_grid(wrong)  # type: ignore[arg-type]
 
 
-def test_a_grid_over_what_has_no_list() -> None:
+def test_grid_over_continuous_parameters_needs_points() -> None:
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-2]), n=("INTEGER", [1, 2]), d=("DOUBLE", [0, 1], {"n": [2]}))
     with pytest.raises(ValueError, match=r"lr is LOGUNIFORM .* make it DISCRETE, .* searcher_args={\"points\": 5}"):
         GridSearcher(space)
@@ -344,7 +348,7 @@ def test_a_grid_over_what_has_no_list() -> None:
             GridSearcher(space, points=points)  # type: ignore[arg-type]
 
 
-def test_a_grid_takes_a_count_for_integers() -> None:
+def test_grid_points_apply_to_integers_and_by_name() -> None:
     space = Searchspace(n=("INTEGER", [1, 100]), lr=("DOUBLE", [0.0, 1.0]), few=("INTEGER", [1, 3]))
     grid = GridSearcher(space, points=4)
     assert grid.total == 4 * 4 * 3
@@ -363,7 +367,7 @@ def test_a_grid_takes_a_count_for_integers() -> None:
         GridSearcher(space, points={"n": 1})
 
 
-def test_boundaries_of_random_search() -> None:
+def test_random_search_boundaries_become_parameters_and_invalid_ones_are_refused() -> None:
     space = Searchspace.from_boundaries({"a": [1, 5], "b": (0.1, 1), "c": [1, 2.5]})
     assert space.to_dict() == {"a": ("INTEGER", [1, 5]), "b": ("DOUBLE", [0.1, 1]), "c": ("DOUBLE", [1, 2.5])}
     for wrong in ([1], [1, 2, 3], ["a", "b"], [1, "b"], [True, False], [2, 1], [1.0, 1.0], [0.0, math.nan], 3, "ab"):
@@ -387,13 +391,15 @@ def test_boundaries_of_random_search() -> None:
         ([True, False], ("CATEGORICAL", [True, False])),
     ],
 )
-def test_boundaries_of_differential_evolution(bounds: list[Any], parameter: tuple[str, list[Any]]) -> None:
+def test_evolution_boundaries_become_parameters_by_the_type_of_the_first_bound(
+    bounds: list[Any], parameter: tuple[str, list[Any]]
+) -> None:
     """The first bound's type decides; descending numbers are sorted."""
     assert Searchspace.from_boundaries({"p": bounds}, categories=True).to_dict() == {"p": parameter}
 
 
 @pytest.mark.parametrize("bounds", [[1], [1, 2, 3], [1, "b"], ["b", 1], [1, math.inf], [0.5, math.nan], "ab"])
-def test_boundaries_that_are_none(bounds: Any) -> None:
+def test_invalid_evolution_boundaries_are_refused(bounds: Any) -> None:
     with pytest.raises(ValueError):
         Searchspace.from_boundaries({"p": bounds}, categories=True)
 
@@ -401,7 +407,7 @@ def test_boundaries_that_are_none(bounds: Any) -> None:
 # ---------------------------------------------------------------- the function
 
 
-def test_functions_that_fit() -> None:
+def test_matching_function_signatures_are_accepted() -> None:
     space = conditional()
 
     def all_of_them(lr: float, layers: int, act: str = "relu", slope: float = 0.0, reporter: Any = None) -> None: ...
@@ -412,7 +418,7 @@ def test_functions_that_fit() -> None:
         check_function(space, function)
 
 
-def test_functions_that_do_not() -> None:
+def test_mismatched_function_signatures_are_refused() -> None:
     space = conditional()
 
     def train(layers: int, act: str = "relu") -> None: ...
@@ -426,7 +432,7 @@ def test_functions_that_do_not() -> None:
         check_function(space, no_default)
 
 
-def test_values_are_told_apart_by_type_and_those_that_cannot_be_hashed_by_comparison() -> None:
+def test_distinct_separates_values_by_type_and_compares_unhashable_ones() -> None:
     nan = float("nan")
     values = [1, True, 1.0, 1, "1", [1], [1], (1,), nan, None, None, {"a": 1}, {"a": 1}]
     assert repr(distinct(values)) == repr((1, True, 1.0, "1", [1], (1,), nan, None, {"a": 1}))

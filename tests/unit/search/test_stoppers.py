@@ -40,17 +40,17 @@ STOPPERS = {
 every_stopper = pytest.mark.parametrize("make", STOPPERS.values(), ids=STOPPERS.keys())
 
 
-def learning(trial, rng):
+def rising_score(trial, rng):
     """Rises with the step, differently for each trial; exact in binary, so that adding a constant changes no difference."""
     return rng.randint(0, 64) / 64 + trial.step * (trial.number * 37 % 16)
 
 
-def pool_of(make, seed=3, **changes):
-    settings = {"places": 4, "trials": 20, "score": learning, "last_step": 40, "config": CONFIGS.__getitem__}
+def make_pool(make, seed=3, **changes):
+    settings = {"places": 4, "trials": 20, "score": rising_score, "last_step": 40, "config": CONFIGS.__getitem__}
     return ExecutorPool(make(), seed=seed, **{**settings, **changes})
 
 
-def through_json(make):
+def restore_through_json(make):
     """A new stopper in the place of the old one, which knows no more than its state as JSON."""
 
     def taken_over(old):
@@ -67,28 +67,28 @@ def answers(log):
 
 
 @every_stopper
-def test_the_same_reports_give_the_same_answers(make):
-    assert pool_of(make).run() == pool_of(make).run()
+def test_stopper_gives_the_same_answers_to_the_same_reports(make):
+    assert make_pool(make).run() == make_pool(make).run()
 
 
 @every_stopper
 @pytest.mark.parametrize("seed", range(2))
-def test_it_goes_on_from_its_state_as_if_nothing_had_happened(make, seed):
+def test_restored_stopper_continues_identically(make, seed):
     unsteady = {"fails": 0.02, "returns": 0.02, "stride": 2, "seed": seed}
-    assert pool_of(make, taken_over=through_json(make), **unsteady).run() == pool_of(make, **unsteady).run()
+    assert make_pool(make, taken_over=restore_through_json(make), **unsteady).run() == make_pool(make, **unsteady).run()
 
 
 @every_stopper
-def test_negative_scores_are_scores_like_others(make):
-    below = pool_of(make, score=lambda trial, rng: learning(trial, rng) - 2.0**20)
-    above = pool_of(make)
+def test_stopper_treats_negative_scores_like_others(make):
+    below = make_pool(make, score=lambda trial, rng: rising_score(trial, rng) - 2.0**20)
+    above = make_pool(make)
     assert answers(below.run()) == answers(above.run())
     assert all(outcome.score < 0 for outcome in below.over.values() if outcome.score is not None)
 
 
 @every_stopper
-def test_ties_end_like_others(make):
-    pool = pool_of(make, score=lambda trial, rng: -1.0)
+def test_stopper_ends_all_trials_when_scores_tie(make):
+    pool = make_pool(make, score=lambda trial, rng: -1.0)
     log = pool.run()
     assert not pool.running and not pool.paused and pool.over
     if isinstance(pool.stopper, MedianStop):  # nobody is worse than the median
@@ -99,10 +99,10 @@ def test_ties_end_like_others(make):
 
 @every_stopper
 @pytest.mark.parametrize("seed", range(8))
-def test_every_loop_ends(make, seed):
+def test_stopper_ends_every_search_with_failures_and_rare_reports(make, seed):
     """Whatever fails, returns early or reports rarely; also with fewer trials than a bracket or population has."""
     rng = random.Random(seed)
-    pool = pool_of(
+    pool = make_pool(
         make, seed, places=rng.choice([1, 3, 30]), trials=rng.choice([1, 2, 7, 40]), stride=rng.choice([1, 4, 50]),
         fails=rng.choice([0, 0.1, 0.9]), returns=rng.choice([0, 0.1]),
     )  # fmt: skip
@@ -115,10 +115,10 @@ def test_every_loop_ends(make, seed):
 
 
 @every_stopper
-def test_max_step_is_the_end(make):
+def test_stopper_stops_each_trial_at_max_step(make):
     """At the first report at or past it, also where that is the only one."""
     for stride in (1, 5, 100):
-        pool = pool_of(make, stride=stride, last_step=200)
+        pool = make_pool(make, stride=stride, last_step=200)
         for event in pool.run():
             if event[0] == "report" and pool.stopper.max_step is not None:
                 reached = event[2] >= pool.stopper.max_step
@@ -126,7 +126,7 @@ def test_max_step_is_the_end(make):
 
 
 @every_stopper
-def test_a_report_after_the_answer_gets_the_same_answer(make):
+def test_stopper_repeats_its_answer_for_a_report_after_it(make):
     """The process of a trial learns of its end a moment later, and reports meanwhile."""
     stopper = make()
     running = set(range(8))
@@ -151,14 +151,14 @@ def test_a_report_after_the_answer_gets_the_same_answer(make):
 
 
 @pytest.mark.parametrize("make", [STOPPERS["pbt"], STOPPERS["pb2"]], ids=["pbt", "pb2"])
-def test_nobody_of_a_population_pauses_while_every_one_has_a_place(make):
-    log = pool_of(make, places=8, trials=8).run()
+def test_population_member_never_pauses_while_every_member_has_a_lane(make):
+    log = make_pool(make, places=8, trials=8).run()
     assert any(isinstance(event[-1], Exploit) for event in log)
     assert not any(event[-1] is Verdict.PAUSE for event in log)
 
 
-def test_a_population_takes_turns_on_one_place():
-    pool = pool_of(STOPPERS["pbt"], places=1, trials=8, score=lambda trial, rng: -float(trial.number))
+def test_population_on_one_lane_alternates_between_members():
+    pool = make_pool(STOPPERS["pbt"], places=1, trials=8, score=lambda trial, rng: -float(trial.number))
     behind = {}
     for event in pool.run():
         if event[0] == "report":
@@ -190,12 +190,12 @@ def test_a_population_takes_turns_on_one_place():
         (lambda: PB2(SPACE, 8, max_step=0), "max_step=0"),
     ],
 )
-def test_impossible_arguments_are_named(make, names):
+def test_invalid_stopper_arguments_are_named(make, names):
     with pytest.raises(ArgumentError, match=names):
         make()
 
 
-def test_every_stopper_can_be_had_by_its_name():
+def test_every_stopper_is_found_by_name():
     assert isinstance(registry.stopper("ASHA", max_step=9), AshaStopper)
     assert isinstance(registry.stopper("hyperband", max_step=9), Hyperband)
     assert isinstance(registry.stopper("median"), MedianStop)

@@ -181,7 +181,7 @@ class World:
         torn = ['["report",3'] if self.random.random() < 0.5 else []
         new = journal.replay([*self.lines, *torn], spec, searcher, stopper)
         assert not new.ask_tell.differing
-        assert told_of(old.ask_tell.searcher, old.ask_tell.stopper) == told_of(
+        assert states_of(old.ask_tell.searcher, old.ask_tell.stopper) == states_of(
             new.ask_tell.searcher, new.ask_tell.stopper
         )
         self.dispatch = Checked.__new__(Checked)
@@ -216,6 +216,6 @@ class World:
                 self.happen(Tick())
 
 
-def told_of(searcher: Searcher, stopper: Stopper) -> tuple[Any, Any]:
+def states_of(searcher: Searcher, stopper: Stopper) -> tuple[Any, Any]:
     """What both know."""
     return searcher.state(), stopper.state()

@@ -40,11 +40,11 @@ def bandwidth_bound(count: int, size: float) -> float:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_who_is_alone_pays_nothing(count: int):
+def test_all_reduce_of_one_member_costs_nothing(count: int):
     assert [of(HOCKNEY, count, 1e6) for of in scaling.ALGORITHMS.values()] == [0, 0, 0, 0]
 
 
-def test_two_members_pay_for_two_messages_or_for_one_with_everything():
+def test_two_members_exchange_two_messages_or_one_with_all_bytes():
     both, whole = pytest.approx(2 * 1e-4 + 1e-3), pytest.approx(1e-4 + 1e-3)
     paid = {name: of(HOCKNEY, 2, 1e6) for name, of in scaling.ALGORITHMS.items()}
     assert paid == {"ring": both, "halving-doubling": both, "doubling": whole, "direct": both}
@@ -54,7 +54,7 @@ def test_two_members_pay_for_two_messages_or_for_one_with_everything():
     ("count", "rounds", "share", "outside"),
     [(3, 2, 1.0, 1), (4, 4, 1.5, 0), (7, 4, 1.5, 1), (8, 6, 1.75, 0), (9, 6, 1.75, 1)],
 )
-def test_members_beyond_a_power_of_two_hand_over_before_and_get_the_sum_after(
+def test_members_beyond_a_power_of_two_send_before_and_receive_after(
     count: int, rounds: int, share: float, outside: int
 ):
     found = scaling.halving_doubling(HOCKNEY, count, 1e6)
@@ -62,18 +62,18 @@ def test_members_beyond_a_power_of_two_hand_over_before_and_get_the_sum_after(
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
-def test_doubling_sends_everything_in_each_of_its_rounds(count: int, rounds: int):
+def test_doubling_sends_all_bytes_in_each_round(count: int, rounds: int):
     assert scaling.doubling(HOCKNEY, count, 1e6) == pytest.approx(rounds * (1e-4 + 1e-3))
 
 
 @pytest.mark.parametrize(("count", "further", "share"), [(2, 0, 1.0), (3, 2, 4 / 3), (4, 4, 1.5), (8, 12, 1.75)])
-def test_direct_pays_for_each_message_beyond_the_first_of_a_step(count: int, further: int, share: float):
+def test_direct_costs_each_message_beyond_the_first_of_a_step(count: int, further: int, share: float):
     found = scaling.direct(LinkCosts(1e-4, 1e-9, 1e-5), count, 1e6)
     assert found == pytest.approx(2e-4 + further * 1e-5 + share * 1e-3)
     assert scaling.direct(HOCKNEY, count, 1e6) == pytest.approx(2e-4 + share * 1e-3)
 
 
-def test_known_costs():
+def test_algorithm_costs_equal_known_values():
     assert scaling.ring(HOCKNEY, 4, 1e6) == pytest.approx(6 * 1e-4 + 1.5 * 1e-3)
     assert scaling.halving_doubling(HOCKNEY, 4, 1e6) == pytest.approx(4 * 1e-4 + 1.5 * 1e-3)
     assert scaling.halving_doubling(HOCKNEY, 5, 1e6) == pytest.approx(4 * 1e-4 + 1.5e-3 + 2 * (1e-4 + 1e-3))
@@ -82,14 +82,14 @@ def test_known_costs():
 
 
 @given(members, sizes)
-def test_nothing_is_faster_than_the_bytes_allow(count: int, size: float):
+def test_no_algorithm_is_faster_than_the_bandwidth_bound(count: int, size: float):
     assert all(
         of(HOCKNEY, count, size) >= bandwidth_bound(count, size) * (1 - 1e-9) for of in scaling.ALGORITHMS.values()
     )
 
 
 @given(st.integers(2, 11))
-def test_few_bytes_are_a_matter_of_rounds(power: int):
+def test_cost_of_few_bytes_depends_on_the_number_of_rounds(power: int):
     count = 1 << power
     assert (
         scaling.doubling(HOCKNEY, count, 1)
@@ -99,25 +99,25 @@ def test_few_bytes_are_a_matter_of_rounds(power: int):
 
 
 @given(members, sizes, st.integers(1, 16))
-def test_hosts_spare_the_network(workers: int, size: float, each: int):
+def test_hierarchical_ring_is_never_slower_than_the_flat_ring(workers: int, size: float, each: int):
     cluster = Cluster(LinkCosts(0, 0), HOCKNEY, workers_per_host=each)
     assert scaling.hierarchical(cluster, workers, size, "ring") <= scaling.flat(cluster, workers, size, "ring") + 1e-12
 
 
 @pytest.mark.parametrize(("workers", "hosts"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
-def test_machines_are_filled_one_after_the_other(workers: int, hosts: int):
+def test_hosts_are_filled_one_after_the_other(workers: int, hosts: int):
     assert Cluster(HOCKNEY, HOCKNEY, workers_per_host=4).hosts(workers) == hosts
     assert Cluster(HOCKNEY, HOCKNEY).hosts(workers) == workers
 
 
-def test_workers_that_have_their_cores_take_no_longer():
+def test_workers_with_separate_cores_take_no_longer():
     assert [Cluster(HOCKNEY, HOCKNEY, 4).load(workers) for workers in (1, 4, 8)] == [1, 1, 1]
     assert [Cluster(HOCKNEY, HOCKNEY, 4, 8).load(workers) for workers in (1, 4, 8)] == [1, 1, 1]
     assert [Cluster(HOCKNEY, HOCKNEY, 4, 1).load(workers) for workers in (1, 3, 9)] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
-def test_all_workers_go_through_memory_on_one_machine_and_over_the_network_on_several(algorithm: scaling.Algorithm):
+def test_flat_all_reduce_uses_memory_on_one_host_and_network_on_several(algorithm: scaling.Algorithm):
     cluster = Cluster(MEMORY, HOCKNEY, workers_per_host=4, cores_per_host=2)
     of = scaling.ALGORITHMS[algorithm]
     assert scaling.flat(cluster, 2, 1e6, algorithm) == of(MEMORY, 2, 1e6)
@@ -128,7 +128,7 @@ def test_all_workers_go_through_memory_on_one_machine_and_over_the_network_on_se
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
 @pytest.mark.parametrize(("workers", "here", "hosts"), [(2, 2, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (13, 4, 4)])
-def test_machines_sum_up_in_memory_and_one_worker_of_each_goes_over_the_network(
+def test_hierarchical_all_reduce_sums_in_memory_and_sends_one_share_per_host(
     algorithm: scaling.Algorithm, workers: int, here: int, hosts: int
 ):
     cluster = Cluster(MEMORY, HOCKNEY, workers_per_host=4, cores_per_host=2)
@@ -144,7 +144,7 @@ def test_workers_that_share_a_core_take_longer():
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8), st.integers(2, 64))
-def test_a_link_is_found_again_from_what_it_took(alpha: float, beta: float, count: int):
+def test_link_costs_are_recovered_from_simulated_measurements(alpha: float, beta: float, count: int):
     link = LinkCosts(alpha, beta)
     found = scaling.fitted(
         [Measured(count, size, scaling.direct(link, count, size)) for size in (4096, 1 << 20, 1 << 24)]
@@ -153,14 +153,14 @@ def test_a_link_is_found_again_from_what_it_took(alpha: float, beta: float, coun
         assert scaling.direct(found, count, size) == pytest.approx(scaling.direct(link, count, size), rel=1e-3)
 
 
-def test_neither_cost_is_below_nothing():
+def test_fitted_costs_are_never_negative():
     falling = [Measured(2, 1024, 3.0), Measured(2, 2048, 1.0)]
     assert scaling.fitted(falling).beta_s == 0.0 < scaling.fitted(falling).alpha_s
     steep = [Measured(2, 1024, 1e-6), Measured(2, 2048, 1.0)]
     assert scaling.fitted(steep).alpha_s == 0.0 < scaling.fitted(steep).beta_s
 
 
-def test_a_link_is_found_from_all_reduces_of_groups_of_several_sizes():
+def test_link_costs_are_fitted_to_groups_of_several_sizes():
     sizes = [(2, 1 << 12), (3, 1 << 20), (8, 1 << 16), (8, 1 << 24)]
     found = scaling.fitted([Measured(count, size, scaling.direct(HOCKNEY, count, size)) for count, size in sizes], 3e-6)
     assert (found.alpha_s, found.beta_s) == (pytest.approx(1e-4, rel=1e-9), pytest.approx(1e-9, rel=1e-9))
@@ -169,7 +169,7 @@ def test_a_link_is_found_from_all_reduces_of_groups_of_several_sizes():
     )
 
 
-def test_measurements_count_by_their_relative_differences():
+def test_measurements_are_weighted_by_relative_differences():
     """2, 4 and 8 bytes between two, where (2 alpha + n beta) / seconds should be 1: the normal equations by hand."""
     found = scaling.fitted([Measured(2, 2, 4.0), Measured(2, 4, 5.0), Measured(2, 8, 8.0)])
     # Rows (1/2, 1/2), (2/5, 4/5), (1/4, 1): squares 0.4725 and 1.89, products 0.82, sums 1.15 and 2.3.
@@ -178,14 +178,14 @@ def test_measurements_count_by_their_relative_differences():
     assert found.beta_s == pytest.approx((0.4725 * 2.3 - 0.82 * 1.15) / determinant)
 
 
-def test_where_one_cost_is_nothing_the_other_explains_all():
+def test_remaining_cost_explains_all_measurements_when_the_other_is_0():
     falling = scaling.fitted([Measured(2, 1024, 3.0), Measured(2, 2048, 1.0)])
     assert (falling.alpha_s, falling.beta_s) == (pytest.approx(0.6), 0.0)  # (2/3 + 2) / (4/9 + 4)
     steep = scaling.fitted([Measured(2, 1, 0.25), Measured(2, 2, 1.0)])
     assert (steep.alpha_s, steep.beta_s) == (0.0, pytest.approx(0.3))  # (4 + 2) / (16 + 4)
 
 
-def test_one_size_says_nothing_of_bytes():
+def test_fit_with_one_message_size_is_refused():
     for measured in ([], [Measured(2, 1024, 1.0), Measured(3, 1024, 1.1)]):
         with pytest.raises(ArgumentError) as caught:
             scaling.fitted(measured)
@@ -199,7 +199,7 @@ TRAINING = Training(0.2, RESNET)
 
 
 @given(gradients, st.one_of(st.none(), st.integers(1, 64)), st.one_of(st.none(), st.integers(1, 8 << 20)))
-def test_every_gradient_travels_once(sizes: tuple[int, ...], scope: int | None, most: int | None):
+def test_every_gradient_is_in_exactly_one_pack(sizes: tuple[int, ...], scope: int | None, most: int | None):
     packs = scaling.packs(sizes, StepSettings(merge_scope=scope, pack_bytes=most))
     assert sorted(chain.from_iterable(packs)) == list(range(len(sizes)))
     if most is None and scope is not None:
@@ -208,7 +208,7 @@ def test_every_gradient_travels_once(sizes: tuple[int, ...], scope: int | None, 
         assert all(len(pack) == 1 or sum(sizes[i] for i in pack) <= most for pack in packs)
 
 
-def test_packs_as_the_library_makes_them():
+def test_packs_equal_those_of_the_library():
     sizes = (3 << 20, 400, 2 << 10, 1 << 20, 4 << 20)
     assert scaling.packs(sizes, StepSettings(pack_bytes=scaling.PACK_BYTES)) == [[1, 2], [0], [3], [4]]
 
@@ -227,7 +227,7 @@ def test_packs_as_the_library_makes_them():
         ((2 << 20, 3 << 20), 4 << 20, [[0], [1]]),
     ],
 )
-def test_small_gradients_are_packed_up_to_so_many_bytes_and_large_ones_travel_alone(
+def test_small_gradients_are_packed_up_to_a_limit_and_large_ones_are_separate(
     sizes: tuple[int, ...], most: int, packs: list[list[int]]
 ):
     assert scaling.packs(sizes, StepSettings(pack_bytes=most)) == packs
@@ -251,14 +251,14 @@ def test_gradients_are_merged_from_the_last_layer_on(scope: int | None, packs: l
 
 @pytest.mark.parametrize("most", [None, 4 << 20])
 @pytest.mark.parametrize("overlapped", [False, True])
-def test_without_gradients_nothing_is_sent(most: int | None, overlapped: bool):
+def test_step_without_gradients_has_no_communication(most: int | None, overlapped: bool):
     options = StepSettings(pack_bytes=most, overlapped=overlapped)
     assert scaling.packs((), options) == []
     step = scaling.step(Training(0.1, (), per_step_s=0.5), CLUSTER, 4, options)
     assert step.communication_s == 0.0 and step.seconds == step.compute_s
 
 
-def test_one_worker_computes():
+def test_step_of_one_worker_has_no_communication():
     assert scaling.step(TRAINING, CLUSTER, 1) == scaling.Step(0.2, 0.2, 0.0)
     shared = Cluster(LINK, LINK, workers_per_host=2, cores_per_host=1)
     assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 1) == scaling.Step(0.2, 0.2, 0.0)
@@ -267,7 +267,7 @@ def test_one_worker_computes():
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
 @pytest.mark.parametrize("hierarchical", [False, True])
-def test_each_pack_is_an_all_reduce_of_its_bytes_on_the_wire(algorithm: scaling.Algorithm, hierarchical: bool):
+def test_each_pack_costs_an_all_reduce_of_its_wire_bytes(algorithm: scaling.Algorithm, hierarchical: bool):
     """Three gradients in two packs, sent as 2 bytes of 4, by 6 workers on two machines."""
     cluster = Cluster(LinkCosts(1e-6, 1e-11, 1e-7), LINK, workers_per_host=4)
     training = Training(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
@@ -279,7 +279,7 @@ def test_each_pack_is_an_all_reduce_of_its_bytes_on_the_wire(algorithm: scaling.
     assert step.compute_s == 0.1 and step.seconds == pytest.approx(0.1 + step.communication_s, rel=1e-12)
 
 
-def test_settings_that_are_left_out_merge_all_gradients_into_a_ring_of_float32():
+def test_default_settings_merge_all_gradients_into_a_float32_ring():
     training = Training(0.1, (1000, 2000))
     step = scaling.step(training, CLUSTER, 4)
     assert step == scaling.step(
@@ -289,7 +289,7 @@ def test_settings_that_are_left_out_merge_all_gradients_into_a_ring_of_float32()
 
 
 @pytest.mark.parametrize(("taken", "end"), OVERLAPPED)
-def test_a_pack_travels_when_its_gradients_are_there_and_the_one_before_is_over(
+def test_overlapped_pack_starts_when_gradients_and_previous_pack_are_complete(
     taken: tuple[float, float, float], end: float
 ):
     """Bytes cost a second each, so that the last layer's gradient, which is sent first, takes as many seconds."""
@@ -301,7 +301,7 @@ def test_a_pack_travels_when_its_gradients_are_there_and_the_one_before_is_over(
     assert step.compute_s == 9.0
 
 
-def test_merged_gradients_travel_when_the_last_one_of_them_is_there():
+def test_merged_gradients_are_sent_when_the_last_one_is_computed():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
 
     def end(scope: int | None) -> float:
@@ -311,7 +311,7 @@ def test_merged_gradients_travel_when_the_last_one_of_them_is_there():
     assert (end(1), end(2), end(3), end(None)) == pytest.approx((10.0, 10.0, 12.0, 12.0))
 
 
-def test_hopsml_packs_that_overlap_are_sent_in_the_order_in_which_they_are_there():
+def test_overlapped_hopsml_packs_are_sent_in_order_of_completion():
     """The packs of the first layers come first in its list, and their gradients last."""
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     mega = scaling.ALONE_BYTES
@@ -320,7 +320,7 @@ def test_hopsml_packs_that_overlap_are_sent_in_the_order_in_which_they_are_there
     assert step.seconds == pytest.approx(9.0 + 8 * 2.0 / mega)  # 5 to 7, 7 to 9, and the few bytes behind 9
 
 
-def test_the_cost_of_a_step_is_that_of_its_first_pack():
+def test_cost_per_step_is_added_to_the_first_pack():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     training = Training(9.0, (0, 0, 0), per_step_s=3.5)
     step = scaling.step(training, free, 2, StepSettings(merge_scope=1, overlapped=True))
@@ -328,33 +328,33 @@ def test_the_cost_of_a_step_is_that_of_its_first_pack():
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.0, 4.0), (0.25, 4.0), (0.5, 4.0), (0.75, 5.0), (1.0, 6.0)])
-def test_double_buffering_takes_the_longer_of_both_and_what_it_takes_of_the_cores(share: float, seconds: float):
+def test_double_buffering_takes_the_longer_of_both_plus_its_processor_share(share: float, seconds: float):
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     settings = StepSettings(double_buffering=True, overlapped=True, processor_share=share)
     step = scaling.step(Training(2.0, (4,), per_byte_s=1.0), free, 2, settings)
     assert step == scaling.Step(seconds, 2.0, 4.0)
 
 
-def test_share_of_the_processor_matters_only_with_double_buffering():
+def test_processor_share_matters_only_with_double_buffering():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     training = Training(2.0, (4,), per_byte_s=1.0)
     assert scaling.step(training, free, 2, StepSettings(processor_share=0.5)).seconds == 6.0
 
 
-def test_each_collective_pays_its_message():
+def test_each_collective_costs_its_messages():
     one = scaling.step(TRAINING, CLUSTER, 8, StepSettings()).communication_s
     each = scaling.step(TRAINING, CLUSTER, 8, StepSettings(merge_scope=1)).communication_s
     assert each - one == pytest.approx((len(RESNET) - 1) * 14 * LINK.alpha_s)
 
 
-def test_half_the_bytes_take_half_the_time_where_bytes_are_what_costs():
+def test_half_the_wire_bytes_take_half_the_time_on_a_bandwidth_bound_link():
     free = Cluster(LINK, LinkCosts(0.0, 1e-9))
     whole, half = (scaling.step(TRAINING, free, 8, StepSettings(wire_bytes=wire)).communication_s for wire in (4, 2))
     assert half == pytest.approx(whole / 2)
 
 
 @given(gradients, st.integers(2, 64), st.integers(1, 64))
-def test_what_is_hidden_is_between_the_longer_and_the_sum(sizes: tuple[int, ...], workers: int, scope: int):
+def test_overlapped_step_is_between_the_longer_part_and_the_sum(sizes: tuple[int, ...], workers: int, scope: int):
     training = Training(0.01, sizes)
     plain, overlapped, doubled = (
         scaling.step(training, CLUSTER, workers, settings)
@@ -369,12 +369,12 @@ def test_what_is_hidden_is_between_the_longer_and_the_sum(sizes: tuple[int, ...]
     assert doubled.seconds == pytest.approx(max(plain.compute_s, plain.communication_s))
 
 
-def test_what_communication_takes_of_the_worker_is_not_hidden():
+def test_processor_share_of_communication_is_not_hidden():
     step = scaling.step(TRAINING, CLUSTER, 8, StepSettings(double_buffering=True, processor_share=0.5))
     assert step.seconds == pytest.approx(0.2 + 0.5 * step.communication_s)
 
 
-def test_hosts_first():
+def test_hierarchical_step_is_faster_with_fast_memory():
     cluster = Cluster(LinkCosts(1e-6, 1e-11), LINK, workers_per_host=8)
     flat, by_host = (
         scaling.step(TRAINING, cluster, 64, StepSettings(hierarchical=hierarchical)).seconds
@@ -383,7 +383,7 @@ def test_hosts_first():
     assert by_host < flat
 
 
-def test_the_published_table():
+def test_model_reproduces_the_published_v100_efficiency():
     """32 V100 on 25 Gbit/s: 95 % with fp16 and double buffering, 2.1 times what there was without (ChainerMN, GTC 2018)."""
     training = Training(published.V100_STEP_S, published.RESNET_50)
     cluster = Cluster(published.NVLINK, published.ONE_FLOW, workers_per_host=8)
@@ -394,13 +394,13 @@ def test_the_published_table():
     assert published.table().count("\n") == 14
 
 
-def test_a_larger_network_is_no_faster():
+def test_step_time_never_falls_with_more_workers():
     steps = [scaling.step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
     assert steps == sorted(steps)
     assert scaling.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
 
 
-def test_each_cost_of_a_step_is_counted_where_it_arises():
+def test_each_cost_of_a_step_is_counted_once_with_shared_cores():
     """Two gradients of 1 MB in one collective of 4 workers, two on each core, against the sum written out."""
     size, workers = 1 << 20, 4
     training = Training(0.1, (size, size), per_gradient_s=1e-3, per_byte_s=2e-9, per_step_s=5e-3)
@@ -413,7 +413,7 @@ def test_each_cost_of_a_step_is_counted_where_it_arises():
     assert step.seconds == pytest.approx(step.compute_s + step.communication_s)
 
 
-def test_a_pack_may_be_filled_to_its_last_byte():
+def test_pack_may_be_filled_to_its_last_byte():
     assert scaling.packs((10, 20, 30, 1), StepSettings(pack_bytes=60)) == [[0, 1, 2], [3]]
     assert scaling.packs((1, 2, 3), StepSettings()) == [[2, 1, 0]]
     assert scaling.packs((1, 2, 3), StepSettings(merge_scope=2)) == [[2, 1], [0]]
