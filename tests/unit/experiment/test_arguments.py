@@ -39,12 +39,12 @@ def generator() -> Iterator[int]:
     yield 1
 
 
-async def both() -> AsyncIterator[int]:
+async def async_generator() -> AsyncIterator[int]:
     yield 1
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_started(store: Path) -> Iterator[None]:
+def calls_start_nothing(store: Path) -> Iterator[None]:
     """No thread, no process and no run directory comes of a call in this file."""
     threads, children = set(threading.enumerate()), set(processes.descendants_of(os.getpid()))
     yield
@@ -53,7 +53,7 @@ def nothing_is_started(store: Path) -> Iterator[None]:
     assert not store.exists(), sorted(store.rglob("*"))
 
 
-def refused(kind: type[HopsmlError], *words: str, call: Callable[..., Any], **named: Any) -> None:
+def assert_refused(kind: type[HopsmlError], *words: str, call: Callable[..., Any], **named: Any) -> None:
     with pytest.raises(kind) as caught:
         call(train, **named) if "train_fn" not in named else call(**named)
     for word in words:
@@ -136,10 +136,10 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
     ],
     ids=lambda value: str(value)[:50] if isinstance(value, dict) else "",
 )
-def test_a_bad_argument_is_refused_at_the_call(
+def test_invalid_argument_is_refused_at_the_call(
     call: Callable[..., Any], named: dict[str, Any], kind: type[HopsmlError], words: list[str]
 ) -> None:
-    refused(kind, *words, call=call, **named)
+    assert_refused(kind, *words, call=call, **named)
     assert issubclass(kind, (ValueError, TypeError))
 
 
@@ -152,15 +152,17 @@ def test_a_bad_argument_is_refused_at_the_call(
         ("train", ["'train'", "str"]),
         (coroutine, ["coroutine is a coroutine"]),
         (generator, ["generator is a generator", "return"]),
-        (both, ["both is a generator"]),
+        (async_generator, ["both is a generator"]),
     ],
 )
-def test_what_is_no_function_is_refused(call: Callable[..., Any], function: Any, words: list[str]) -> None:
-    refused(ArgumentTypeError, *words, call=call, train_fn=function)
+def test_object_that_is_not_a_plain_function_is_refused(
+    call: Callable[..., Any], function: Any, words: list[str]
+) -> None:
+    assert_refused(ArgumentTypeError, *words, call=call, train_fn=function)
 
 
 @VERBS
-def test_a_call_without_a_function_and_one_with_too_much_are_refused(call: Callable[..., Any]) -> None:
+def test_call_without_function_or_with_too_many_arguments_is_refused(call: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="needs the training function"):
         call()
     with pytest.raises(TypeError, match="'name' twice"):
@@ -180,18 +182,18 @@ def test_a_call_without_a_function_and_one_with_too_much_are_refused(call: Calla
         ({"rate": [0.1]}, ArgumentTypeError, ["rate", "train(lr"]),
     ],
 )
-def test_a_bad_table_of_combinations_is_refused(table: Any, kind: type[HopsmlError], words: list[str]) -> None:
-    refused(kind, *words, call=experiment.launch, args_dict=table)
+def test_invalid_table_of_combinations_is_refused(table: Any, kind: type[HopsmlError], words: list[str]) -> None:
+    assert_refused(kind, *words, call=experiment.launch, args_dict=table)
 
 
-def test_launch_refuses_what_it_decides_itself() -> None:
-    refused(ArgumentTypeError, "num_workers", "one worker", call=experiment.launch, num_workers=3)
-    refused(ArgumentTypeError, "args_dict", call=experiment.launch, args={"lr": 0.1})
+def test_launch_refuses_num_workers_and_args() -> None:
+    assert_refused(ArgumentTypeError, "num_workers", "one worker", call=experiment.launch, num_workers=3)
+    assert_refused(ArgumentTypeError, "args_dict", call=experiment.launch, args={"lr": 0.1})
 
 
 @pytest.mark.parametrize("name", ["TF_CONFIG", "CUDA_VISIBLE_DEVICES"])
 @pytest.mark.parametrize("call", [experiment.collective_all_reduce, experiment.launch])
-def test_a_variable_that_the_user_has_set_is_refused(
+def test_cluster_variable_set_by_the_user_is_refused(
     call: Callable[..., Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "{}" if name == "TF_CONFIG" else "0")
@@ -199,13 +201,13 @@ def test_a_variable_that_the_user_has_set_is_refused(
         call(train)
 
 
-def test_a_broken_variable_is_refused_even_when_it_is_to_be_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tf_config_is_refused_even_with_honour_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{cluster")
     with pytest.raises(HopsmlError, match="not a JSON object"):
         experiment.collective_all_reduce(train, honour_environment=True)
 
 
-def test_what_cannot_be_pickled_is_refused_by_name() -> None:
+def test_captured_object_that_cannot_be_pickled_is_named() -> None:
     lock = threading.Lock()
 
     def guarded() -> None:
@@ -216,7 +218,7 @@ def test_what_cannot_be_pickled_is_refused_by_name() -> None:
         experiment.collective_all_reduce(guarded)
 
 
-def test_more_workers_than_slots_is_refused_with_the_setting_that_limits_them() -> None:
+def test_too_many_workers_error_names_the_setting_that_limits_slots() -> None:
     with pytest.raises(NotEnoughSlots) as caught:
         experiment.collective_all_reduce(train, num_workers=SLOTS + 1)
     assert f"num_workers={SLOTS + 1}" in str(caught.value)
@@ -226,7 +228,7 @@ def test_more_workers_than_slots_is_refused_with_the_setting_that_limits_them() 
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
-def test_where_no_run_can_be_kept_the_variable_is_named_and_the_way_there_is_not_shown(
+def test_unwritable_project_error_names_hopsml_project_url_without_internal_frames(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full, or closed to this user, as it never is to root, says so by this error of the system's."""
@@ -240,7 +242,7 @@ def test_where_no_run_can_be_kept_the_variable_is_named_and_the_way_there_is_not
     assert refusal.value.__suppress_context__ and refusal.traceback[-1].name == "start_on"
 
 
-def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_working_directory_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -43,33 +43,33 @@ class Script:
         return f"{'refused' if isinstance(decision, RefuseAgain) else 'goes on'} {decision.run.number}"
 
 
-def test_a_call_goes_on_with_the_run_that_it_made_before() -> None:
+def test_repeated_call_continues_its_run_of_the_previous_attempt() -> None:
     assert decide(TRAIN, 2, [run(1, OTHER), run(2)]) == Continue(run(2))
 
 
-def test_a_call_that_nobody_has_made_begins() -> None:
+def test_new_call_starts_a_new_run() -> None:
     assert decide(TRAIN, 2, [run(1, OTHER)]) == Begin()
     assert decide(TRAIN, 2, []) == Begin()
 
 
-def test_runs_of_the_same_attempt_are_not_gone_on_with() -> None:
+def test_runs_of_the_same_attempt_are_not_continued() -> None:
     assert decide(TRAIN, 2, [run(1, attempt=2)]) == Begin()
 
 
-def test_the_same_calls_are_answered_in_the_order_in_which_they_were_made() -> None:
+def test_equal_calls_continue_earlier_runs_in_order() -> None:
     script = Script(2, [run(2), run(1), run(3, OTHER)])
     assert [script.call(), script.call(OTHER), script.call(), script.call()] == [
         "goes on 1", "goes on 3", "goes on 2", "new",
     ]  # fmt: skip
 
 
-def test_what_the_users_own_code_has_ended_is_refused_once() -> None:
+def test_call_that_failed_in_user_code_is_refused_once() -> None:
     """A script that tries again after an error finds its second try."""
     script = Script(2, [run(1, raised="ValueError"), run(2)])
     assert [script.call(), script.call()] == ["refused 1", "goes on 2"]
 
 
-def test_a_third_attempt_goes_on_where_the_second_stood() -> None:
+def test_third_attempt_continues_the_runs_of_both_earlier_ones() -> None:
     script = Script(3, [run(1), run(2), run(3, attempt=2, continues=1)])
     # The second attempt had taken up the first run, and died before it came to the second.
     assert [script.call(), script.call()] == ["goes on 3", "goes on 2"]
@@ -98,7 +98,7 @@ def checkpoint(run_dir: RunDir, folder: Path, step: int, content: str = "state",
     checkpoints.commit(source, run_dir.checkpoints_of(fit), step)
 
 
-def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
+def test_each_earlier_run_is_taken_over_once(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     directory(tmp_path, "app_x_1", 1)
     directory(tmp_path, "other_1", 1)
@@ -110,26 +110,26 @@ def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
     assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
 
 
-def test_an_error_of_the_users_own_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
+def test_error_in_user_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     with pytest.raises(RunError, match="KeyError: 'label'"):
         takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2))
 
 
-def test_an_error_of_the_users_own_code_is_forgiven_where_somebody_asks_for_further_tries(tmp_path: Path) -> None:
+def test_error_in_user_code_is_retried_if_further_attempts_are_requested(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     assert takeover.EarlierRuns("app", 2, forgives=True).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
-def test_a_run_that_the_cluster_ended_is_gone_on_with(tmp_path: Path) -> None:
+def test_run_ended_by_the_cluster_is_continued(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
     assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
-def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Path) -> None:
+def test_checkpoint_is_searched_along_the_chain_of_continued_runs(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
@@ -144,7 +144,7 @@ def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Pa
     assert takeover.checkpoint_of(third.url) == (first.url, 4), "that one fails its checksum"
 
 
-def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path) -> None:
+def test_checkpoints_of_further_fits_are_searched_along_the_chain_of_continued_runs(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
@@ -163,7 +163,7 @@ def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path
     assert takeover.further_fits(third.url) == ()
 
 
-def test_workers_get_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
+def test_workers_fetch_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     checkpoint(first, tmp_path, 4, fit=2)
     checkpoint(first, tmp_path, 6, fit=2)
@@ -181,7 +181,7 @@ def test_workers_get_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
     ]
 
 
-def test_the_first_end_of_a_run_stands(tmp_path: Path) -> None:
+def test_first_recorded_end_of_a_run_is_not_overwritten(tmp_path: Path) -> None:
     """A driver that was taken for dead, and was not, does not undo what its successor has written."""
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     first.check_open()
@@ -213,7 +213,7 @@ def formation(
     )  # fmt: skip
 
 
-def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_elsewhere(tmp_path: Path) -> None:
+def test_disconnected_agent_adds_no_checkpoint_to_a_run_continued_elsewhere(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     told: list[Persisted] = []
 
@@ -235,7 +235,7 @@ def test_an_agent_that_was_cut_off_adds_no_checkpoint_to_a_run_that_goes_on_else
     assert [(one.step, bool(one.problem)) for one in told] == [(3, False), (5, True)] and "app_2" in told[1].problem
 
 
-def test_the_last_checkpoint_is_tried_again_while_the_store_is_away(tmp_path: Path) -> None:
+def test_last_checkpoint_is_retried_while_the_store_is_unavailable(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     Path(first.checkpoints).write_text("in the way")  # no directory can be made here
     told: list[Persisted] = []
@@ -261,7 +261,7 @@ def test_the_last_checkpoint_is_tried_again_while_the_store_is_away(tmp_path: Pa
     assert checkpoints.steps(first.checkpoints) == [7]
 
 
-def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_path: Path) -> None:
+def test_all_members_start_from_the_checkpoint_chosen_by_the_driver(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     for step in (2, 4):
         checkpoint(first, tmp_path, step)
@@ -270,7 +270,7 @@ def test_all_members_begin_with_the_checkpoint_that_the_driver_has_named(tmp_pat
     assert Path(found).name == "step-000000002" and not passed_over
 
 
-def test_a_commit_on_the_store_that_the_driver_does_not_know_of_is_found(tmp_path: Path) -> None:
+def test_commit_on_the_store_that_is_newer_than_the_drivers_is_found(tmp_path: Path) -> None:
     own = directory(tmp_path, "app_1", 1)
 
     def begins(stored: int, step: int = -1) -> Formation:
@@ -291,7 +291,7 @@ def test_a_commit_on_the_store_that_the_driver_does_not_know_of_is_found(tmp_pat
     assert stored_ahead(begins(26)) is None, "it is no commit"
 
 
-def test_a_later_generation_prefers_its_own_checkpoint_and_falls_back_to_where_the_run_began(tmp_path: Path) -> None:
+def test_later_generation_prefers_its_own_checkpoint_to_the_resumed_one(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     checkpoint(first, tmp_path, 2)
     later = formation(second, generation=1, url=first.url, step=2)
@@ -302,7 +302,7 @@ def test_a_later_generation_prefers_its_own_checkpoint_and_falls_back_to_where_t
     assert fetch(formation(second), tmp_path / "resume") == ("", [])
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     for step in (2, 4):
         checkpoint(first, tmp_path, step)

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.mark.tensorflow
-def test_metrics_of_three_workers_are_those_of_one_process(path: str, store: Path) -> None:
+def test_evaluate_with_three_workers_equals_one_process(path: str, store: Path) -> None:
     def train() -> dict[str, Any]:
         import keras
         import numpy as np
@@ -76,7 +76,7 @@ def error(labels: Any, predictions: Any) -> float:
 
 
 @pytest.mark.fast
-def test_a_process_alone_needs_no_framework(path: str) -> None:
+def test_evaluate_outside_of_a_group_needs_no_framework(path: str) -> None:
     rows = hopsml.data.parquet(path).batch(7)
     scores = hopsml.data.evaluate(
         lambda given: given["features"][:, :1] * 0, rows, {"error": error}, features=["features"], label="positive"
@@ -86,7 +86,7 @@ def test_a_process_alone_needs_no_framework(path: str) -> None:
 
 
 @pytest.mark.fast
-def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
+def test_evaluate_refuses_unknown_columns_invalid_metrics_and_no_rows(path: str, tmp_path: Path) -> None:
     def evaluate(rows: Any, metrics: Any, features: Any = "features", label: str = "positive") -> Any:
         return hopsml.data.evaluate(lambda given: given[:, :1], rows, metrics, features=features, label=label)
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
         (lambda x: x, [len], ArgumentTypeError, r"metrics=\[<built-in function len>\] has no names; pass a dict"),
     ],
 )
-def test_what_makes_no_prediction_for_each_row(
+def test_evaluate_refuses_predictions_that_do_not_match_the_rows(
     path: str, predict: Any, metrics: Any, error: type[Exception], word: str
 ) -> None:
     with pytest.raises(error, match=word):

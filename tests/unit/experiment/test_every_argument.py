@@ -95,7 +95,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "merge_scope": (Changes(4), MERGED),
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),
-    "encryption": (Changes(True), Shown("unit/experiment/test_spec.py::test_collectives_that_do_not_encrypt_are_refused")),
+    "encryption": (Changes(True), Shown("unit/experiment/test_spec.py::test_collectives_without_encryption_are_refused")),
     "tuned": (Changes(True), Shown("integration/experiment/test_tuning.py::test_a_run_takes_what_was_tuned")),
     "compression": (Changes("fp16"), MERGED),
     "topk": (Changes(0.1, {"compression": "topk"}), Refused(0.1, "setting of compression='topk'")),
@@ -110,7 +110,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "honour_environment": Changes(True),
     "profile": (
         Changes("yarn"),
-        Shown("unit/experiment/test_every_argument.py::test_a_profile_that_comes_too_late_is_noted"),
+        Shown("unit/experiment/test_every_argument.py::test_profile_given_after_the_application_started_is_noted"),
     ),
     "progress": Changes(False),
     "environment": Changes({"A": "b"}),
@@ -123,7 +123,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "checkpoint_every_s": (Changes(1.0, CHANGING), Noted(1.0)),
     "register_as": (
         Changes("digits"),
-        Shown("unit/experiment/test_every_argument.py::test_a_model_that_nobody_registers_is_noted"),
+        Shown("unit/experiment/test_every_argument.py::test_register_as_without_a_tracking_server_is_noted"),
     ),
     "preflight": Changes("enforce"),
     "share": Changes("group"),
@@ -205,28 +205,28 @@ OLD_SEARCH = {
 }  # fmt: skip
 
 
-def of_collective(named: dict[str, Any]) -> Any:
+def build_collective(named: dict[str, Any]) -> Any:
     return collective.build(collective._verb.options(train, **named))
 
 
-def of_torch(named: dict[str, Any]) -> Any:
+def build_torch(named: dict[str, Any]) -> Any:
     return collective.build(options.TorchOptions(train, **named), "torch", "torch")
 
 
-def of_parameter_server(named: dict[str, Any]) -> Any:
+def build_parameter_server(named: dict[str, Any]) -> Any:
     return collective.build_with_servers(collective._verb_with_servers.options(train, **named))
 
 
-def of_mirrored(named: dict[str, Any]) -> Any:
+def build_mirrored(named: dict[str, Any]) -> Any:
     return collective.build_mirrored(collective._verb_mirrored.options(train, **named))
 
 
-def of_launch(named: dict[str, Any]) -> Any:
+def build_launch(named: dict[str, Any]) -> Any:
     plans = launch.build(launch._verb.options(train, **named))
     return plans[0] if len(plans) == 1 else plans
 
 
-def of_search(named: dict[str, Any]) -> Any:
+def build_search(named: dict[str, Any]) -> Any:
     def function(x: float, more: int = 0) -> float:
         return x
 
@@ -236,12 +236,12 @@ def of_search(named: dict[str, Any]) -> Any:
 
 
 VERBS: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], set[str]]] = {
-    "collective_all_reduce": (of_collective, COLLECTIVE, fields_of(options.RunOptions)),
-    "torch": (of_torch, TORCH, fields_of(options.TorchOptions)),
-    "parameter_server": (of_parameter_server, PARAMETER_SERVER, fields_of(options.ParameterServerOptions)),
-    "mirrored": (of_mirrored, MIRRORED, fields_of(options.MirroredOptions)),
-    "launch": (of_launch, LAUNCH, fields_of(options.LaunchOptions) | fields_of(options.RunOptions)),
-    "search": (of_search, SEARCH, fields_of(options.SearchOptions) - {"space"}),
+    "collective_all_reduce": (build_collective, COLLECTIVE, fields_of(options.RunOptions)),
+    "torch": (build_torch, TORCH, fields_of(options.TorchOptions)),
+    "parameter_server": (build_parameter_server, PARAMETER_SERVER, fields_of(options.ParameterServerOptions)),
+    "mirrored": (build_mirrored, MIRRORED, fields_of(options.MirroredOptions)),
+    "launch": (build_launch, LAUNCH, fields_of(options.LaunchOptions) | fields_of(options.RunOptions)),
+    "search": (build_search, SEARCH, fields_of(options.SearchOptions) - {"space"}),
 }
 CASES = [
     pytest.param(verb, name, entry, id=f"{verb}-{name}-{type(entry).__name__}")
@@ -251,14 +251,14 @@ CASES = [
 ]
 
 
-def plain(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """What it consists of, to compare two that were made alike."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {one.name: comparable(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): comparable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [plain(item) for item in value]
+        return [comparable(item) for item in value]
     if callable(value):
         return getattr(value, "__qualname__", "")
     return re.sub(r"0x[0-9a-f]+", "", repr(value)) if type(value).__module__ == "builtins" else (
@@ -268,7 +268,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("verb", "name", "entry"), CASES)
-def test_an_argument_changes_something_is_refused_or_noted(verb: str, name: str, entry: Entry) -> None:
+def test_each_argument_has_an_effect_is_refused_or_noted(verb: str, name: str, entry: Entry) -> None:
     build = VERBS[verb][0]
     if isinstance(entry, Shown):
         check_shown(entry)
@@ -280,7 +280,7 @@ def test_an_argument_changes_something_is_refused_or_noted(verb: str, name: str,
         assert any(f"{name}=" in note and "has no effect" in note for note in notes), notes
     else:
         beside = dict(entry.beside)
-        assert plain(build({**beside, name: entry.value})) != plain(build(beside)), "it makes no difference"
+        assert comparable(build({**beside, name: entry.value})) != comparable(build(beside)), "it makes no difference"
 
 
 def check_shown(entry: Shown) -> None:
@@ -289,7 +289,7 @@ def check_shown(entry: Shown) -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_the_table_knows_every_argument_of_a_verb(verb: str) -> None:
+def test_table_has_every_argument_of_each_verb(verb: str) -> None:
     _, table, arguments = VERBS[verb]
     assert set(table) == arguments, f"say in the table what {sorted(arguments ^ set(table))} of {verb}() does"
 
@@ -301,11 +301,11 @@ RUNS_AGAIN["profile"] = (
 )
 OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
     "rerun": (set(inspect.signature(repeat.rerun).parameters), {
-        **RUNS_AGAIN, "preflight": "unit/experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",
+        **RUNS_AGAIN, "preflight": "unit/experiment/test_every_argument.py::test_preflight_is_repeated_unless_given_again",
     }),
     "resume": (set(inspect.signature(experiment.resume).parameters), {
         **{name: file for name, file in RUNS_AGAIN.items() if name != "ignore"},
-        "preflight": "unit/experiment/test_every_argument.py::test_preflight_is_repeated_or_given_anew",
+        "preflight": "unit/experiment/test_every_argument.py::test_preflight_is_repeated_unless_given_again",
     }),
     "continue_search": (set(inspect.signature(experiment.continue_search).parameters), dict.fromkeys(
         ("run", "num_trials", "deadline", "max_executors", "profile", "progress"),
@@ -333,14 +333,14 @@ OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("verb", sorted(OTHERS))
-def test_the_table_knows_every_argument_of_the_other_verbs(verb: str) -> None:
+def test_table_has_every_argument_of_the_other_verbs(verb: str) -> None:
     arguments, shown = OTHERS[verb]
     assert arguments == set(shown), f"say in the table what {sorted(arguments ^ set(shown))} of {verb}() does"
     for by in shown.values():
         check_shown(Shown(by))
 
 
-def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
+def test_profile_given_after_the_application_started_is_noted(store: Path) -> None:
     first = experiment.submit(train, num_workers=1, progress=False)
     first.result(END_S)
     Path(os.environ["HOPSML_CONF_DIR"], "yarn-cluster.yaml").write_text("master: yarn\n")
@@ -353,14 +353,14 @@ def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
     assert re.match(r"profile='yarn-cluster' has no effect, since .* was started with profile 'local'", note)
 
 
-def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_as_without_a_tracking_server_is_noted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = experiment.submit(train, num_workers=1, progress=False, register_as="digits")
     run.result(END_S)
     assert any("register_as='digits' has no effect" in note for note in run.state.notes)
 
 
-def test_preflight_is_repeated_or_given_anew(store: Path) -> None:
+def test_preflight_is_repeated_unless_given_again(store: Path) -> None:
     run = experiment.submit(train, num_workers=1, progress=False, preflight="off")
     run.result(END_S)
     assert repeat.build(run.run_dir, profile=None, progress=False).spec.preflight == "off"

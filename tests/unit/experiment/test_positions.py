@@ -28,7 +28,9 @@ def train(a: int = 1) -> int:
         (("n", False, "text"), {"description": "text", "versioned_resources": None}),
     ],
 )
-def test_of_a_training(rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
+def test_positional_arguments_of_a_training_follow_both_releases(
+    rest: tuple[Any, ...], expected: dict[str, Any]
+) -> None:
     options = collective._verb.options(train, *rest)
     assert options.name == "n" and {name: getattr(options, name) for name in expected} == expected
 
@@ -44,7 +46,9 @@ def test_of_a_training(rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
         (predecessor._evolution, (BOUNDS, "min", 2, 4, 0.5, 0.7, True, "n", False, ["x"], "text"), {"crossover": 0.7}),
     ],
 )
-def test_of_a_search(verb: Any, rest: tuple[Any, ...], expected: dict[str, Any]) -> None:
+def test_positional_arguments_of_a_search_follow_both_releases(
+    verb: Any, rest: tuple[Any, ...], expected: dict[str, Any]
+) -> None:
     options = verb.options(train, *rest)
     assert (options.name, options.description, options.direction) == ("n", "text", "min")
     assert {name: getattr(options, name) for name in expected} == expected

@@ -50,7 +50,7 @@ def driver(tmp_path: Path) -> Driver:
     return made
 
 
-def test_a_wish_goes_to_the_agent_once_and_its_answer_to_who_asked(driver: Driver) -> None:
+def test_profile_request_is_forwarded_once_and_answered_when_taken(driver: Driver) -> None:
     wish = driver.wish()
     driver.profiling.handle_requests()
     driver.profiling.handle_requests()
@@ -65,7 +65,7 @@ def test_a_wish_goes_to_the_agent_once_and_its_answer_to_who_asked(driver: Drive
     assert asked.path.startswith("profiles/rank-1-") and asked.path.endswith(".speedscope.json")
 
 
-def test_a_wish_from_before_this_attempt_is_not_carried_out(tmp_path: Path) -> None:
+def test_profile_request_from_before_this_attempt_is_refused(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.wish()
     driver.profiling.handle_requests()
@@ -75,7 +75,7 @@ def test_a_wish_from_before_this_attempt_is_not_carried_out(tmp_path: Path) -> N
     assert len(driver.asked) == 1
 
 
-def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) -> None:
+def test_second_profile_request_is_refused_until_the_first_times_out(driver: Driver) -> None:
     first = driver.wish()
     with pytest.raises(
         ArgumentError, match=r"a profile of rank 1 is being taken for 10 s, as requested by .*; repeat the request"
@@ -87,7 +87,7 @@ def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) ->
     assert driver.found() == later, "what was said of the first does not take its place"
 
 
-def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_agent_is_named_in_the_profile_answer(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.wish()
     driver.profiling.handle_requests()
     until = messages.time.monotonic() + 10 + PROFILE_PATIENCE_S + 1
@@ -96,14 +96,14 @@ def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.Mo
     assert driver.found().answer == "the agent of rank 1 has not answered: it or its worker is stopped, or has ended"
 
 
-def test_the_end_of_the_run_answers_what_is_under_way(driver: Driver) -> None:
+def test_end_of_the_run_fails_the_pending_profile_request(driver: Driver) -> None:
     driver.wish()
     driver.profiling.handle_requests()
     driver.profiling.give_up()
     assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended")
 
 
-def test_so_many_are_kept(driver: Driver) -> None:
+def test_number_of_stored_profiles_is_limited(driver: Driver) -> None:
     for number in range(MOST_KEPT_PROFILES + 3):
         url = f"{driver.directory.profiles}/rank-0-{number:03d}.txt"
         for_url(url).write_bytes(url, b"")
@@ -116,12 +116,12 @@ def test_so_many_are_kept(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("values", [(-1, 10, "raw"), (0, 0, "raw"), (0, 301, "raw"), (0, 10, "png")])
-def test_what_no_profile_can_be(values: tuple[int, int, str]) -> None:
+def test_invalid_profile_request_is_refused(values: tuple[int, int, str]) -> None:
     with pytest.raises(ArgumentError):
         mailbox.checked_profile_request(*values)
 
 
-def test_what_py_spy_says_in_words_that_help() -> None:
+def test_py_spy_errors_are_explained_with_a_remedy() -> None:
     refused = "Error: Permission Denied: Try running again with elevated permissions by going 'sudo env ...'"
     assert "kernel.yama.ptrace_scope is 2 there" in explained(refused, 1, False, "2")
     assert "CAP_SYS_PTRACE" in explained("Error: Operation not permitted (os error 1)", 1, False, "")

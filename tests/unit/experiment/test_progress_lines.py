@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_states_are_spelled_as_in_the_record(clock: Clock) -> None:
+def test_phases_are_printed_as_in_the_run_record(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)
     for phase in (Phase.WAITING, Phase.FORMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHED):
@@ -40,7 +40,7 @@ def test_states_are_spelled_as_in_the_record(clock: Clock) -> None:
     assert said == ["waiting for executors", "starting workers", "RUNNING", "CLOSING", "FINISHED"]
 
 
-def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock: Clock) -> None:
+def test_progress_lines_show_steps_rate_and_remaining_time(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)
     for step in range(0, 60, 10):
@@ -52,7 +52,7 @@ def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock:
     assert last == "hopsml app_1: step 50 of 100  2.0 steps/s  loss 0.5  about 25 s left"
 
 
-def test_the_step_is_the_one_that_the_values_are_of(clock: Clock) -> None:
+def test_printed_step_is_that_of_the_reported_values(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)
     lines(Change("progress", 0, "step", step=30, total=100, time=clock.now))  # said twice a second at most
@@ -63,7 +63,7 @@ def test_the_step_is_the_one_that_the_values_are_of(clock: Clock) -> None:
     assert steps == ["hopsml app_1: step 36 of 100", "hopsml app_1: step 30 of 100", "hopsml app_1: step 30 of 100"]
 
 
-def test_without_a_total_there_is_no_guess(clock: Clock) -> None:
+def test_progress_without_a_total_has_no_remaining_time(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)
     for step in (10, 20):

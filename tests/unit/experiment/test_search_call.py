@@ -27,7 +27,7 @@ def checked(function: Callable[..., Any], **given: Any) -> calls.SearchCall:
 
 
 @WITH_BUDGETS
-def test_that_a_function_does_not_take_its_budget_is_said(given: dict[str, Any]) -> None:
+def test_function_without_budget_parameter_is_noted_and_called_without_it(given: dict[str, Any]) -> None:
     call = checked(lambda lr: lr, **given)
     (note,) = call.notes
     assert "has no parameter budget" in note and "stopper='asha'" in note
@@ -37,7 +37,9 @@ def test_that_a_function_does_not_take_its_budget_is_said(given: dict[str, Any])
 
 @WITH_BUDGETS
 @pytest.mark.parametrize("function", [lambda lr, budget: lr, lambda hparams: 1, lambda **every: 1])
-def test_a_function_that_takes_its_budget_gets_it(function: Callable[..., Any], given: dict[str, Any]) -> None:
+def test_function_with_budget_parameter_receives_the_budget(
+    function: Callable[..., Any], given: dict[str, Any]
+) -> None:
     call = checked(function, **given)
     first = call.searcher.ask(0)
     assert call.notes == () and isinstance(first, Suggestion) and first.config.keys() == {"lr", "budget"}
@@ -46,13 +48,13 @@ def test_a_function_that_takes_its_budget_gets_it(function: Callable[..., Any], 
 @pytest.mark.parametrize(
     ("name", "words"), [("max_budget", "searcher_args"), ("points", "searcher_args"), ("max_step", "stopper_args")]
 )
-def test_an_argument_of_an_algorithm_is_told_its_place(name: str, words: str) -> None:
+def test_algorithm_argument_passed_to_the_verb_is_refused_with_its_place(name: str, words: str) -> None:
     given: dict[str, Any] = {name: 81}
     with pytest.raises(TypeError, match=f'no argument .{name}.: say {words}={{"{name}": '):
         experiment.search(lambda lr: lr, SPACE, **given)
 
 
-def test_data_of_a_search_are_dataframes_for_arguments_of_their_own() -> None:
+def test_search_data_must_be_a_dict_of_dataframes() -> None:
     with pytest.raises(TypeError, match=r"search\(\): data={'rows': \.\.\.} is a list; it must be a Spark DataFrame"):
         checked(lambda lr, rows: lr, data={"rows": [1, 2]})
     with pytest.raises(TypeError, match="it must be a dict of DataFrames by the names"):
@@ -70,11 +72,11 @@ assert "tqdm.notebook" in sys.modules  # which is looked at in notebooks alone
 """
 
 
-def test_in_a_notebook_nobody_is_told_of_progress_bars_that_nobody_uses() -> None:
+def test_tpe_in_a_notebook_prints_no_progress_bar_warning() -> None:
     ended = subprocess.run([sys.executable, "-c", _IN_A_NOTEBOOK], capture_output=True, text=True, check=False)
     assert ended.returncode == 0 and "TqdmWarning" not in ended.stderr, ended.stderr
 
 
-def test_that_trials_of_several_workers_have_no_lanes_to_echo_into_is_said() -> None:
+def test_echo_with_several_workers_per_trial_is_noted() -> None:
     assert any("echo has no effect" in note for note in checked(lambda lr: lr, echo=True, workers_per_trial=2).notes)
     assert checked(lambda lr: lr, echo=True).notes == ()

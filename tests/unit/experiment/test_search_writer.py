@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(recorded, name, seconds)
 
 
-def test_a_journal_that_cannot_be_written_is_told_once_and_so_is_its_end() -> None:
+def test_failing_event_log_is_noted_once_and_so_is_its_recovery() -> None:
     journal, notes = Journal(6), list[str]()
     writing = SearchWriter(journal, notes.append)
     try:
@@ -48,7 +48,7 @@ def test_a_journal_that_cannot_be_written_is_told_once_and_so_is_its_end() -> No
     assert len(notes) == 2 and "cannot be written" in notes[0] and "is written again" in notes[1]
 
 
-def test_a_search_that_need_not_go_on_does_not_wait_for_its_journal() -> None:
+def test_cancelled_search_does_not_wait_for_its_event_log() -> None:
     journal, notes = Journal(10**9), list[str]()
     writing = SearchWriter(journal, notes.append)
     try:
@@ -59,7 +59,7 @@ def test_a_search_that_need_not_go_on_does_not_wait_for_its_journal() -> None:
     assert journal.asked == 3 and len(notes) == 1
 
 
-def test_files_that_show_how_far_a_search_is_do_not_hammer_a_store_that_is_away(
+def test_status_files_of_a_search_are_retried_slowly_while_the_store_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(recorded, "EVERY_S", 0.001)

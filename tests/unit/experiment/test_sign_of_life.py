@@ -37,12 +37,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "LOOK_S", 0.02)
 
 
-def run_of(folder: Path, who: dict[str, Any]) -> RunDir:
+def create_run_of_driver(folder: Path, who: dict[str, Any]) -> RunDir:
     return create_run_dir(f"file://{folder}", "app", {"driver_process": who})
 
 
 @contextmanager
-def beating(directory: RunDir, taken: list[str] | None = None) -> Iterator[RunState]:
+def sending_heartbeats(directory: RunDir, taken: list[str] | None = None) -> Iterator[RunState]:
     state = RunState(directory.run_id, 1)
     SignOfLife(directory, state, (taken if taken is not None else []).append).start()
     yield state
@@ -51,17 +51,17 @@ def beating(directory: RunDir, taken: list[str] | None = None) -> Iterator[RunSt
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == name], "the end of the signs")
 
 
-def test_a_driver_elsewhere_lives_as_long_as_it_gives_signs(tmp_path: Path) -> None:
-    directory = run_of(tmp_path, ELSEWHERE)
-    with beating(directory):
+def test_remote_driver_is_alive_while_it_sends_heartbeats(tmp_path: Path) -> None:
+    directory = create_run_of_driver(tmp_path, ELSEWHERE)
+    with sending_heartbeats(directory):
         assert driver_lives(directory)
     assert directory.read_json(directory.driver_json)["process"] == provenance.who()
     assert not driver_lives(directory)
 
 
-def test_signs_have_the_progress_that_the_chief_reported(tmp_path: Path) -> None:
-    directory = run_of(tmp_path, ELSEWHERE)
-    with beating(directory) as state:
+def test_driver_heartbeats_contain_the_progress_of_the_chief(tmp_path: Path) -> None:
+    directory = create_run_of_driver(tmp_path, ELSEWHERE)
+    with sending_heartbeats(directory) as state:
         wait_until(lambda: filesystem.exists(directory.driver_json), "a sign")
         assert "progress" not in directory.read_json(directory.driver_json)
         state.publish(Change("progress", 1, "step", step=7, total=9))
@@ -70,21 +70,23 @@ def test_signs_have_the_progress_that_the_chief_reported(tmp_path: Path) -> None
     assert directory.read_json(directory.driver_json)["progress"] == {"done": 3, "total": 40, "unit": "epoch"}
 
 
-def test_one_that_has_been_silent_for_long_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_silent_for_a_long_time_is_considered_dead_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
     monkeypatch.setattr(takeover, "OLD_S", -1.0)
     began = time.monotonic()
-    assert not driver_lives(run_of(tmp_path, ELSEWHERE))
+    assert not driver_lives(create_run_of_driver(tmp_path, ELSEWHERE))
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("ahead_s", [86_400.0, -86_400.0])
-def test_a_clock_that_is_a_day_off_makes_no_driver_a_dead_one(
+def test_clock_offset_of_a_day_does_not_affect_driver_liveness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
-    directory, right = run_of(tmp_path, ELSEWHERE), time.time
+    directory, right = create_run_of_driver(tmp_path, ELSEWHERE), time.time
     monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
-    with beating(directory):
+    with sending_heartbeats(directory):
         assert driver_lives(directory)
     assert not [path for path in (tmp_path / "Experiments" / directory.run_id).iterdir() if ".tmp-" in path.name]
     for path in (tmp_path / "Experiments" / directory.run_id).iterdir():
@@ -93,27 +95,25 @@ def test_a_clock_that_is_a_day_off_makes_no_driver_a_dead_one(
     assert not driver_lives(directory)
 
 
-def test_a_process_of_this_machine_that_has_ended_is_known_to_be_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_local_driver_process_is_considered_dead_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
     program = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert not driver_lives(run_of(tmp_path, json.loads(done.stdout)))
+    assert not driver_lives(create_run_of_driver(tmp_path, json.loads(done.stdout)))
 
 
-def test_of_this_very_process_it_is_known_what_is_under_way(tmp_path: Path) -> None:
-    directory = run_of(tmp_path, provenance.who())
+def test_liveness_within_this_process_follows_its_active_runs(tmp_path: Path) -> None:
+    directory = create_run_of_driver(tmp_path, provenance.who())
     assert not driver_lives(directory)
-    with beating(directory):
+    with sending_heartbeats(directory):
         assert driver_lives(directory)
     assert not driver_lives(directory)
 
 
-def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_path: Path) -> None:
-    left, taken = run_of(tmp_path, ELSEWHERE), list[str]()
-    successors = [run_of(tmp_path, provenance.who()) for _ in range(8)]
+def test_only_one_of_several_takeovers_succeeds_and_the_old_driver_is_notified(tmp_path: Path) -> None:
+    left, taken = create_run_of_driver(tmp_path, ELSEWHERE), list[str]()
+    successors = [create_run_of_driver(tmp_path, provenance.who()) for _ in range(8)]
 
     def take(successor: RunDir) -> str:
         try:
@@ -122,7 +122,7 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
             return str(error)
         return successor.url
 
-    with beating(left, taken), ThreadPoolExecutor(8) as pool:
+    with sending_heartbeats(left, taken), ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(take, successors))
         (winner,) = [answer for answer in answers if answer.startswith("file:")]
         assert answers.count(f"run {left.run_id} was already continued in {winner}; resume that run") == 7
@@ -136,13 +136,13 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
         assert status is None or (status["state"], "continued in" in status["error"]) == ("CANCELLED", True)
 
 
-def test_a_driver_deletes_logs_of_generations_that_are_not_kept(tmp_path: Path) -> None:
-    directory = run_of(tmp_path, ELSEWHERE)
+def test_driver_deletes_logs_of_old_generations(tmp_path: Path) -> None:
+    directory = create_run_of_driver(tmp_path, ELSEWHERE)
     logs = Path(directory.logs.removeprefix("file://"))
     logs.mkdir(exist_ok=True)
     for generation in range(80):
         (logs / f"g{generation}-rank0.log").touch()
-    with beating(directory) as state:
+    with sending_heartbeats(directory) as state:
         state.begin_generation(79, 1)
         wait_until(lambda: len(list(logs.iterdir())) == 51, "fewer logs")
         assert (logs / "g0-rank0.log").exists() and (logs / "g30-rank0.log").exists()

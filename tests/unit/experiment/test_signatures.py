@@ -33,7 +33,7 @@ KEYWORDS = {
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", sorted(VERBS))
-def test_a_verb_names_its_parameters_and_says_what_each_is(name: str) -> None:
+def test_verb_signature_names_and_documents_each_parameter(name: str) -> None:
     signature = inspect.signature(VERBS[name])
     kinds = {one.kind for one in signature.parameters.values()}
     assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
@@ -45,13 +45,13 @@ def test_a_verb_names_its_parameters_and_says_what_each_is(name: str) -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("name", "own"), KEYWORDS.items())
-def test_what_a_verb_has_of_its_own_stands_before_what_all_have(name: str, own: str) -> None:
+def test_parameters_of_one_verb_precede_those_of_all_verbs(name: str, own: str) -> None:
     names = list(inspect.signature(VERBS[name]).parameters)
     assert names[0] == "train_fn" and names.index(own) < names.index("start_timeout")
 
 
 @pytest.mark.fast
-def test_two_spellings_of_one_verb_have_one_signature() -> None:
+def test_blocking_and_submitting_verb_have_the_same_parameters() -> None:
     blocking, handle = (inspect.signature(verb) for verb in (experiment.collective_all_reduce, experiment.submit))
     assert blocking.parameters == handle.parameters
     assert (blocking.return_annotation, handle.return_annotation) == ("Result", "Run")
@@ -63,7 +63,7 @@ class Trainer:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("kind", [options.RunOptions, options.TorchOptions, options.LaunchOptions, options.GridOptions])
-def test_a_run_has_the_name_of_its_function_unless_it_is_given_another(kind: type[Any]) -> None:
+def test_run_is_named_after_its_function_unless_given_a_name(kind: type[Any]) -> None:
     assert kind(classes_of_digits).name == "classes_of_digits"
     assert kind(functools.partial(classes_of_digits, 1)).name == "classes_of_digits"
     assert kind(Trainer()).name == "Trainer" and kind(lambda: None).name == "lambda"
@@ -96,7 +96,7 @@ experiment.grid_search(train, {"lr": [1]}, direktion="MAX")
 
 
 @pytest.mark.local  # mypy reads for seconds
-def test_a_type_checker_passes_a_script_and_finds_misspelt_arguments(tmp_path: Path) -> None:
+def test_mypy_accepts_a_correct_script_and_finds_misspelt_arguments(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + MISTAKES)
     done: Any = subprocess.run(

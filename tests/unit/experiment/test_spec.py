@@ -69,69 +69,70 @@ def settings(section: Any) -> dict[str, Any]:
     return found
 
 
-def as_given() -> dict[str, Any]:
+def expected_settings() -> dict[str, Any]:
     return {
         name: tuple(value) if name == "preload" else value for name, value in GIVEN.items() if name not in ELSEWHERE
     }
 
 
-def seen_by_worker() -> dict[str, Any]:
+def report_specification() -> dict[str, Any]:
     context = current()
     assert context is not None
     return {"f1": 0.5, "spec": json.dumps(msgspec.to_builtins(context.spec))}
 
 
-def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
+def test_every_run_argument_is_a_field_of_the_specification() -> None:
     arguments = {field.name for field in dataclasses.fields(RunOptions)} - {"_"}
-    assert arguments - ELSEWHERE == set(as_given()).union(*OWN), (
+    assert arguments - ELSEWHERE == set(expected_settings()).union(*OWN), (
         "an argument is new: it needs a line above, or is no part of the run"
     )
-    spec = collective.build(RunOptions(seen_by_worker, **GIVEN)).spec
+    spec = collective.build(RunOptions(report_specification, **GIVEN)).spec
     found = settings(spec)
-    assert {name: found[name] for name in as_given()} == as_given()
-    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*as_given()}.union(
+    assert {name: found[name] for name in expected_settings()} == expected_settings()
+    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*expected_settings()}.union(
         *OF_TORCH
     )
     for given in OF_TORCH:
-        found = settings(collective.build(TorchOptions(seen_by_worker, **given), "torch", "torch").spec)
+        found = settings(collective.build(TorchOptions(report_specification, **given), "torch", "torch").spec)
         assert {name: found[name] for name in given} == given and found["framework"] == "torch"
     for given in OWN:
-        found = settings(collective.build(RunOptions(seen_by_worker, implementation="hopsml", **given)).spec)
+        found = settings(collective.build(RunOptions(report_specification, implementation="hopsml", **given)).spec)
         assert {name: found[name] for name in given} == given
 
 
-def test_the_older_name_of_an_argument_is_accepted_with_one_line(
+def test_deprecated_checkpoint_every_is_accepted_with_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(checks, "_noted", set())
     verb: Any = Verb(RunOptions, "submit")
     for _ in range(2):
         assert (
-            verb.options(seen_by_worker, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s == 17
+            verb.options(report_specification, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s
+            == 17
         )
     assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is now named checkpoint_every_s\n"
     with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are the same argument"):
-        verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
+        verb.options(report_specification, checkpoint_every=17.0, checkpoint_every_s=17.0)
 
 
 @pytest.mark.parametrize("name", ["checkpoint_every", "checkpoint_every_s", "min_workers"])
-def test_launch_says_of_an_argument_of_groups_under_either_name_which_verb_has_it(name: str) -> None:
+def test_launch_refuses_group_arguments_under_either_name(name: str) -> None:
     launch: Any = experiment.launch
     with pytest.raises(ArgumentTypeError, match=f"'{name}': each combination runs on one worker"):
-        launch(seen_by_worker, **{name: 2})
+        launch(report_specification, **{name: 2})
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (RunOptions(seen_by_worker, implementation="tensorflow"), "implementation='tensorflow'"),
-        (RunOptions(seen_by_worker, merge_scope=4), "merge_scope"),
-        (RunOptions(seen_by_worker, scoped_allocator=False), "scoped_allocator"),
-        (TorchOptions(seen_by_worker, backend="gloo"), "backend='gloo'"),
-        (TorchOptions(seen_by_worker, backend="nccl"), "backend='nccl'"),
+        (RunOptions(report_specification, implementation="tensorflow"), "implementation='tensorflow'"),
+        (RunOptions(report_specification, merge_scope=4), "merge_scope"),
+        (RunOptions(report_specification, scoped_allocator=False), "scoped_allocator"),
+        (TorchOptions(report_specification, backend="gloo"), "backend='gloo'"),
+        (TorchOptions(report_specification, backend="nccl"), "backend='nccl'"),
     ],
 )
-def test_collectives_that_do_not_encrypt_are_refused(options: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collectives_without_encryption_are_refused(options: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the run asks for encryption, and where all runs do."""
     options.encryption = True
     refusal = f"encryption=True with {words}: only hopsml's own collective encrypts"
@@ -144,7 +145,7 @@ def test_collectives_that_do_not_encrypt_are_refused(options: Any, words: str, m
         plan.encrypted(asked.communication)
 
 
-def test_what_the_variable_says_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encryption_variable_enables_encryption_and_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, expected in (("", False), ("0", False), ("1", True)):
         monkeypatch.setenv("HOPSML_ENCRYPTION", text)
         assert plan.encrypted(Communication()).encryption is expected
@@ -164,29 +165,29 @@ def test_what_the_variable_says_of_encryption(monkeypatch: pytest.MonkeyPatch) -
         ({"reduction": "adasum"}, "adasum"),
     ],
 )
-def test_what_is_done_with_gradients_in_words(given: dict[str, Any], words: str) -> None:
+def test_gradient_settings_are_described_in_words(given: dict[str, Any], words: str) -> None:
     settings = GradientSettings(**given)
     assert settings.described == words
     assert sorted(settings.given) == sorted(given)
 
 
-def test_worker_record_and_rerun_have_what_the_verb_was_called_with(store: Path) -> None:
-    run = experiment.submit(seen_by_worker, progress=False, **{**GIVEN, "register_as": None})
+def test_worker_record_and_rerun_have_the_arguments_of_the_verb(store: Path) -> None:
+    run = experiment.submit(report_specification, progress=False, **{**GIVEN, "register_as": None})
     result = run.result(END_S)
     told = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
     recorded = msgspec.convert(RunDir(result.run_dir).read_run()["spec"], RunSpec)
     again = repeat.build(result.run_dir).spec
     for spec in (told, recorded, again):
         found = settings(spec)
-        assert {name: found[name] for name in as_given() if name != "register_as"} == {
-            name: value for name, value in as_given().items() if name != "register_as"
+        assert {name: found[name] for name in expected_settings() if name != "register_as"} == {
+            name: value for name, value in expected_settings().items() if name != "register_as"
         }
         assert isinstance(spec.group, ElasticGroup) and (spec.group.min_size, spec.group.size) == (1, 2)
         assert spec.seed == told.seed and spec.verb == "collective_all_reduce"
     assert again == recorded
 
 
-def test_a_section_takes_what_it_knows_and_checks_it() -> None:
+def test_section_copies_and_validates_known_fields() -> None:
     @dataclasses.dataclass
     class Called:
         start_timeout: Any = 5
@@ -208,34 +209,34 @@ def test_a_section_takes_what_it_knows_and_checks_it() -> None:
         (ElasticGroup(size=2, min_size=1), 3, 2),
     ],
 )
-def test_how_many_are_asked_for_on_a_small_cluster(group: FixedGroup, limit: int, asked: int) -> None:
+def test_requested_workers_are_limited_by_the_cluster_and_minimum(group: FixedGroup, limit: int, asked: int) -> None:
     assert group.within(limit) == asked
 
 
-def test_what_parameter_servers_and_mirrored_ask_for_is_recorded_and_read_again() -> None:
+def test_specification_of_parameter_servers_and_mirrored_round_trips() -> None:
     servers = collective.build_with_servers(
-        ParameterServerOptions(seen_by_worker, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
+        ParameterServerOptions(report_specification, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
     ).spec
     assert (servers.group.size, servers.group.start_timeout_s, servers.roles) == (7, 77.0, Roles(2, evaluator=True))
     assert servers.roles.without_gpu == 3 and Roles(2, evaluator=True, evaluator_gpu=True).without_gpu == 2
-    mirrored = collective.build_mirrored(MirroredOptions(seen_by_worker, logical_devices=2)).spec
+    mirrored = collective.build_mirrored(MirroredOptions(report_specification, logical_devices=2)).spec
     assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
     for spec in (servers, mirrored):
         assert msgspec.convert(json.loads(json.dumps(recorded(spec))), RunSpec) == spec
 
 
 @pytest.mark.parametrize(("value", "servers"), [(None, 1), ("3", 3)])
-def test_the_predecessors_variable_says_how_many_parameter_servers(
+def test_num_tf_ps_variable_sets_the_number_of_parameter_servers(
     monkeypatch: pytest.MonkeyPatch, value: str | None, servers: int
 ) -> None:
     monkeypatch.delenv("NUM_TF_PS", raising=False)
     if value is not None:
         monkeypatch.setenv("NUM_TF_PS", value)
-    assert collective.build_with_servers(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)
+    assert collective.build_with_servers(ParameterServerOptions(report_specification)).spec.roles == Roles(servers)
 
 
 @pytest.mark.parametrize("verb", ["jax", "parameter_server"])
-def test_what_cannot_encrypt_does_not_run_in_plain_text_where_all_runs_are_to(
+def test_verbs_without_encryption_are_refused_when_encryption_is_required(
     verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOPSML_ENCRYPTION", "1")

@@ -37,7 +37,7 @@ def usual_interrupt() -> object:
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupt_waits_for_the_context_and_stops_it() -> None:
+def test_interrupt_during_spark_start_waits_and_stops_the_context() -> None:
     context, interrupted = Context(), threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -55,7 +55,7 @@ def test_an_interrupt_waits_for_the_context_and_stops_it() -> None:
     assert context.asked == ["OFF", "stop"]
 
 
-def test_a_context_that_is_there_cancels_its_jobs_on_an_interrupt() -> None:
+def test_interrupt_after_spark_start_cancels_jobs() -> None:
     context = Context()
     assert applications._uninterrupted(lambda: context) is context
     with pytest.raises(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def test_a_context_that_is_there_cancels_its_jobs_on_an_interrupt() -> None:
     assert context.asked == ["cancel"]
 
 
-def test_what_making_it_raises_comes_as_it_is() -> None:
+def test_error_at_spark_start_is_raised_and_other_threads_keep_the_signal_handler() -> None:
     def make() -> Context:
         raise ValueError("no such master")
 

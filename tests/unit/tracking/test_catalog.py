@@ -38,7 +38,7 @@ def age(directory: RunDir, seconds: float) -> None:
         os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_the_youngest_come_first_and_what_is_no_run_is_left_out(tmp_path: Path) -> None:
+def test_recent_runs_are_listed_newest_first_without_other_folders(tmp_path: Path) -> None:
     for number, started in enumerate([30.0, 10.0, 20.0]):
         make_run(tmp_path, f"app_{number}", started=started)
     (tmp_path / "Experiments" / "stranger").mkdir()
@@ -49,14 +49,14 @@ def test_the_youngest_come_first_and_what_is_no_run_is_left_out(tmp_path: Path) 
     assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", 3)][:1] == ["app_0"]
 
 
-def test_a_project_without_runs_is_empty_and_an_unreadable_one_an_error(tmp_path: Path) -> None:
+def test_missing_project_has_no_runs_and_an_unreachable_one_is_an_error(tmp_path: Path) -> None:
     assert catalog.recent(f"file://{tmp_path}/nowhere", 5) == []
     with pytest.raises(StorageUnavailable):
         catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # nobody listens there
     filesystem.close_all()
 
 
-def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: Path) -> None:
+def test_run_without_an_end_is_running_while_its_driver_process_lives(tmp_path: Path) -> None:
     code = (
         "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()), flush=True); input()"
     )
@@ -72,12 +72,12 @@ def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: P
     assert catalog.read(directory).state == LOST
 
 
-def test_a_pid_that_belongs_to_another_process_by_now_is_not_the_driver(tmp_path: Path) -> None:
+def test_reused_driver_pid_does_not_keep_a_run_running(tmp_path: Path) -> None:
     recorded = {**provenance.who(), "process_started": 1}
     assert catalog.read(make_run(tmp_path, "app_1", ended=None, driver_process=recorded)).state == LOST
 
 
-def test_elsewhere_only_the_time_since_the_last_sign_of_life_tells(tmp_path: Path) -> None:
+def test_run_of_another_host_is_lost_after_a_time_without_changes(tmp_path: Path) -> None:
     elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
     directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
     assert catalog.read(directory).state == RUNNING
@@ -93,11 +93,11 @@ def test_elsewhere_only_the_time_since_the_last_sign_of_life_tells(tmp_path: Pat
     ("lives", "quiet_s", "state"),
     [(True, 1e9, RUNNING), (False, 0.0, LOST), (None, 0.0, RUNNING), (None, catalog.SILENT_S, LOST)],
 )
-def test_state_without_end(lives: bool | None, quiet_s: float, state: str) -> None:
+def test_state_without_end_depends_on_driver_and_quiet_time(lives: bool | None, quiet_s: float, state: str) -> None:
     assert catalog.state_without_end(lives, quiet_s) == state
 
 
-def test_the_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) -> None:
+def test_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) -> None:
     directory = make_run(tmp_path, "app_1", spec={"metric_key": "f1"})
     assert catalog.read(directory).main_metric is None
     directory.write_json(directory.outputs_json, {"good": True, "label": "x", "accuracy": 0.5, "f1": 0.25})
@@ -106,15 +106,13 @@ def test_the_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) ->
     assert catalog.read(directory).main_metric == ("accuracy", 0.5)
 
 
-def test_a_half_written_line_of_inputs_is_passed_over(tmp_path: Path) -> None:
+def test_truncated_line_of_inputs_is_skipped(tmp_path: Path) -> None:
     directory = make_run(tmp_path, "app_1")
     Path(directory.inputs.removeprefix("file://")).write_text('{"url": "a"}\n{"url": "b')
     assert catalog.read(directory).inputs == [{"url": "a"}]
 
 
-def test_a_run_that_is_private_to_somebody_else_does_not_hide_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_run_does_not_hide_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "app_1", started=1.0)
     make_run(tmp_path, "app_2", started=2.0)
     read = catalog.read
@@ -128,7 +126,7 @@ def test_a_run_that_is_private_to_somebody_else_does_not_hide_the_others(
     assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", None)] == ["app_1"]
 
 
-def test_on_a_store_whose_folders_have_no_time_the_youngest_run_comes_first_all_the_same() -> None:
+def test_newest_run_is_first_on_a_store_without_folder_times() -> None:
     store = filesystem.for_url("memory://young")
     for number in range(1, 8):
         folder = f"memory://young/Experiments/app_{number}"
@@ -143,7 +141,7 @@ def test_on_a_store_whose_folders_have_no_time_the_youngest_run_comes_first_all_
 @pytest.mark.parametrize(
     "value", ["5", [], {}, float("nan"), float("inf"), 1e300, -1e300, 10**400], ids=lambda value: str(value)[:8]
 )
-def test_a_time_or_a_metric_that_no_table_can_show_hides_no_other_run(tmp_path: Path, value: Any) -> None:
+def test_invalid_time_or_metric_of_a_run_does_not_hide_other_runs(tmp_path: Path, value: Any) -> None:
     """Another user of the project may have written it."""
     make_run(tmp_path, "app_1")
     make_run(tmp_path, "started_1", started=value)

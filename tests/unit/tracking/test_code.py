@@ -38,7 +38,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_clean_repository(repository: Path) -> None:
+def test_clean_repository_is_recorded_without_remote_password(repository: Path) -> None:
     run_git(repository, "remote", "add", "origin", "https://anna:abc@example.org/r.git")
     facts, diff = provenance.git(repository)
     assert facts["commit"] == run_git(repository, "rev-parse", "HEAD")
@@ -46,7 +46,7 @@ def test_a_clean_repository(repository: Path) -> None:
     assert "abc" not in facts["remote"] and facts["remote"].endswith("@example.org/r.git")
 
 
-def test_the_difference_to_the_commit_can_be_applied(repository: Path, tmp_path: Path) -> None:
+def test_recorded_diff_can_be_applied_to_the_commit(repository: Path, tmp_path: Path) -> None:
     (repository / "train.py").write_text("lr = 0.2\n")
     (repository / "notes.txt").write_text("new")
     facts, diff = provenance.git(repository)
@@ -57,24 +57,24 @@ def test_the_difference_to_the_commit_can_be_applied(repository: Path, tmp_path:
     assert (tmp_path / "copy" / "train.py").read_text() == "lr = 0.2\n"
 
 
-def test_a_huge_difference_is_cut(repository: Path) -> None:
+def test_large_diff_is_truncated(repository: Path) -> None:
     (repository / "train.py").write_text("x = 1\n" * provenance.LIMIT_BYTES)
     facts, diff = provenance.git(repository)
     assert facts["diff_is_cut"] and len(diff) == provenance.LIMIT_BYTES
 
 
-def test_outside_of_a_repository_and_without_a_commit_there_is_nothing(tmp_path: Path) -> None:
+def test_folder_without_repository_or_commit_has_no_git_facts(tmp_path: Path) -> None:
     assert provenance.git(tmp_path) == ({}, b"")
     run_git(tmp_path, "init", "-q")
     assert provenance.git(tmp_path) == ({}, b"")
 
 
-def test_a_machine_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_git_gives_no_git_facts(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance.git(repository) == ({}, b"")
 
 
-def test_a_git_that_hangs_is_left_at_the_deadline(
+def test_hanging_git_is_abandoned_at_the_deadline(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is over when git has come to where it hangs: how fast it comes there is the machine's."""
@@ -120,7 +120,7 @@ COLLECT = (
 )
 
 
-def test_a_script_in_a_repository(repository: Path) -> None:
+def test_script_in_a_repository_is_recorded_with_its_diff(repository: Path) -> None:
     text = f"# my script\n{COLLECT}\n"
     (repository / "train.py").write_text(text)
     found = collected_by(["train.py"], repository)
@@ -130,11 +130,11 @@ def test_a_script_in_a_repository(repository: Path) -> None:
     assert found["facts"]["git"]["dirty"]
 
 
-def test_a_console_has_no_script(tmp_path: Path) -> None:
+def test_interactive_console_has_no_recorded_code(tmp_path: Path) -> None:
     assert collected_by(["-c", COLLECT], tmp_path) == {"facts": {}, "files": {}}
 
 
-def test_a_notebook_has_cells(repository: Path) -> None:
+def test_notebook_cells_are_recorded(repository: Path) -> None:
     cells = ["x = 41", "def train():\n    return x + 1\n", COLLECT]
     lines = [
         "from IPython.core.interactiveshell import InteractiveShell",
@@ -149,7 +149,7 @@ def test_a_notebook_has_cells(repository: Path) -> None:
     assert "kernel.py" in found["facts"]["git"]["untracked"]
 
 
-def test_the_code_is_recorded_without_its_secrets() -> None:
+def test_recorded_code_contains_no_secrets() -> None:
     diff = (
         "diff --git a/train.py b/train.py\n+PASSWORD = 's3cr3t-1'\n+login(password=password)\n"
         "diff --git a/.env b/.env\n+DB_PASSWORD=s3cr3t-2\n+export API_KEY='s3cr3t-3'\n"
@@ -161,7 +161,7 @@ def test_the_code_is_recorded_without_its_secrets() -> None:
     assert b"s3cr3t" not in provenance.cleaned("script.py", b"token = 's3cr3t'\n")
 
 
-def test_files_that_hold_nothing_but_secrets_are_not_in_the_difference(tmp_path: Path) -> None:
+def test_secret_files_are_omitted_from_the_diff(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         name = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *name, *arguments], check=True, capture_output=True)

@@ -28,7 +28,7 @@ def events(path: Path) -> list[Any]:
         found.append(Event.FromString(reader.record()))
 
 
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+def test_tensorboard_reads_written_scalars(tmp_path: Path) -> None:
     values = {"accuracy": 0.75, "rows": 360, "name": "digits", "good": True, "n" * 300: math.nan, "huge": 1e300}
     path = tmp_path / "file"
     path.write_bytes(evaluation.scalars(values, 5_000_000_000, 1.5))
@@ -39,7 +39,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert (read["accuracy"], read["rows"], read["huge"]) == (0.75, 360, math.inf) and math.isnan(read["n" * 300])
 
 
-def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+def test_tensorboard_reader_detects_a_changed_byte(tmp_path: Path) -> None:
     """That the reader checks: the test above would say nothing without."""
     data = bytearray(evaluation.scalars({"accuracy": 0.75}, 1, 1.5))
     data[-6] ^= 1

@@ -15,24 +15,24 @@ from hopsml.errors import ArgumentError
 from hopsml.tracking import inputs
 
 
-def test_the_call_wins_over_the_environment() -> None:
+def test_seed_argument_takes_precedence_over_the_environment() -> None:
     assert inputs.choose_seed({"HOPSML_SEED": "7"}, {"HOPSML_SEED": "8"}) == 7
     assert inputs.choose_seed({}, {"HOPSML_SEED": "8"}) == 8
 
 
-def test_a_drawn_seed_is_another_each_time() -> None:
+def test_drawn_seeds_differ() -> None:
     drawn = {inputs.choose_seed({}, {}) for _ in range(20)}
     assert len(drawn) > 15
     assert all(0 <= seed <= LARGEST_SEED for seed in drawn)
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "abc", str(2**32), "²", " 1"])
-def test_what_is_no_seed_is_refused(text: str) -> None:
+def test_invalid_seed_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_SEED=.*whole number from 0 to 4294967295"):
         inputs.choose_seed({"HOPSML_SEED": text}, {})
 
 
-def test_a_program_without_a_run_has_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_without_a_run_has_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_SEED", raising=False)
     assert tracking.seed() == 0
     monkeypatch.setenv("HOPSML_SEED", "12")
@@ -54,7 +54,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "_of_driver", {})
 
 
-def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+def test_file_input_is_identified_by_its_content(tmp_path: Path) -> None:
     file = tmp_path / "train.csv"
     file.write_bytes(b"1,2\n")
     found = inputs.describe(str(file))
@@ -63,7 +63,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     assert inputs.describe(f"file://{file}")["checksum"] == found["checksum"]
 
 
-def test_a_folder_is_known_by_names_and_contents(tmp_path: Path) -> None:
+def test_folder_input_is_identified_by_names_and_contents(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     (folder / "part").mkdir(parents=True)
     (folder / "part" / "a").write_bytes(b"a")
@@ -77,7 +77,7 @@ def test_a_folder_is_known_by_names_and_contents(tmp_path: Path) -> None:
     assert len({before["checksum"], renamed["checksum"], inputs.describe(str(folder))["checksum"]}) == 3
 
 
-def test_large_inputs_are_known_by_size_and_time_and_say_so(tmp_path: Path) -> None:
+def test_large_input_is_identified_by_size_and_time(tmp_path: Path) -> None:
     file = tmp_path / "large"
     file.write_bytes(b"12345")
     found = inputs.describe(str(file), limit_bytes=4)
@@ -86,7 +86,7 @@ def test_large_inputs_are_known_by_size_and_time_and_say_so(tmp_path: Path) -> N
     assert inputs.describe(str(file), limit_bytes=4)["checksum"] != found["checksum"]
 
 
-def test_on_the_driver_inputs_belong_to_the_runs_that_follow(tmp_path: Path) -> None:
+def test_inputs_declared_on_the_driver_belong_to_later_runs(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("x")
     assert tracking.data(file) is file
@@ -94,7 +94,7 @@ def test_on_the_driver_inputs_belong_to_the_runs_that_follow(tmp_path: Path) -> 
     assert [entry["url"] for entry in inputs.declared()] == [str(file)]
 
 
-def test_in_a_worker_the_chief_notes_them_in_the_run_directory(tmp_path: Path) -> None:
+def test_chief_records_inputs_in_the_run_directory(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("x")
     inputs.attach(Worker(1, tmp_path / "events"))
@@ -109,6 +109,6 @@ def test_in_a_worker_the_chief_notes_them_in_the_run_directory(tmp_path: Path) -
     assert not inputs.declared()
 
 
-def test_a_store_that_nothing_speaks_is_noted_not_raised() -> None:
+def test_input_with_unsupported_scheme_is_recorded_with_its_problem() -> None:
     assert tracking.data("nonsense://x/y") == "nonsense://x/y"
     assert "nonsense" in inputs.declared()[0]["problem"]

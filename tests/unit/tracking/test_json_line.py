@@ -17,7 +17,7 @@ def refuse(literal: str) -> NoReturn:
     raise ValueError(f"{literal} is no JSON")
 
 
-def test_a_loss_that_diverged_is_json_and_a_number_again() -> None:
+def test_json_line_represents_non_finite_numbers_as_strings() -> None:
     content: dict[str, Any] = {
         "loss": math.nan,
         "curve": (1.5, math.inf, {"low": -math.inf}),

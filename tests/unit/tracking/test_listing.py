@@ -50,13 +50,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def runs(project: Path) -> list[StoredRun]:
+def stored_runs(project: Path) -> list[StoredRun]:
     return catalog.recent(f"file://{project}", None)
 
 
 @pytest.mark.parametrize("places", WIDTHS)
-def test_no_line_is_wider_than_the_terminal_and_no_id_is_cut(project: Path, places: int) -> None:
-    found = runs(project)
+def test_listing_fits_the_terminal_without_truncated_run_ids(project: Path, places: int) -> None:
+    found = stored_runs(project)
     lines = [listing.GAP.join(cells) for cells in listing.fitted(found, places)]
     narrowest = max(map(len, (YARN,))) + 45  # id, four letters of the name, state, time, how long it took
     assert max(map(listing.width, lines)) <= max(places, narrowest), lines
@@ -66,25 +66,25 @@ def test_no_line_is_wider_than_the_terminal_and_no_id_is_cut(project: Path, plac
 
 
 @pytest.mark.parametrize("places", WIDTHS)
-def test_columns_stand_below_each_other_however_wide_letters_are(project: Path, places: int) -> None:
-    rows = [cells for cells in listing.fitted(runs(project), places) if len(cells) > 1]
+def test_listing_columns_are_aligned_for_wide_characters(project: Path, places: int) -> None:
+    rows = [cells for cells in listing.fitted(stored_runs(project), places) if len(cells) > 1]
     assert len(rows) == 5 and len({tuple(map(listing.width, cells)) for cells in rows}) == 1
 
 
-def test_a_wide_terminal_has_one_line_a_run_and_a_narrow_one_the_result_below(project: Path) -> None:
-    found = runs(project)
+def test_wide_terminal_has_one_line_per_run_and_narrow_one_a_result_line(project: Path) -> None:
+    found = stored_runs(project)
     assert len(listing.fitted(found, 200)) == 1 + len(found)
     below = [cells for cells in listing.fitted(found, 80) if len(cells) == 1]
     assert [cells[0][:2] for cells in below] == ["  "] * 3  # nothing to be said of the one that goes on
 
 
-def test_why_a_run_did_not_finish_in_one_line(project: Path) -> None:
-    causes = {run.run_id: run.cause for run in runs(project)}
+def test_cause_of_an_unfinished_run_is_one_line(project: Path) -> None:
+    causes = {run.run_id: run.cause for run in stored_runs(project)}
     assert causes[YARN] == CAUSE and causes["local-1_1"] == "" and causes["app-20261121035638-0000_30"] == ""
     assert causes["app-20261121035638-0000_2"] == "run a was cancelled: enough"
 
 
-def in_terminal(project: Path, columns: int) -> str:
+def output_in_terminal(project: Path, columns: int) -> str:
     """What ``hopsml runs ls`` writes to a terminal of so many columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
@@ -112,15 +112,15 @@ def in_terminal(project: Path, columns: int) -> str:
     return said.decode()
 
 
-def test_in_a_terminal_it_is_coloured_by_state_alone_and_fits(project: Path) -> None:
-    said = in_terminal(project, 80)
+def test_terminal_listing_is_coloured_by_state_and_fits(project: Path) -> None:
+    said = output_in_terminal(project, 80)
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.splitlines()]
     assert max(map(listing.width, plain)) <= 80 and YARN in said
     assert "\x1b[31mFAILED" in said and "\x1b[32mFINISHED" in said and "\x1b[34mRUNNING" in said
     assert not re.search(r"\x1b\[[0-9;]*mCANCELLED", said) and "\x1b[31m[bold]" not in said
 
 
-def test_in_a_pipe_there_is_all_of_it_and_no_colour(project: Path) -> None:
+def test_piped_listing_is_complete_and_without_colour(project: Path) -> None:
     command = [
         sys.executable,
         "-c",
@@ -133,13 +133,13 @@ def test_in_a_pipe_there_is_all_of_it_and_no_colour(project: Path) -> None:
     environment = {**os.environ, "COLUMNS": "40", "PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     assert len(said.splitlines()) == 5 and CAUSE in said and "\x1b" not in said
-    assert all(run.run_id in said for run in runs(project))
+    assert all(run.run_id in said for run in stored_runs(project))
 
 
-def test_times_and_durations_are_short() -> None:
+def test_brief_times_have_11_characters_and_missing_ones_a_dash() -> None:
     assert len(listing.time_text(time.time(), brief=True)) == 11 and listing.time_text(None, brief=True) == "-"
 
 
-def test_a_figure_has_six_digits_and_a_count_all_of_them() -> None:
+def test_figure_has_six_digits_and_integers_all_digits() -> None:
     told = [listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")]
     assert told == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]

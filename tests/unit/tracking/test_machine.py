@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[3]
 
 
-def test_packages_are_those_that_python_knows() -> None:
+def test_recorded_packages_equal_installed_distributions() -> None:
     known = {
         "-".join(filter(None, name.replace("_", "-").replace(".", "-").lower().split("-"))): version
         for name, version in ((found.metadata["Name"], found.version) for found in importlib.metadata.distributions())
@@ -29,21 +29,21 @@ def test_packages_are_those_that_python_knows() -> None:
     assert found == {name: known[name] for name in sorted(known)}
 
 
-def test_packages_take_milliseconds() -> None:
+def test_recording_packages_takes_milliseconds() -> None:
     provenance.packages()
     began = time.thread_time()  # others on this machine take nothing away of it
     provenance.packages()
     assert time.thread_time() - began < 0.1
 
 
-def test_the_first_package_on_the_path_counts(tmp_path: Path) -> None:
+def test_first_package_on_the_path_is_recorded(tmp_path: Path) -> None:
     for folder, version in (("one", "1.0"), ("two", "2.0")):
         (tmp_path / folder / f"Some_Package-{version}.dist-info").mkdir(parents=True)
     folders = [str(tmp_path / name) for name in ("nowhere", "one", "two")]
     assert provenance.packages(folders) == {"some-package": "1.0"}
 
 
-def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
+def test_process_start_time_distinguishes_reused_pids() -> None:
     started = processes.process_started(os.getpid())
     assert started is not None and started == provenance.who()["process_started"]
     child = subprocess.Popen(["sleep", "60"])
@@ -54,7 +54,7 @@ def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [("0", "0"), ("7", "7"), (None, "random"), ("random", "random")])
-def test_the_hash_seed_is_the_one_that_the_interpreter_was_started_with(given: str | None, expected: str) -> None:
+def test_recorded_hash_seed_is_that_of_the_interpreter_start(given: str | None, expected: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     if given is not None:
         environment["PYTHONHASHSEED"] = given
@@ -68,7 +68,7 @@ def test_the_hash_seed_is_the_one_that_the_interpreter_was_started_with(given: s
     assert done.stdout.strip() == expected
 
 
-def test_the_environment_is_what_matters_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_environment_is_limited_to_relevant_variables_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
     monkeypatch.setenv("HOPSML_SOME_TOKEN", "abc")
     monkeypatch.setenv("SHOPPING_LIST", "milk")
@@ -79,7 +79,7 @@ def test_the_environment_is_what_matters_without_secrets(monkeypatch: pytest.Mon
     assert "SHOPPING_LIST" not in found and "TF_CONFIG" not in found
 
 
-def test_hardware_is_this_machines() -> None:
+def test_recorded_hardware_matches_this_machine() -> None:
     import psutil
 
     found = provenance.hardware()

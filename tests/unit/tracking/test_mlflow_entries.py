@@ -35,7 +35,7 @@ pytestmark = pytest.mark.fast
 URI = "http://127.0.0.1:1"
 
 
-def test_arguments_become_params_and_long_ones_are_cut() -> None:
+def test_arguments_become_mlflow_params_and_long_ones_are_truncated() -> None:
     found = entries.params({"lr": 0.1, "opt": {"name": "adam", "betas": [0.9, 0.99]}, "note": "x" * 9000, "none": None})
     assert found["lr"] == "0.1" and found["opt.name"] == "adam" and found["opt.betas"] == "[0.9, 0.99]"
     assert len(found["note"]) == entries.LONGEST_PARAM and found["none"] == "null"
@@ -67,11 +67,11 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("given", TAKEN_AS_THEY_ARE)
-def test_names_that_mlflow_takes_stay_as_they_are(given: str) -> None:
+def test_names_valid_for_mlflow_are_unchanged(given: str) -> None:
     assert entries.name(given) == given
 
 
-def test_names_that_mlflow_refuses_are_changed_and_stay_apart() -> None:
+def test_invalid_mlflow_names_become_valid_and_distinct() -> None:
     from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
     for given, accepted in CHANGED.items():
@@ -85,7 +85,7 @@ def test_names_that_mlflow_refuses_are_changed_and_stay_apart() -> None:
         assert entries.name(name) == name
 
 
-def test_metrics_that_differ_in_a_sign_are_two_metrics() -> None:
+def test_metrics_that_differ_in_one_character_remain_distinct() -> None:
     rows = entries.report_rows([{"time": 1.0, "step": 0, "F1(macro)": 0.5, "F1[macro]": 0.25, "F1_macro_": 1.0}])
     assert [row.value for row in rows] == [0.5, 0.25, 1.0] and len({row.key for row in rows}) == 3
     judged = entries.evaluation_rows(rows)
@@ -103,17 +103,19 @@ def test_metrics_that_differ_in_a_sign_are_two_metrics() -> None:
         {"x" * 249 + "yz": 1, "x" * 249 + "yw": 2},
     ],
 )
-def test_arguments_whose_names_would_be_the_same_stay_apart(arguments: dict[str, Any]) -> None:
+def test_arguments_with_colliding_names_remain_distinct(arguments: dict[str, Any]) -> None:
     assert sorted(entries.params(arguments).values()) == sorted(map(str, range(1, len(entries.params(arguments)) + 1)))
-    assert len(entries.params(arguments)) == sum(len(one) if isinstance(one, dict) else 1 for one in flat(arguments))
+    assert len(entries.params(arguments)) == sum(
+        len(one) if isinstance(one, dict) else 1 for one in leaf_values(arguments)
+    )
 
 
-def flat(arguments: dict[str, Any]) -> list[Any]:
+def leaf_values(arguments: dict[str, Any]) -> list[Any]:
     """The arguments' values; those within dicts of dicts by themselves."""
-    return [inner for one in arguments.values() for inner in (flat(one) if isinstance(one, dict) else [one])]
+    return [inner for one in arguments.values() for inner in (leaf_values(one) if isinstance(one, dict) else [one])]
 
 
-def test_numbers_become_rows_and_the_same_line_gives_the_same_row() -> None:
+def test_reported_numbers_become_identical_rows_live_and_from_the_file() -> None:
     line = {"time": 12.3456, "step": 7, "loss": 0.5, "phase": "warm-up", "done": True, "none": None, "nan": math.nan}
     live = entries.rows({key: value for key, value in line.items() if key not in ("time", "step")}, 12.3456, 7)
     read_back = entries.report_rows([json.loads(json.dumps(line))])
@@ -124,7 +126,7 @@ def test_numbers_become_rows_and_the_same_line_gives_the_same_row() -> None:
     ]
 
 
-def test_what_an_evaluator_found_goes_to_the_judged_run_and_not_what_it_used() -> None:
+def test_evaluation_metrics_are_sent_to_the_evaluated_run_without_system_metrics() -> None:
     rows = [Row("accuracy", 0.5, 1, 10), Row(entries.system_name(0, "cpu_utilization_percentage"), 5.0, 1, 0)]
     assert entries.evaluation_rows(rows) == [Row("evaluation/accuracy", 0.5, 1, 10)]
     assert entries.evaluation_rows(rows, "test-set") == [Row("evaluation/test-set/accuracy", 0.5, 1, 10)]
@@ -140,11 +142,11 @@ def test_what_an_evaluator_found_goes_to_the_judged_run_and_not_what_it_used() -
         ([], "RUNNING"),
     ],
 )
-def test_a_group_ends_with_its_last_member_or_its_first_failure(members: list[str], status: str) -> None:
+def test_group_status_follows_the_last_member_or_first_failure(members: list[str], status: str) -> None:
     assert entries.group_status(members, 2) == status
 
 
-def test_an_order_is_recorded_without_its_password() -> None:
+def test_order_is_recorded_without_its_password() -> None:
     wanted = Order("https://me:geheim@host", "digits", group=RunGroup("k", "rates", 3), register_as="digits")
     recorded = wanted.recorded()
     assert "geheim" not in json.dumps(recorded)
@@ -156,7 +158,7 @@ def test_an_order_is_recorded_without_its_password() -> None:
         order.with_uri(directory, read_back, "")
 
 
-def recorded_by_somebody_else(folder: Path, uri: str) -> RunDir:
+def pending_run_of_another_user(folder: Path, uri: str) -> RunDir:
     """A run that ended, and waits to be sent to an address, as another user of the project has written it."""
     directory = RunDir(f"file://{folder}/Experiments/bobs_1")
     directory.write_run({"started": 1.0})
@@ -168,8 +170,8 @@ def recorded_by_somebody_else(folder: Path, uri: str) -> RunDir:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_credentials_go_to_no_address_that_somebody_else_has_recorded(tmp_path: Path) -> None:
-    directory = recorded_by_somebody_else(tmp_path, "http://evil")
+def test_credentials_are_not_sent_to_an_address_recorded_by_another_user(tmp_path: Path) -> None:
+    directory = pending_run_of_another_user(tmp_path, "http://evil")
     asked: list[str] = []
 
     def opened(uri: str) -> Any:
@@ -190,17 +192,17 @@ def test_credentials_go_to_no_address_that_somebody_else_has_recorded(tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_sender_leaves_other_users_runs_to_their_own(tmp_path: Path) -> None:
+def test_sender_skips_runs_of_other_users(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.report(1)
     scene.sender.step()
-    recorded_by_somebody_else(tmp_path, URI)
+    pending_run_of_another_user(tmp_path, URI)
     another = Scene(tmp_path)
     another.sender.step()
     assert not another.notes and another.server.statuses == []
 
 
-def test_on_a_store_without_owners_only_the_configured_address_is_used() -> None:
+def test_store_without_owners_allows_only_the_configured_address() -> None:
     directory = RunDir("memory://b/mlflow/Experiments/app_1")
     order.write(directory, Order("http://other", "digits"))
     wanted = Order("http://other", "digits")
@@ -210,18 +212,18 @@ def test_on_a_store_without_owners_only_the_configured_address_is_used() -> None
 
 
 @pytest.mark.parametrize("value", ["", " ", "a/b", "it's", "a:b", "50%"])
-def test_a_models_name_is_checked_at_once(value: str) -> None:
+def test_invalid_model_name_is_refused_at_the_call(value: str) -> None:
     with pytest.raises(ArgumentError, match="register_as"):
         experiment.submit(lambda: None, register_as=value)
 
 
-def test_a_models_name_is_text() -> None:
+def test_model_name_must_be_text() -> None:
     with pytest.raises(ArgumentTypeError):
         model_name("register_as", 3)
     assert model_name("register_as", "digits") == "digits"
 
 
-def test_settings_of_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracking_settings_are_read_from_environment_and_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert settings.mlflow_tracking_uri({}) == ""
     assert settings.mlflow_tracking_uri({"MLFLOW_TRACKING_URI": URI}) == URI
@@ -291,7 +293,7 @@ class Scene:
         return [row.step for row in self.server.rows]
 
 
-def test_what_was_sent_is_not_sent_again(tmp_path: Path) -> None:
+def test_rows_already_sent_are_not_sent_again(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.report(1, 2)
     scene.sender.step()
@@ -301,7 +303,7 @@ def test_what_was_sent_is_not_sent_again(tmp_path: Path) -> None:
     assert not order.pending(order.project_of(scene.directory.url))
 
 
-def test_what_a_server_missed_is_read_from_the_run_directory(tmp_path: Path) -> None:
+def test_rows_missed_by_the_server_are_read_from_the_run_directory(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.sender.step()
     scene.server.problem = MlflowAway("no answer")
@@ -319,7 +321,7 @@ def test_what_a_server_missed_is_read_from_the_run_directory(tmp_path: Path) -> 
     assert set(scene.steps) == {1, 2} and scene.server.statuses == ["FINISHED"]
 
 
-def test_a_long_outage_is_told_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+def test_long_outage_is_noted_at_start_and_end(tmp_path: Path) -> None:
     """Rows come now and then: steps with nothing to send in between tell nothing about the server."""
     scene = Scene(tmp_path)
     scene.sender.step()
@@ -340,7 +342,7 @@ def test_a_long_outage_is_told_when_it_begins_and_when_it_ends(tmp_path: Path) -
     assert [event["event"] for event in scene.told] == ["note", "note", "ended"]
 
 
-def test_pauses_grow_and_have_a_bound(tmp_path: Path) -> None:
+def test_retry_pauses_grow_up_to_a_limit(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.server.problem = MlflowAway("no answer")
     pauses = []
@@ -351,7 +353,7 @@ def test_pauses_grow_and_have_a_bound(tmp_path: Path) -> None:
     assert pauses[0] == sender.FIRST_PAUSE_S and pauses[1] == 2 * pauses[0] and pauses[-1] == sender.LONGEST_PAUSE_S
 
 
-def test_rows_that_nobody_takes_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_rows_do_not_exceed_the_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "MOST_ROWS", 10)
     scene = Scene(tmp_path)
     scene.report(*range(1, 12))
@@ -362,7 +364,7 @@ def test_rows_that_nobody_takes_do_not_fill_the_memory(tmp_path: Path, monkeypat
     assert scene.steps == list(range(1, 12))
 
 
-def test_a_refusal_ends_the_attempts_and_is_noted_in_the_run_directory(tmp_path: Path) -> None:
+def test_refusal_ends_the_attempts_and_is_recorded(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.server.problem = MlflowRefused("the experiment 'digits' was deleted")
     scene.sender.step()
@@ -372,7 +374,7 @@ def test_a_refusal_ends_the_attempts_and_is_noted_in_the_run_directory(tmp_path:
     assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
 
 
-def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_an_unavailable_server(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.end()
     scene.server.problem = MlflowAway("no answer")
@@ -383,7 +385,7 @@ def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None
     assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
 
 
-def test_a_run_whose_directory_is_removed_keeps_no_other_from_being_sent(tmp_path: Path) -> None:
+def test_removed_run_directory_does_not_block_the_sender(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.sender.step()
     shutil.rmtree(tmp_path / "Experiments")
@@ -397,7 +399,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("deeds", [1, 2, 3])
-def test_a_sender_that_is_killed_at_any_moment_leaves_its_run_on_the_list(
+def test_killed_sender_leaves_its_run_pending_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deeds: int
 ) -> None:
     scene, left = Scene(tmp_path), iter(range(deeds))
@@ -420,7 +422,7 @@ def test_a_sender_that_is_killed_at_any_moment_leaves_its_run_on_the_list(
     assert state == "sent" and scene.server.statuses == ["FINISHED"] and not order.pending(f"file://{tmp_path}")
 
 
-def test_a_run_that_was_deleted_leaves_the_list(tmp_path: Path) -> None:
+def test_deleted_run_is_removed_from_the_pending_list(tmp_path: Path) -> None:
     gone = RunDir(f"file://{tmp_path}/Experiments/app_1")
     order.write(gone, Order(URI, "digits"))
     shutil.rmtree(tmp_path / "Experiments")
@@ -428,7 +430,7 @@ def test_a_run_that_was_deleted_leaves_the_list(tmp_path: Path) -> None:
     assert not order.pending(f"file://{tmp_path}")
 
 
-def test_older_runs_are_sent_by_and_by_where_one_server_of_theirs_is_away(tmp_path: Path) -> None:
+def test_pending_runs_are_sent_in_turn_although_one_server_is_unavailable(tmp_path: Path) -> None:
     """Neither the others of them nor the run that is under way wait for that server."""
     scene, away = Scene(tmp_path), Scripted()
     away.problem = MlflowAway("no answer")
@@ -459,7 +461,7 @@ def test_older_runs_are_sent_by_and_by_where_one_server_of_theirs_is_away(tmp_pa
 # ---------------------------------------------------------------------------------------------- real processes
 
 
-def test_a_missing_package_is_named_and_the_run_goes_on(
+def test_missing_mlflow_package_is_noted_and_the_run_continues(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "missing").mkdir()
@@ -474,7 +476,7 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     wait_until(lambda: json.loads(record.read_text())["state"] == "refused", "the recorded refusal")
 
 
-def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registering_a_model_names_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = experiment.submit(lambda: 1, progress=False, num_workers=1)
     run.result(END_S)
@@ -486,7 +488,7 @@ def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("run", ["app_1", "app_1/a=1&b=x%2Fy", "app_2/trials/0123456789abcdef"])
-def test_a_run_that_is_part_of_another_is_found_on_the_list(tmp_path: Path, run: str) -> None:
+def test_nested_run_is_listed_as_pending(tmp_path: Path, run: str) -> None:
     directory = RunDir(f"file://{tmp_path}/Experiments/{run}")
     assert order.project_of(directory.url) == f"file://{tmp_path}"
     order.write(directory, Order(URI, "digits"))
