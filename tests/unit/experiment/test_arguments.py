@@ -39,7 +39,7 @@ def generator() -> Iterator[int]:
     yield 1
 
 
-async def async_generator() -> AsyncIterator[int]:
+async def both() -> AsyncIterator[int]:
     yield 1
 
 
@@ -152,7 +152,7 @@ def test_invalid_argument_is_refused_at_the_call(
         ("train", ["'train'", "str"]),
         (coroutine, ["coroutine is a coroutine"]),
         (generator, ["generator is a generator", "return"]),
-        (async_generator, ["both is a generator"]),
+        (both, ["both is a generator"]),
     ],
 )
 def test_object_that_is_not_a_plain_function_is_refused(
