@@ -38,8 +38,7 @@ RUN_BY = {
     "bench": "integration/tools/test_makefile.py::test_bench_takes_its_options",
     "studies": "integration/tools/test_makefile.py::test_studies_makes_a_picture",
     "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
-    "features": "unit/tools/test_features.py::"
-    "test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused",
+    "features": "unit/tools/test_features.py::test_every_feature_is_equal_or_refused_with_several_workers",
     "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
     "soak": "soak/test_soak.py::test_short_soak_finds_no_growth",
     "mutants": "integration/tools/test_makefile.py::test_mutants_of_one_module",

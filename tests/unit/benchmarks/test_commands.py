@@ -26,7 +26,7 @@ pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_peer_has_pins_and_a_script():
+def test_every_peer_has_pinned_packages_and_a_script():
     for name in (*peers.NAMES, *peers.VARIANTS, *peers.RECOVERING, *peers.OF_TORCH):
         peer = peers.find(name)
         assert peer.name == name
@@ -36,7 +36,7 @@ def test_every_peer_has_pins_and_a_script():
         assert all("==" in line for line in pins)
 
 
-def test_an_evaluator_and_its_training_share_no_core_where_there_are_two():
+def test_evaluator_and_training_use_separate_cores_if_there_are_two():
     assert (hopsml_evaluated.half([3, 5, 7], second=False), hopsml_evaluated.half([3, 5, 7], second=True)) == (
         {3},
         {5, 7},
@@ -44,12 +44,12 @@ def test_an_evaluator_and_its_training_share_no_core_where_there_are_two():
     assert hopsml_evaluated.half([3], second=False) == hopsml_evaluated.half([3], second=True) == {3}
 
 
-def test_unknown_peer():
+def test_unknown_peer_is_refused():
     with pytest.raises(ValueError, match="peer 'horovod' is not known; there are: bare, hopsml"):
         peers.find("horovod")
 
 
-def test_workers_by_hand_agree_on_the_cluster():
+def test_manually_started_workers_agree_on_the_cluster():
     commands = bare.start(Path("python"), ["job.py", "folder"], 2)
     configs = [json.loads(command.variables["TF_CONFIG"]) for command in commands]
     assert configs[0]["cluster"] == configs[1]["cluster"]
@@ -57,7 +57,7 @@ def test_workers_by_hand_agree_on_the_cluster():
     assert len(set(configs[0]["cluster"]["worker"])) == 2
 
 
-def test_spark_submit_gets_what_the_peer_asks_for():
+def test_spark_submit_command_contains_the_options_of_the_peer():
     (command,) = SparkSubmit({"spark.task.maxFailures": "1"})(Path(sys.executable), ["job.py", "folder"], 2)
     line = list(command.arguments)
     assert line[0].endswith("pyspark/bin/spark-submit")
@@ -67,7 +67,7 @@ def test_spark_submit_gets_what_the_peer_asks_for():
     assert command.variables["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_what_would_change_a_candidate_is_not_handed_on(monkeypatch, tmp_path):
+def test_benchmark_environment_omits_variables_that_affect_candidates(monkeypatch, tmp_path):
     for name in ("SPARK_HOME", "HOPSML_PROFILE", "PYTHONDONTWRITEBYTECODE", "TF_CONFIG"):
         monkeypatch.setenv(name, "x")
     variables = environment({"TF_CONFIG": "mine"}, tmp_path)
@@ -84,7 +84,7 @@ time.sleep(600)
 """
 
 
-def test_what_has_run_away_is_counted_and_ended(tmp_path):
+def test_detached_processes_are_counted_and_ended(tmp_path):
     with Launched([Command([sys.executable, "-c", DETACHED, str(tmp_path)])], tmp_path) as launched:
         launched.wait_until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), 10, "a child")
         child = int((tmp_path / "child").read_text())
@@ -105,7 +105,7 @@ time.sleep(600)
 """
 
 
-def test_killed_benchmark_leaves_nothing(tmp_path):
+def test_killed_benchmark_leaves_no_process(tmp_path):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
     assert owner.stdout is not None
     with owner.stdout as lines:
@@ -120,7 +120,7 @@ def test_killed_benchmark_leaves_nothing(tmp_path):
         os.close(measured)
 
 
-def test_failure_shows_what_was_printed(tmp_path):
+def test_failure_before_the_first_step_shows_the_output(tmp_path):
     command = Command([sys.executable, "-c", "print('no such cluster'); raise SystemExit(3)"])
     with (
         Launched([command], tmp_path) as launched,
@@ -129,7 +129,7 @@ def test_failure_shows_what_was_printed(tmp_path):
         first_step.wait(launched, tmp_path, 2)
 
 
-def test_too_slow_is_an_error(tmp_path):
+def test_wait_for_the_first_step_times_out(tmp_path):
     with (
         Launched([Command([sys.executable, "-c", "import time; time.sleep(600)"])], tmp_path) as launched,
         pytest.raises(RuntimeError, match=r"has not happened within 0\.1 s"),
@@ -137,7 +137,7 @@ def test_too_slow_is_an_error(tmp_path):
         first_step.wait(launched, tmp_path, 1, timeout_s=0.1)
 
 
-def test_first_step_is_that_of_the_last_worker(tmp_path):
+def test_first_step_time_is_that_of_the_last_worker(tmp_path):
     (tmp_path / "0.first").write_text("12.5")
     (tmp_path / "1.first").write_text("11.5")
     (tmp_path / "2.first.tmp").write_text("99")
@@ -152,7 +152,7 @@ turns.serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), lambda: 0.0)
 """
 
 
-def test_groups_take_turns(tmp_path):
+def test_turn_server_runs_groups_alternately(tmp_path):
     with TurnServer(tmp_path / "turns") as server:
         commands = [
             Command([sys.executable, "-c", TURN, str(server.path), way, str(rank)])
@@ -168,14 +168,14 @@ def test_groups_take_turns(tmp_path):
             assert [process.wait(END_S) for process in launched.processes] == [0] * 4
 
 
-def test_step_commands_share_one_conf(tmp_path):
+def test_step_commands_share_one_configuration(tmp_path):
     commands = step.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 2)
     assert len(commands) == 2 * len(step.BY_HAND) + 1
     assert "local_slots: 6" in (tmp_path / "conf" / "local.yaml").read_text()
     assert all(MARK not in command.variables for command in commands)
 
 
-def test_fit_commands_are_processes_by_hand_and_a_driver_for_each_group_of_ours(tmp_path):
+def test_fit_commands_are_manual_processes_and_one_driver_per_hopsml_group(tmp_path):
     ways = ("bare", "bare-keras3", "alone", "hopsml", "hopsml-shared")
     commands = fits.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 4, ways)
     assert [command.arguments[-1] for command in commands] == [*["bare"] * 4, *["bare-keras3"] * 4, *ways[2:]]
@@ -183,7 +183,7 @@ def test_fit_commands_are_processes_by_hand_and_a_driver_for_each_group_of_ours(
     assert set(ways) <= {*fits.BY_HAND, *hopsml_fits.WAYS}
 
 
-def test_what_only_our_variables_change_is_a_way_of_its_own(tmp_path):
+def test_step_commands_include_a_variant_with_hopsml_variables_only(tmp_path):
     commands = step.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 2)
     by_way = {command.arguments[-1]: command.variables for command in commands[:-1]}
     assert tuple(by_way) == step.BY_HAND
@@ -201,7 +201,7 @@ def test_what_only_our_variables_change_is_a_way_of_its_own(tmp_path):
         (["step", "--rounds", "0"], "--rounds 0: it must be 1 or more"),
     ],
 )
-def test_wrong_words(capsys, words: list[str], complaint: str):
+def test_invalid_benchmark_arguments_are_refused(capsys, words: list[str], complaint: str):
     with pytest.raises(SystemExit):
         command_line.main(words)
     assert complaint in capsys.readouterr().err

@@ -23,25 +23,25 @@ pytestmark = pytest.mark.fast
         ("3x1kB", 3, 768),
     ],
 )
-def test_weights(name: str, tensors: int, weights: int):
+def test_gradient_sets_have_published_numbers_of_weights(name: str, tensors: int, weights: int):
     shapes = gradient_sets.shapes_of(name)
     assert (len(shapes), sum(math.prod(shape) for shape in shapes)) == (tensors, weights)
     assert gradient_sets.bytes_of(shapes) == 4 * weights
 
 
-def test_unknown_set():
+def test_unknown_gradient_set_is_refused():
     with pytest.raises(ValueError, match="gradient set 'alexnet': it must be one of inception-v1, vgg-16"):
         gradient_sets.shapes_of("alexnet")
 
 
-def test_who_takes_part():
+def test_benchmark_methods_and_loads_are_matched():
     bench = Bench(2, models.WAYS, [*gradient_sets.SETS, "model:vgg-16"])
     assert bench.ways_of("model:vgg-16") == list(models.TRAIN)
     assert bench.loads_of("parameter-server") == ["inception-v1", "resnet-50", "160x4kB"]
     assert bench.loads_of("ddp") == list(gradient_sets.SETS)
 
 
-def test_what_is_large_is_not_all_up_at_once():
+def test_large_gradient_sets_are_measured_in_separate_sessions():
     together, *alone = models.sittings(2, models.WAYS, [*gradient_sets.SETS, "model:vgg-16"])
     assert together == Bench(2, models.WAYS, ["inception-v1", "resnet-50", "160x4kB"])
     assert [bench.ways for bench in alone if bench.loads == ["vgg-16"]] == [
@@ -56,7 +56,7 @@ def test_what_is_large_is_not_all_up_at_once():
     ]
 
 
-def test_each_way_is_beside_its_control():
+def test_each_method_is_paired_with_its_control():
     times = {
         ("tensorflow", "x"): [2.0],
         ("hopsml", "x"): [1.0],

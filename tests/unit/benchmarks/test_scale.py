@@ -12,7 +12,7 @@ from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 pytestmark = pytest.mark.fast
 
 
-def test_frames_of_a_server_are_found_in_pieces():
+def test_websocket_frames_are_decoded_from_pieces():
     contents = [bytes(length) for length in (0, 1, 125, 126, 65535, 65536)]
     read, found = bytearray(), []
     for byte in b"".join(Frame(Opcode.BINARY, content).serialize(mask=False) for content in contents):
@@ -22,7 +22,7 @@ def test_frames_of_a_server_are_found_in_pieces():
     assert found == contents and not read
 
 
-def test_a_small_group_is_formed(monkeypatch):
+def test_coordinator_benchmark_starts_a_small_group(monkeypatch):
     said: list[type] = []
     told = Inspection.message_received
 

@@ -20,7 +20,7 @@ LOWEST = {
 
 
 @pytest.mark.parametrize("name", LOWEST)
-def test_the_landscapes_are_lowest_where_the_literature_says(name):
+def test_objective_functions_are_lowest_where_the_literature_states(name):
     landscape = next(one for one in ALL if one.name == name)
     for point in LOWEST[name]:
         assert all(low <= value <= high for value, (low, high) in zip(point, landscape.bounds, strict=True))
@@ -30,18 +30,18 @@ def test_the_landscapes_are_lowest_where_the_literature_says(name):
     assert len(ALL) == len(LOWEST)
 
 
-def test_ties_count_as_good():
+def test_share_counts_ties_as_good():
     assert search_quality.share([1.0, 2.0, 3.0 + 1e-15, 5.0], [1.0, 3.0, 3.0, 4.0]) == 0.75
 
 
-def test_a_goal_that_is_a_floor():
+def test_goal_can_be_a_lower_limit():
     low, high = (Figure("search.quality.tpe", value, "ratio", 80, 0.3, 0.6, "optuna") for value in (0.44, 0.45))
     assert low.goal == high.goal == 0.45
     assert not low.reached and high.reached
     assert "≥ 0.45 MISSED" in Report([low]).table() and "≥ 0.45 reached" in Report([high]).table()
 
 
-def test_a_searcher_beside_its_reference():
+def test_searcher_is_compared_with_its_reference():
     said = []
     ours, theirs, peer = search_quality.pairs()["grid"]
     with search_quality._quiet():

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_simulated_lanes_come_to_the_end_of_a_search(monkeypatch, journal):
+def test_simulated_lanes_complete_a_search(monkeypatch, journal):
     monkeypatch.setattr(search_scale, "LANES", 16)
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-1]), layers=("INTEGER", [1, 4]))
     lanes = search_scale.SimulatedLanes(SearchSpec(500), RandomSearcher(space, seed=0), MedianStop(10), journal)

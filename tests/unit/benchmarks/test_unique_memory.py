@@ -28,18 +28,18 @@ Private_Dirty:         0 kB
 """
 
 
-def test_pages_are_added_up_by_file():
+def test_unique_pages_are_summed_by_file():
     found = unique_memory.parse(SMAPS)
     assert found.dirty == 132 * 1024
     assert found.clean["/lib/a b.so"] == 1536 * 1024
 
 
-def test_it_is_what_psutil_calls_unique():
+def test_unique_memory_equals_that_of_psutil():
     own = psutil.Process().memory_full_info().uss / MIB
     assert unique_memory.of_process(os.getpid()).total_mb == pytest.approx(own, abs=3)
 
 
-def test_a_library_that_another_process_maps_too_does_not_count_as_given_back():
+def test_library_mapped_by_another_process_does_not_count_as_released():
     before = Unique(10 * MIB, {"/lib/numpy.so": 30 * MIB})
     after = Unique(14 * MIB, {"/lib/numpy.so": 0, "/lib/new.so": 2 * MIB})
     assert after.total_mb - before.total_mb == -24
@@ -56,8 +56,8 @@ with mmap.mmap(-1, 16 * unique_memory.MIB) as memory:
 """
 
 
-def test_written_memory_shows():
-    assert in_a_process_of_its_own(WRITING) == pytest.approx(16, abs=2)
+def test_written_memory_is_measured():
+    assert output_of_new_process(WRITING) == pytest.approx(16, abs=2)
 
 
 SHARING = """
@@ -84,11 +84,11 @@ with mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE) as memory:
 """
 
 
-def test_a_page_that_a_child_shares_counts_once():
-    assert in_a_process_of_its_own(SHARING) == pytest.approx(0, abs=4 * MIB)
+def test_page_shared_with_a_child_counts_once():
+    assert output_of_new_process(SHARING) == pytest.approx(0, abs=4 * MIB)
 
 
-def in_a_process_of_its_own(program: str) -> float:
+def output_of_new_process(program: str) -> float:
     """The number that it prints; a large process, such as pytest's, writes beside what is measured."""
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, text=True, capture_output=True, check=True)

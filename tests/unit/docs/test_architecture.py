@@ -14,14 +14,14 @@ _PATH = re.compile(r"^[\w./]+(/|\.py)$")
 
 
 @PAGES
-def test_the_page_is_short(page: str) -> None:
+def test_architecture_page_is_short(page: str) -> None:
     lines = pages.text(page).splitlines()
     assert len(lines) <= 160
     assert [line for line in lines if len(line) > 145] == []
 
 
 @PAGES
-def test_each_named_file_and_folder_exists(page: str) -> None:
+def test_files_named_on_architecture_pages_exist(page: str) -> None:
     """A path is relative to the repository, to ``hopsml/``, or to the first folder that its line names."""
     missing = []
     for line in pages.text(page).splitlines():

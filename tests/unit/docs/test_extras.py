@@ -19,17 +19,17 @@ def extras() -> set[str]:
     return set(project["optional-dependencies"]) - OF_THE_REPOSITORY
 
 
-def test_every_extra_is_named_beside_the_command() -> None:
+def test_readme_names_every_extra_with_the_install_command() -> None:
     (told,) = (part for part in pages.text("README.md").split("\n\n") if "[tensorflow," in part)
     assert "pip install" in told and {name for name in extras() if f"`{name}`" in told} == extras()
 
 
-def test_the_first_steps_say_what_each_is_for() -> None:
+def test_first_steps_describe_every_extra() -> None:
     cells = pages.rows("docs/first-steps.md", "Requirements")
     assert {name for cell, _ in cells for name in pages.names(cell)} == extras()
 
 
-def test_every_page_installs_the_wheel_that_is_made_whatever_its_platform_with_extras_that_there_are() -> None:
+def test_pages_install_the_built_wheel_with_existing_extras() -> None:
     told = [(page, line) for page in pages.users_pages() for line in pages.text(page).splitlines() if ".whl" in line]
     assert len({page for page, _ in told}) >= 5
     for page, line in told:

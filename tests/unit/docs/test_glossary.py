@@ -21,13 +21,13 @@ SECTIONS = (
 )
 
 
-def test_no_term_is_defined_twice() -> None:
+def test_glossary_defines_no_term_twice() -> None:
     terms = Counter(term for section in SECTIONS for cell, *_ in pages.rows(PAGE, section) for term in cell.split(", "))
     assert len(terms) > 60
     assert [term for term, count in terms.items() if count > 1] == []
 
 
-def test_each_identifier_exists() -> None:
+def test_glossary_identifiers_exist() -> None:
     known = set[str]()
     for path in pages.ROOT.joinpath("hopsml").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

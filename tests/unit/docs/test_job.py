@@ -39,24 +39,24 @@ SKYPILOT_RESOURCES = (
 )
 
 
-def told(launcher: str) -> set[str]:
+def documented_fields(launcher: str) -> set[str]:
     """Fields in the first column of a launcher's table."""
     part = pages.text(PAGE).partition(f"\n### {launcher}\n")[2].partition("\n### ")[0]
     return {name for line in part.splitlines() if line.startswith("| `") for name in pages.names(line.split("|")[1])}
 
 
-def test_fields_are_those_of_the_code() -> None:
+def test_job_reference_lists_the_fields_of_the_code() -> None:
     part = pages.text(PAGE).partition(job_reference.BEGIN)[2].partition(job_reference.END)[0]
     assert part.strip() == job_reference.tables().strip(), "python -m tools.job_reference"
 
 
-def test_the_example_is_right(tmp_path: Path) -> None:
+def test_job_reference_example_is_valid(tmp_path: Path) -> None:
     (example,) = [one for one in pages.text(PAGE).split("```") if one.startswith("yaml ")]
     job = spec.loads(example.partition("\n")[2])
     assert set(job.tasks) == {"train", "evaluate"} and job.profile == "yarn"
 
 
-def test_readmes_job_file_is_right_and_its_function_is_there() -> None:
+def test_readme_job_file_is_valid_and_its_function_exists() -> None:
     (example,) = pages.snippets("README.md", "yaml")
     job = spec.loads(example)
     train = job.tasks["train"]
@@ -65,7 +65,7 @@ def test_readmes_job_file_is_right_and_its_function_is_there() -> None:
     assert f"\ndef {function}(" in (pages.ROOT / "spark_jobs" / file).read_text()
 
 
-def test_tasks_find_one_another_as_the_page_says() -> None:
+def test_documented_task_addresses_are_those_of_a_real_test() -> None:
     """The calls are those of the tasks that a real service runs in that test."""
     (snippet,) = pages.snippets(PAGE)
     played = (pages.ROOT / "tests" / "integration" / "service" / "test_job_parts.py").read_text()
@@ -76,7 +76,7 @@ def test_tasks_find_one_another_as_the_page_says() -> None:
         assert words in snippet and words in played, words
 
 
-def test_limits_are_those_of_the_code() -> None:
+def test_documented_limits_equal_those_of_the_code() -> None:
     text = " ".join(pages.text(PAGE).split())
     for words in (
         f"{limits.NODES:,} values".replace(",", " "),
@@ -88,12 +88,12 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits.FILE_BYTES == 1 << 20 and job.DRIVER_MIB == 1024
 
 
-def test_no_field_of_other_launchers_is_forgotten() -> None:
+def test_job_reference_lists_all_fields_of_other_launchers() -> None:
     torchx = {
         name if part == "AppDef" else f"{part}.{name}" for part, names in TORCHX.items() for name in names.split()
     }
-    assert torchx <= told("torchx")
+    assert torchx <= documented_fields("torchx")
     below = {f"resources.{name}" for name in DETERMINED_RESOURCES.split()}
-    assert set(DETERMINED.split()) | below <= told("Determined")
+    assert set(DETERMINED.split()) | below <= documented_fields("Determined")
     below = {f"resources.{name}" for name in SKYPILOT_RESOURCES.split()}
-    assert set(SKYPILOT.split()) | below <= told("SkyPilot")
+    assert set(SKYPILOT.split()) | below <= documented_fields("SkyPilot")

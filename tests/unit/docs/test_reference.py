@@ -45,14 +45,14 @@ def variables_of_the_code() -> set[str]:
     return {PREFIXES.get(name, name) for name in found} | set(variables.VARIABLES)
 
 
-def test_every_variable_has_a_row_and_every_row_a_variable() -> None:
+def test_settings_page_has_one_row_per_variable() -> None:
     first = [name for row in pages.rows(SETTINGS) for name in pages.names(row[0])]
     assert len(first) == len(set(first)), "a variable has two rows"
     assert {name for name in first if name.startswith("HOPSML_")} == variables_of_the_code() - {"HOPSML_SECRET_<name>"}
     assert {name for text in sources() for name in READ.findall(text)} - TOLD <= set(first)
 
 
-def test_every_variable_of_the_settings_object_has_a_row_with_its_default() -> None:
+def test_settings_page_has_the_default_of_every_variable() -> None:
     told = {name: row[-1] for row in pages.rows(SETTINGS) for name in pages.names(row[0])}
     for name, variable in variables.VARIABLES.items():
         assert name in told and variable.text
@@ -75,13 +75,13 @@ def test_variables_are_read_through_the_settings_object() -> None:
     assert not found
 
 
-def test_no_page_names_a_variable_that_is_not_there() -> None:
+def test_pages_name_only_existing_variables() -> None:
     known = variables_of_the_code() | {"HOPSML_SECRET_", "HOPSML_PORT_RPC"}
     for page in pages.users_pages():
         assert set(OURS.findall(pages.text(page))) <= known, page
 
 
-def test_every_key_of_a_profile_and_every_profile() -> None:
+def test_profile_reference_lists_every_key_and_profile() -> None:
     page = "docs/reference/profiles.md"
     keys = {field.name for field in dataclasses.fields(profiles.Profile)} - {"name"} | {"extends"}
     first = [name for row in pages.rows(page) for name in pages.names(row[0])]
@@ -89,7 +89,7 @@ def test_every_key_of_a_profile_and_every_profile() -> None:
     assert sorted(first) == sorted([*keys, *shipped])
 
 
-def test_every_file_of_a_run() -> None:
+def test_run_directory_reference_lists_every_file() -> None:
     rows = pages.rows("docs/reference/run-directory.md")
     told = {name.strip("/") for row in rows for name in pages.names(" ".join(row))}
     missing = run_dir.RESERVED_NAMES - told
@@ -98,7 +98,7 @@ def test_every_file_of_a_run() -> None:
     assert layout and set(layout) <= told, sorted(set(layout) - told)
 
 
-def test_every_error_and_how_it_is_caught() -> None:
+def test_messages_reference_lists_every_error_and_its_builtin_base() -> None:
     kinds = {
         name: kind for name, kind in vars(errors).items()
         if inspect.isclass(kind) and issubclass(kind, BaseException) and kind is not errors.HopsmlError
@@ -129,7 +129,7 @@ def commands() -> dict[str, typer.core.TyperCommand]:
     return found
 
 
-def test_every_command_with_every_option() -> None:
+def test_commands_reference_lists_every_command_with_its_options() -> None:
     page = pages.text(COMMANDS)
     for name, command in commands().items():
         sections = re.split(rf"### `hopsml {name}[ `]", page)
@@ -141,7 +141,7 @@ def test_every_command_with_every_option() -> None:
         assert not missing, (name, missing)
 
 
-def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
+def test_old_spellings_table_equals_that_of_the_code() -> None:
     rows = pages.rows(COMMANDS, "Old spellings")
     told = {
         old.removeprefix("hopsml "): new.removeprefix("hopsml ") for old, new in map(pages.names, map(" ".join, rows))
@@ -149,12 +149,12 @@ def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
     assert told == RENAMED
 
 
-def test_exit_statuses() -> None:
+def test_exit_statuses_of_the_code_are_documented() -> None:
     told = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
     assert {follower.OK, follower.FAILED, follower.TIMED_OUT, repeat.DIFFERS} <= {int(one) for one in told}
 
 
-def test_the_pages_commands_are_there() -> None:
+def test_commands_in_pages_exist_with_their_options() -> None:
     known = commands()
     for page in pages.users_pages():
         for line in "".join(pages.snippets(page, "sh")).splitlines():

@@ -27,7 +27,7 @@ def table(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_each_input_is_the_column_of_its_name() -> None:
+def test_each_input_is_bound_to_the_column_of_its_name() -> None:
     batch = table(extra=[1, 2], image=[[[1.0] * 3] * 2, [[2.0] * 3] * 2], other=["a", "b"])
     bindings = bind(signature(image=IMAGE, extra=SCALAR), batch.schema)
     assert [one.columns for one in bindings] == [("image",), ("extra",)]
@@ -37,13 +37,13 @@ def test_each_input_is_the_column_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.list_(pa.float32(), 6), pa.large_list(pa.int8())])
-def test_a_flat_array_gets_the_tensors_shape(kind: pa.DataType) -> None:
+def test_flat_array_is_reshaped_to_the_tensor_shape(kind: pa.DataType) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([[1, 2, 3, 4, 5, 6], [0] * 6, [6, 5, 4, 3, 2, 1]], kind)], ["image"])
     found = tensors(bind(signature(image=IMAGE), batch.schema), batch.slice(1))["image"]
     assert found.tolist() == [[[0, 0, 0], [0, 0, 0]], [[6, 5, 4], [3, 2, 1]]]
 
 
-def test_columns_side_by_side_and_by_the_features_names() -> None:
+def test_input_can_be_combined_from_named_columns() -> None:
     batch = table(b=[1, 2], a=[3.0, 4.0], c=[True, False])
     rows = TensorSpec("float64", (None, 2))
     found = tensors(bind(signature(X=rows), batch.schema, {"X": ["a", "b"]}), batch)["X"]
@@ -55,7 +55,7 @@ def test_columns_side_by_side_and_by_the_features_names() -> None:
     assert bind(signature(X=named), batch.schema)[0].columns == ("a", "b", "c")
 
 
-def test_the_only_input_is_the_only_column_that_fits() -> None:
+def test_only_input_is_bound_to_the_only_matching_column() -> None:
     schema = table(id=[1], pixels=[[1.0]], label=["a"]).schema
     assert bind(signature(keras_tensor=TensorSpec("float32", (None, None))), schema)[0].columns == ("pixels",)
 
@@ -90,14 +90,14 @@ FLOATS = pa.list_(pa.float64())
         ({"X": TensorSpec("float32", (None, 2), ("id", "y"))}, None, "no column 'X' .*nor are there 'y'"),
     ],
 )
-def test_what_does_not_fit_is_told_before_a_row_is_read(inputs: dict[str, TensorSpec], given: Any, words: str) -> None:
+def test_mismatched_columns_are_refused_before_reading(inputs: dict[str, TensorSpec], given: Any, words: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("pixels", FLOATS), ("label", pa.string())])
     with pytest.raises(ArgumentError, match=words):
         bind(signature(**inputs), schema, given)
 
 
 @pytest.mark.parametrize("given", [3, {"X": 3}, {"X": [1, 2]}])
-def test_columns_are_given_by_name(given: Any) -> None:
+def test_columns_must_be_given_by_name(given: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="it must be the name of a column, or a list of names"):
         bind(signature(X=SCALAR), table(x=[1.0]).schema, given)
 
@@ -114,7 +114,7 @@ def test_columns_are_given_by_name(given: Any) -> None:
         ([[1.0] * 6, [1.0] * 5 + [None]], "'image' has no value in row 1 of a batch"),
     ],
 )
-def test_rows_that_do_not_fit_are_told_with_their_column(values: list[Any], words: str) -> None:
+def test_mismatched_rows_are_refused_with_their_column(values: list[Any], words: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(values, FLOATS)], ["image"])
     with pytest.raises(ArgumentError, match=words):
         tensors(bind(signature(image=IMAGE), batch.schema), batch)
@@ -122,7 +122,7 @@ def test_rows_that_do_not_fit_are_told_with_their_column(values: list[Any], word
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool", "float16"])
-def test_outputs_become_columns_of_the_same_values(shape: tuple[int, ...], dtype: str) -> None:
+def test_outputs_become_columns_of_equal_values(shape: tuple[int, ...], dtype: str) -> None:
     given = (np.arange(np.prod(shape)) % 2).reshape(shape).astype(dtype)
     made = Signature({}, {"out": TensorSpec(dtype, (None, *shape[1:]))})
     (field,) = output_fields(made, pa.schema([]), "p_")
@@ -130,7 +130,7 @@ def test_outputs_become_columns_of_the_same_values(shape: tuple[int, ...], dtype
     assert field.name == "p_out" and column.type == field.type and column.to_pylist() == given.tolist()
 
 
-def test_a_vector_of_sparks_ml_is_told_what_to_do() -> None:
+def test_spark_ml_vector_error_names_vector_to_array() -> None:
     vector = pa.struct(
         [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", FLOATS)]
     )
@@ -140,14 +140,14 @@ def test_a_vector_of_sparks_ml_is_told_what_to_do() -> None:
         bind(signature(X=TensorSpec("float32", (None, 4))), pa.schema([("id", pa.int64()), ("features", vector)]))
 
 
-def test_decimals_are_numbers_with_a_point() -> None:
+def test_decimals_are_converted_to_floats() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(10, 2))], ["x"])
     assert tensors(bind(signature(x=SCALAR), batch.schema), batch)["x"].tolist() == [1.5, -2.25]
     with pytest.raises(ArgumentError, match=r"it is decimal128.*the model takes one int64 a row"):
         bind(signature(x=TensorSpec("int64", (None,))), batch.schema)
 
 
-def test_texts_come_out_as_texts_and_go_in() -> None:
+def test_text_columns_are_passed_and_returned_as_text() -> None:
     made = Signature({"text": TensorSpec("str", (None,))}, {"label": TensorSpec("str", (None,))})
     batch = table(text=["a", "b"])
     assert tensors(bind(made, batch.schema), batch)["text"].tolist() == ["a", "b"]
@@ -155,6 +155,6 @@ def test_texts_come_out_as_texts_and_go_in() -> None:
     assert column_of(np.array([b"x", "y"], object), field).to_pylist() == ["x", "y"]
 
 
-def test_an_output_does_not_hide_a_column() -> None:
+def test_output_with_the_name_of_a_column_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"already has a column 'digit'.*pass a prefix"):
         output_fields(signature(), pa.schema([("digit", pa.int64())]), "")

@@ -30,7 +30,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("version", "made"), [(3, 3), (1, 3), (7, 7), (20240613, 3)])
-def test_numbers_are_alike_where_that_costs_little(version: int, made: int) -> None:
+def test_mlflow_version_numbers_follow_project_versions_if_few_are_missing(version: int, made: int) -> None:
     store = Counting(2)
     described = ModelDescription("digits", version, "files", datetime.now(UTC))
     registry._register(store, Version(f"file:///p/Models/digits/{version}", described))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ def code(name: str) -> list[str]:
     return [line for line in lines[1:] if line.strip()]
 
 
-def test_at_most_six_lines_differ() -> None:
+def test_distributed_job_differs_in_at_most_six_lines() -> None:
     alone, distributed = code("digits_single_machine.py"), code("train_digits.py")
     added = [line[2:] for line in difflib.ndiff(alone, distributed) if line.startswith("+ ")]
     assert 0 < len(added) <= 6, added

@@ -20,11 +20,11 @@ def test_pauses_double_up_to_the_longest():
 
 @settings(deadline=None)
 @given(st.integers(1, 200), st.floats(0.1, 10.0), st.floats(10.0, 600.0))
-def test_pauses_never_shrink_while_it_fails(failures: int, first_s: float, longest_s: float) -> None:
+def test_pauses_never_shrink_during_consecutive_failures(failures: int, first_s: float, longest_s: float) -> None:
     assert first_s <= pause_s(failures, first_s, longest_s) <= pause_s(failures + 1, first_s, longest_s) <= longest_s
 
 
-def test_a_long_outage_costs_few_attempts_and_is_told_once_at_each_end():
+def test_long_outage_costs_few_attempts_and_is_reported_once_at_each_end():
     """Due four times a second for an hour, away from second 10 to second 3 000, every ten seconds to be done."""
     outage, tried, began, ended = Outage(1.0, 60.0), list[float](), list[float](), list[tuple[float, int]]()
     last = 0.0
@@ -47,7 +47,7 @@ def test_a_long_outage_costs_few_attempts_and_is_told_once_at_each_end():
     assert max(after - before for before, after in itertools.pairwise(away)) <= 60.25
 
 
-def test_what_is_due_in_an_outage_and_not_done_is_missed():
+def test_calls_due_during_an_outage_are_counted_as_missed():
     outage = Outage(1.0, 60.0)
     assert outage.failed(0.0) and not outage.failed(0.5)
     assert not outage.may_try(0.6) and outage.missed == 3
@@ -58,7 +58,7 @@ def test_what_is_due_in_an_outage_and_not_done_is_missed():
     assert not each.may_try(2.0, 1.0) and each.succeeded() == 3
 
 
-def test_a_second_outage_begins_anew():
+def test_second_outage_starts_with_the_first_pause():
     outage = Outage(1.0, 60.0)
     for now in (0.0, 5.0, 10.0):
         outage.failed(now)

@@ -80,7 +80,7 @@ ACCESS = (
         ("ValueError", "something new", StorageError),
     ],
 )
-def test_remote_causes(kind: str, text: str, error: type[StorageError]) -> None:
+def test_remote_error_text_maps_to_a_storage_error(kind: str, text: str, error: type[StorageError]) -> None:
     found = causes.from_text("write", "hdfs://nn/x", kind, text)
     assert type(found) is error
     assert found.path == "hdfs://nn/x"
@@ -100,12 +100,12 @@ def test_remote_causes(kind: str, text: str, error: type[StorageError]) -> None:
         (errno.EIO, StorageError),
     ],
 )
-def test_local_causes(number: int, error: type[StorageError]) -> None:
+def test_local_errno_maps_to_a_storage_error(number: int, error: type[StorageError]) -> None:
     found = causes.from_os_error("write", "/x", OSError(number, os.strerror(number)))
     assert type(found) is error
     assert os.strerror(number) in str(found)
 
 
-def test_which_causes_pass_by_themselves() -> None:
+def test_only_temporary_causes_are_transient() -> None:
     assert all(causes.is_transient(kind("x")) for kind in (SafeMode, StorageUnavailable, StorageTimeout))
     assert not any(causes.is_transient(kind("x")) for kind in (QuotaExceeded, PermissionRefused, PathExists))

@@ -43,7 +43,7 @@ def local(tmp_path: Path) -> Path:
     return folder
 
 
-def test_commit_and_fetch(store: str, local: Path, tmp_path: Path) -> None:
+def test_committed_checkpoint_can_be_fetched(store: str, local: Path, tmp_path: Path) -> None:
     assert (checkpoints.steps(store), checkpoints.latest_complete(store)) == ([], None)
     url = checkpoints.commit(local, store, 120)
     assert url == f"{store}/step-000000120"
@@ -58,7 +58,7 @@ def test_commit_and_fetch(store: str, local: Path, tmp_path: Path) -> None:
         checkpoints.fetch(store, 7, tmp_path / "seven")
 
 
-def test_a_complete_one_is_left_as_it_is(store: str, local: Path, tmp_path: Path) -> None:
+def test_complete_checkpoint_is_not_overwritten(store: str, local: Path, tmp_path: Path) -> None:
     checkpoints.commit(local, store, 1)
     before = (local / "weights").read_bytes()
     (local / "weights").write_bytes(b"other")
@@ -67,7 +67,7 @@ def test_a_complete_one_is_left_as_it_is(store: str, local: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("change", ["longer", "later", "one more", "one fewer"])
-def test_one_that_changes_while_it_is_uploaded_does_not_appear(
+def test_checkpoint_that_changes_during_upload_is_not_committed(
     store: str, local: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def upload_beside_a_writer(*arguments: Any) -> None:
@@ -93,7 +93,7 @@ def test_one_that_changes_while_it_is_uploaded_does_not_appear(
 
 
 @pytest.mark.parametrize("harm", ["no manifest", "cut manifest", "no file", "cut file", "foreign manifest"])
-def test_a_harmed_one_is_never_taken(store: str, local: Path, tmp_path: Path, harm: str) -> None:
+def test_incomplete_checkpoint_is_skipped(store: str, local: Path, tmp_path: Path, harm: str) -> None:
     checkpoints.commit(local, store, 1)
     url = checkpoints.commit(local, store, 2)
     system, manifest = for_url(store), urls.join(url, checkpoints.MANIFEST)
@@ -116,7 +116,7 @@ def test_a_harmed_one_is_never_taken(store: str, local: Path, tmp_path: Path, ha
     assert checkpoints.latest_complete(store) == 2
 
 
-def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, local: Path, tmp_path: Path) -> None:
+def test_changed_content_of_equal_length_is_detected_at_fetch(store: str, local: Path, tmp_path: Path) -> None:
     checkpoints.commit(local, store, 1)
     url = checkpoints.commit(local, store, 2)
     for_url(store).write_bytes(urls.join(url, "variables/0"), b"ZERO")
@@ -129,7 +129,7 @@ def test_changed_content_of_the_same_length_is_found_when_fetched(store: str, lo
     assert not [name for name in os.listdir(tmp_path) if urls.is_temporary(name)]
 
 
-def test_temporary_names_are_no_checkpoints(store: str, local: Path) -> None:
+def test_temporary_names_are_not_checkpoints(store: str, local: Path) -> None:
     half = urls.join(store, ".tmp-0011223344556677")
     for_url(store).write_bytes(urls.join(half, "weights"), b"x")
     for_url(store).write_bytes(urls.join(store, "checkpoint"), b"x")
@@ -138,7 +138,7 @@ def test_temporary_names_are_no_checkpoints(store: str, local: Path) -> None:
     assert checkpoints.latest_complete(store) == 5
 
 
-def test_a_local_directory_must_hold_something(store: str, tmp_path: Path) -> None:
+def test_local_checkpoint_directory_must_contain_a_file(store: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for wrong in (tmp_path / "empty", tmp_path / "missing"):
         with pytest.raises(ArgumentError, match="at least one file"):
@@ -147,7 +147,7 @@ def test_a_local_directory_must_hold_something(store: str, tmp_path: Path) -> No
         checkpoints.commit(tmp_path, store, -1)
 
 
-def test_a_full_disk_leaves_the_earlier_one(full_disk: Path, local: Path) -> None:
+def test_full_disk_leaves_the_earlier_checkpoint(full_disk: Path, local: Path) -> None:
     store = str(full_disk / "checkpoints")
     checkpoints.commit(local, store, 1)
     (local / "weights").write_bytes(bytes(2 << 20))
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_the_earlier_one(full_disk: Path, local: Path) -> Non
     assert sorted(os.listdir(full_disk)) == ["checkpoints"]
 
 
-def test_prune(store: str, local: Path) -> None:
+def test_prune_deletes_all_but_the_newest_complete_checkpoints(store: str, local: Path) -> None:
     for step in (1, 2, 3, 4):
         checkpoints.commit(local, store, step)
     for_url(store).delete(urls.join(store, "step-000000002", checkpoints.MANIFEST))
@@ -174,7 +174,7 @@ def test_prune(store: str, local: Path) -> None:
             checkpoints.prune(store, wrong)  # type: ignore[arg-type]
 
 
-def test_manifests_of_known_checkpoints_are_not_read(store: str, local: Path) -> None:
+def test_prune_does_not_read_manifests_of_known_checkpoints(store: str, local: Path) -> None:
     for step in (1, 2, 3, 4):
         checkpoints.commit(local, store, step)
     for_url(store).delete(urls.join(store, "step-000000003", checkpoints.MANIFEST))  # whoever read it would drop it
@@ -183,16 +183,16 @@ def test_manifests_of_known_checkpoints_are_not_read(store: str, local: Path) ->
     assert checkpoints.prune(store, 2) == [3]
 
 
-def spoil(store: str, step: int) -> None:
+def corrupt_checkpoint(store: str, step: int) -> None:
     """Change one file's bytes, not its length, as a bad block of a disk does."""
     url = urls.join(store, f"step-{step:09d}", "variables/0")
     Path(url).write_bytes(b"ZERO") if urls.is_local(url) else for_url(url).write_bytes(url, b"ZERO")
 
 
-def test_pruning_never_deletes_a_sound_checkpoint_in_favour_of_a_corrupt_one(store: str, local: Path) -> None:
+def test_prune_prefers_sound_checkpoints_to_newer_corrupt_ones(store: str, local: Path) -> None:
     checkpoints.commit(local, store, 200)
     checkpoints.commit(local, store, 300)
-    spoil(store, 300)
+    corrupt_checkpoint(store, 300)
     for step, deleted in ((210, [200]), (220, [210])):  # the run went back to 200
         checkpoints.commit(local, store, step)
         assert checkpoints.prune(store, 1, known={step}) == deleted
@@ -202,12 +202,10 @@ def test_pruning_never_deletes_a_sound_checkpoint_in_favour_of_a_corrupt_one(sto
     assert checkpoints.steps(store) == [220, 310]
 
 
-def test_a_checkpoint_that_fails_when_it_is_fetched_is_marked_and_counts_no_more(
-    store: str, local: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_that_fails_its_fetch_is_marked_and_skipped(store: str, local: Path, tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoints.commit(local, store, step)
-    spoil(store, 2)
+    corrupt_checkpoint(store, 2)
     assert checkpoints.latest_complete(store) == 2, "contents are not read"
     with pytest.raises(CorruptCheckpoint):
         checkpoints.fetch(store, 2, tmp_path / "two")
@@ -225,14 +223,16 @@ def tree_copy(store: str, step: int, folder: Path) -> Path:
     return folder / "copy"
 
 
-def test_committing_a_step_again_replaces_one_that_fails_its_checksums(store: str, local: Path, tmp_path: Path) -> None:
+def test_committing_a_step_again_replaces_a_corrupt_checkpoint(store: str, local: Path, tmp_path: Path) -> None:
     checkpoints.commit(local, store, 3)
-    spoil(store, 3)
+    corrupt_checkpoint(store, 3)
     checkpoints.commit(local, store, 3)
     assert (checkpoints.fetch(store, 3, tmp_path / "three") / "variables" / "0").read_bytes() == b"zero"
 
 
-def test_a_read_that_fails_once_marks_nothing(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_failed_read_does_not_mark_a_checkpoint(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = str(tmp_path / "checkpoints")
     checkpoints.commit(local, store, 1)
     downloads: list[Path] = []
@@ -249,14 +249,14 @@ def test_a_read_that_fails_once_marks_nothing(local: Path, tmp_path: Path, monke
     assert checkpoints.latest_complete(store) == 1
 
 
-def test_the_step_committed_last_stays_though_the_store_has_a_higher_sound_one(store: str, local: Path) -> None:
+def test_prune_retains_the_last_committed_step_below_a_higher_one(store: str, local: Path) -> None:
     for step in (200, 300, 210):
         checkpoints.commit(local, store, step)
     assert checkpoints.prune(store, 1, latest=210) == [200]
     assert checkpoints.steps(store) == [210, 300]
 
 
-def test_names_of_processes_that_died_are_removed_a_day_later(local: Path, tmp_path: Path) -> None:
+def test_temporary_names_of_dead_processes_are_removed_after_a_day(local: Path, tmp_path: Path) -> None:
     store = tmp_path / "checkpoints"
     checkpoints.commit(local, str(store), 1)
     now = time.time()
@@ -271,7 +271,7 @@ def test_names_of_processes_that_died_are_removed_a_day_later(local: Path, tmp_p
 
 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 5))
-def test_pruning_keeps_the_newest_complete_ones(complete: set[int], partial: set[int], keep: int) -> None:
+def test_prune_retains_the_newest_complete_checkpoints(complete: set[int], partial: set[int], keep: int) -> None:
     present = sorted(complete | partial)
     doomed = set(checkpoints.to_prune(present, sorted(complete), keep))
     kept = set(present) - doomed
@@ -281,31 +281,31 @@ def test_pruning_keeps_the_newest_complete_ones(complete: set[int], partial: set
     assert all(step > newest for step in kept - complete)
 
 
-def saved_here(directory: Path, step: int, keep: int = 2) -> None:
+def save_locally(directory: Path, step: int, keep: int = 2) -> None:
     """As a worker saves, in a run directory on its own disk."""
     target = str(directory / f"step-{step:09d}")
     description = checkpoint_files.Description(target, json.dumps({"step": step}).encode(), step, keep, True, 0o077)
     checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text(f"state {step}"))
 
 
-def test_a_worker_on_the_runs_own_disk_neither_restores_nor_keeps_a_corrupt_checkpoint(tmp_path: Path) -> None:
+def test_worker_ignores_and_prunes_a_corrupt_local_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints"
     for step in (100, 200, 300):
-        saved_here(directory, step)
+        save_locally(directory, step)
     (directory / "step-000000300" / "variables").write_text("STATE 300")
     checkpoint_files._written.clear()  # the worker is another process now
     newest = checkpoint_files.newest_sound(directory)
     assert newest is not None and newest.step == 200
     for step, left in ((210, [200, 210]), (220, [210, 220])):
-        saved_here(directory, step)
+        save_locally(directory, step)
         assert [saved.step for saved in checkpoint_files.complete_checkpoints(directory)] == left
-    saved_here(directory, 300)
+    save_locally(directory, 300)
     assert [saved.step for saved in checkpoint_files.complete_checkpoints(directory)] == [220, 300]
 
 
-def test_a_saved_step_stays_though_others_have_higher_ones(tmp_path: Path) -> None:
+def test_saved_step_is_retained_below_higher_steps(tmp_path: Path) -> None:
     for step in (100, 200, 50):
-        saved_here(tmp_path / "checkpoints", step)
+        save_locally(tmp_path / "checkpoints", step)
         trial = Trial(0, "t0", {}, tmp_path / "trial")
         with trial.checkpoint(step, keep=1) as folder:
             (folder / "weights").write_text(str(step))
@@ -313,16 +313,16 @@ def test_a_saved_step_stays_though_others_have_higher_ones(tmp_path: Path) -> No
     assert os.listdir(tmp_path / "trial" / "step-000000050") == ["weights"]
 
 
-def test_a_trial_goes_on_from_the_newest_sound_checkpoint_of_its_store(local: Path, tmp_path: Path) -> None:
+def test_trial_resumes_from_the_newest_sound_stored_checkpoint(local: Path, tmp_path: Path) -> None:
     url = f"memory://b/{secrets.token_hex(8)}/Experiments/app_1"
     places = {f"{name}_dir": tmp_path / name for name in ("work", "events", "checkpoint", "export")}
     context = WorkerContext("app_1", 0, 0, 1, 0, "chief", url, **places)
     for step in (1, 2):
         checkpoints.commit(local, f"{url}/trials/t0/checkpoints", step)
-    spoil(f"{url}/trials/t0/checkpoints", 2)
+    corrupt_checkpoint(f"{url}/trials/t0/checkpoints", 2)
     asked = RunTrial(1, 0, trial_id="t1", config=b"", resume_from="t0", resume_step=2)
     found = trial_files.obtain_checkpoint(context, asked, timeout_s=5.0)
     assert found is not None and found.name == "step-000000001"
     assert (found / "variables" / "0").read_bytes() == b"zero"
-    spoil(f"{url}/trials/t0/checkpoints", 1)
+    corrupt_checkpoint(f"{url}/trials/t0/checkpoints", 1)
     assert trial_files.obtain_checkpoint(context, msgspec.structs.replace(asked, resume_step=1), 5.0) is None

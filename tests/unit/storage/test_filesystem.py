@@ -56,12 +56,12 @@ def _elsewhere(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_scheme_decides_who_speaks_a_url() -> None:
+def test_scheme_selects_the_file_system() -> None:
     assert for_url("/a/b").scheme == for_url("file:///a/b").scheme == "file"
     assert for_url("hdfs://h:8020/a").scheme == "hdfs"
 
 
-def test_what_an_object_store_does_not_have_is_an_error_that_says_so() -> None:
+def test_unsupported_operation_of_an_object_store_is_named() -> None:
     url = f"memory://bucket/{secrets.token_hex(8)}"
     store = for_url(url)
     for call, words in (
@@ -73,19 +73,19 @@ def test_what_an_object_store_does_not_have_is_an_error_that_says_so() -> None:
             call()
 
 
-def test_an_unknown_scheme_says_so() -> None:
+def test_unknown_scheme_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"nosuch://.*fsspec"):
         for_url("nosuch://host/x")
 
 
-def test_a_store_that_this_program_has_registered_and_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_registered_by_this_program_is_available_in_the_helper_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls run in a process that has done neither."""
     fsspec.register_implementation("registered", RegisteredFileSystem, clobber=True)
     monkeypatch.setitem(fsspec.config.conf, "registered", {"length": 7})
     assert for_url("registered://x/y").status("registered://x/y").length == 7
 
 
-def test_copy_between_stores(tmp_path: Path) -> None:
+def test_copy_works_between_stores(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     memory = f"memory://bucket/{secrets.token_hex(8)}"
     filesystem.copy(str(tmp_path / "a"), f"{memory}/a")
@@ -96,7 +96,7 @@ def test_copy_between_stores(tmp_path: Path) -> None:
         filesystem.copy(f"{memory}/b", str(tmp_path / "b"), overwrite=False)
 
 
-def test_names_that_lead_out_of_their_folder_are_no_entries_of_it(tmp_path: Path) -> None:
+def test_keys_that_lead_out_of_their_folder_are_not_listed_or_downloaded(tmp_path: Path) -> None:
     """Whoever may write to a bucket can give an object any key; one that downloads the folder would write elsewhere."""
     from fsspec.implementations.memory import MemoryFile
 
@@ -108,7 +108,7 @@ def test_names_that_lead_out_of_their_folder_are_no_entries_of_it(tmp_path: Path
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.txt"]
 
 
-def test_names_with_wildcards_in_them_are_names_on_an_object_store_too() -> None:
+def test_names_with_wildcards_are_literal_on_an_object_store() -> None:
     base = "memory://wild"
     store = for_url(base)
     try:
@@ -133,7 +133,7 @@ def test_names_with_wildcards_in_them_are_names_on_an_object_store_too() -> None
         store.delete(base, recursive=True)
 
 
-def test_a_range_that_begins_at_the_end_is_empty_though_the_store_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_at_the_end_of_a_file_is_empty_if_the_store_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from fsspec.implementations.memory import MemoryFileSystem
 
     base = "memory://ranges"

@@ -26,7 +26,7 @@ def token(service: bytes, kind: bytes = b"HDFS_DELEGATION_TOKEN") -> bytes:
     return b"\x05alias" + b"".join(fields)
 
 
-def test_a_token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_file_is_parsed_and_converted_to_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"HDTS\0\x02" + token(b"ha-hdfs:ns1") + token(b"rm:8032", b"YARN_AM_RM_TOKEN") + b"\0"
     file = tmp_path / "tokens"
     file.write_bytes(data)
@@ -42,14 +42,14 @@ def test_a_token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wire == token(b"ha-hdfs:ns1")[len(b"\x05alias") :]
 
 
-def test_of_several_tokens_the_services_own_is_taken() -> None:
+def test_token_is_selected_by_its_service() -> None:
     one, two = hadoop.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
     assert hadoop.for_service([one, two], "ns2") is two
     assert hadoop.for_service([one, two], "127.0.0.1:8020") is one
     assert hadoop.for_service([one, two], "other") is None
 
 
-def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_token_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = b"HDTS\0\x01" + token(b"s")
     for data, reason in ((b"XXXX", "HDTS"), (b"HDTS\x01", "version"), (good[:-3], "ends within")):
         with pytest.raises(ArgumentError, match=reason):
@@ -62,7 +62,7 @@ def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["refuses", "hangs up", "answers nonsense"])
-def test_an_error_of_webhdfs_does_not_tell_the_token_that_is_part_of_the_address(
+def test_webhdfs_errors_do_not_contain_the_token(
     behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -34,7 +34,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return f"{url}/"
 
 
-def test_names(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_path_name_and_user_follow_the_environment(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hdfs.project_path() == project
     assert hdfs.project_path(exclude_nn_addr=True) == hdfs.get_plain_path(project)
     assert hdfs.project_name() == "demo"
@@ -49,7 +49,7 @@ def test_names(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hdfs.get_plain_path("/Projects/p/x") == "/Projects/p/x"
 
 
-def test_bytes(project: str) -> None:
+def test_dump_and_load_round_trip_bytes_and_text(project: str) -> None:
     hdfs.dump("text ü", "Resources/a.txt")
     hdfs.dump(b"\x00raw", "Resources/b.bin")
     assert hdfs.load("Resources/a.txt") == "text ü".encode()
@@ -64,7 +64,7 @@ def test_bytes(project: str) -> None:
         hdfs.dump(7, "x")  # type: ignore[arg-type]
 
 
-def test_absolute_paths_of_existing_code(project: str, tmp_path: Path) -> None:
+def test_absolute_paths_are_accepted_and_unknown_schemes_refused(project: str, tmp_path: Path) -> None:
     if project.startswith("file:"):
         hdfs.dump("x", "/Projects/demo/Resources/a")
         assert hdfs.load("Resources/a") == b"x"
@@ -76,7 +76,7 @@ def test_absolute_paths_of_existing_code(project: str, tmp_path: Path) -> None:
         hdfs.exists("nosuch://host/x")
 
 
-def test_open_file(project: str) -> None:
+def test_open_file_supports_the_flags_of_the_predecessor(project: str) -> None:
     with hdfs.open_file("f", flags="w") as file:
         file.write(b"one\n")
     with hdfs.open_file("f", flags="a") as file:
@@ -101,7 +101,7 @@ def test_open_file(project: str) -> None:
     assert not hdfs.get().exists("d")
 
 
-def test_copies_up(project: str) -> None:
+def test_copy_to_hdfs_copies_files_and_folders(project: str) -> None:
     Path("data").mkdir()
     Path("data/sub").mkdir()
     Path("data/sub/x").write_text("x")
@@ -122,7 +122,7 @@ def test_copies_up(project: str) -> None:
         hdfs.copy_to_hdfs("nothing-here", "Resources", overwrite=True)
 
 
-def test_copies_down(project: str) -> None:
+def test_copy_to_local_copies_what_differs(project: str) -> None:
     hdfs.dump("12345", "Resources/f")
     hdfs.dump("x", "Resources/d/x")
     assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")
@@ -157,7 +157,7 @@ def test_copies_down(project: str) -> None:
     assert sorted(os.listdir("into")) == ["d"]
 
 
-def test_copies_and_moves_within(project: str) -> None:
+def test_cp_move_and_rename_work_within_the_project(project: str) -> None:
     hdfs.dump("1", "a/f")
     hdfs.cp("a/f", "a/g")
     with pytest.raises(PathExists):
@@ -177,7 +177,7 @@ def test_copies_and_moves_within(project: str) -> None:
     assert hdfs.load("a/g") == b"2"
 
 
-def test_trees(project: str) -> None:
+def test_listing_glob_and_delete_work_on_trees(project: str) -> None:
     for name in ("d/1.txt", "d/2.csv", "d/e/3.txt", "d/.hidden"):
         hdfs.dump(name, name)
     root = project + "d"
@@ -209,7 +209,7 @@ def test_trees(project: str) -> None:
         hdfs.rmr("d")
 
 
-def test_the_projects_name_is_the_last_part_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_name_is_the_last_part_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_PROJECT", raising=False)
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/Projects/fraud")
     monkeypatch.setenv("HADOOP_USER_NAME", "fraud__alice")
@@ -227,7 +227,7 @@ def test_the_projects_name_is_the_last_part_of_its_path(tmp_path: Path, monkeypa
     assert hdfs.project_name() == "bob"  # the folder .hopsml is no project's name
 
 
-def test_the_mode_of_a_path_is_what_chmod_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stat_returns_the_mode_set_by_chmod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/p")
     hdfs.dump("x", "f")
     hdfs.mkdir("d")
@@ -250,7 +250,7 @@ def test_the_mode_of_a_path_is_what_chmod_was_given(tmp_path: Path, monkeypatch:
             hdfs.chmod("f", wrong)
 
 
-def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chmod_access_and_chown_follow_shell_notation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     hdfs.dump("x", "f")
     hdfs.chmod("f", 700)
@@ -284,7 +284,7 @@ def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.Mon
     assert hdfs.capacity() > 1 << 20
 
 
-def test_a_local_path_that_mirrors_a_remote_one_stands_for_it(tmp_path: Path) -> None:
+def test_local_mirror_path_refers_to_its_remote_path(tmp_path: Path) -> None:
     """What ``tensorboard.logdir()`` returns inside a worker, joined as published code does."""
     remote = f"memory://bucket/{secrets.token_hex(8)}/events"
     logdir = f"{tmp_path}/{remote}"
@@ -297,7 +297,7 @@ def test_a_local_path_that_mirrors_a_remote_one_stands_for_it(tmp_path: Path) ->
     assert os.listdir(logdir) == []
 
 
-def test_only_event_files_are_taken_up_where_their_copy_ends(tmp_path: Path) -> None:
+def test_tensorboard_fetch_appends_to_event_files_only(tmp_path: Path) -> None:
     """Whatever else lies beside them is written anew, and may have become longer."""
     from hopsml.notebook.tensorboard_server import fetch
 
@@ -310,7 +310,7 @@ def test_only_event_files_are_taken_up_where_their_copy_ends(tmp_path: Path) -> 
             assert (copies / "checkpoint").read_bytes() == data
 
 
-def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_module_imports_python_files_and_notebooks(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     stem = f"mod_{secrets.token_hex(4)}"
     hdfs.dump("VALUE = 41\n", f"Resources/{stem}.py")
@@ -338,7 +338,9 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
         hdfs.add_module("Resources/not-a-module.py")
 
 
-def test_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_tls_and_webhdfs_helpers_follow_the_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hdfs.log("a line")
     hdfs.log(b"bytes")
     assert capsys.readouterr().out == "a line\nbytes\n"
@@ -355,7 +357,7 @@ def test_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatc
     hdfs.close()
 
 
-def test_the_public_names() -> None:
+def test_public_names_are_sorted_and_exist() -> None:
     assert sorted(hdfs.__all__) == hdfs.__all__
     assert all(hasattr(hdfs, name) for name in hdfs.__all__)
 
@@ -363,19 +365,19 @@ def test_the_public_names() -> None:
 @pytest.mark.parametrize(
     "bits", [0o777, 0o775, 0o770, 0o755, 0o750, 0o700, 0o664, 0o660, 0o644, 0o640, 0o600, 0o555, 0o444]
 )
-def test_a_mode_means_the_same_in_a_shell_s_digits_and_as_a_literal(bits: int) -> None:
+def test_mode_has_the_same_meaning_as_shell_digits_and_as_a_literal(bits: int) -> None:
     digits = f"{bits:o}"
     assert permission(int(digits)) == permission(digits) == permission(bits) == bits
 
 
-def test_modes_that_mean_nothing() -> None:
+def test_invalid_modes_are_refused() -> None:
     assert permission(1777) == 0o1777 and permission("0700") == permission("0o700") == 0o700
     for wrong in (789, -1, "u+x", 77777):
         with pytest.raises(ArgumentError, match="mode="):
             permission(wrong)
 
 
-def test_numpys_files(project: str) -> None:
+def test_numpy_helper_reads_and_writes_project_files(project: str) -> None:
     array = np.arange(6.0).reshape(2, 3)
     numpy_helper.save("Resources/a.npy", array)
     numpy_helper.save("Resources/b", array)  # numpy adds the ending
@@ -398,7 +400,7 @@ def test_numpys_files(project: str) -> None:
         numpy_helper.load("Resources/none.npy")
 
 
-def test_pandas_tables(project: str) -> None:
+def test_pandas_helper_reads_and_writes_project_files(project: str) -> None:
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
     pandas_helper.write_csv("Resources/t.csv", frame, index=False)
     assert hdfs.load("Resources/t.csv") == b"a,b\n1,x\n2,y\n"
@@ -412,7 +414,7 @@ def test_pandas_tables(project: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["Resources/x.csv", "Resources/d"])
-def test_a_copy_onto_itself_is_refused_and_nothing_is_lost(project: str, source: str) -> None:
+def test_copy_onto_itself_is_refused_without_data_loss(project: str, source: str) -> None:
     hdfs.dump("rows", "Resources/x.csv")
     hdfs.dump("kept", "Resources/d/k")
     with pytest.raises(ArgumentError, match="holds, the other"):
@@ -429,7 +431,7 @@ def test_a_copy_onto_itself_is_refused_and_nothing_is_lost(project: str, source:
     assert hdfs.load("Resources/x.csv") == b"rows" and hdfs.load("Resources/d/k") == b"kept"
 
 
-def test_a_folder_takes_a_files_place_and_the_other_way_round(project: str) -> None:
+def test_folder_and_file_of_the_same_name_replace_each_other(project: str) -> None:
     hdfs.dump("1", "a/f/x")
     hdfs.dump("2", "b/f")
     hdfs.cp("b/f", "a", overwrite=True)
@@ -439,7 +441,7 @@ def test_a_folder_takes_a_files_place_and_the_other_way_round(project: str) -> N
     assert hdfs.load("b/f/y") == b"3"
 
 
-def test_arguments_of_pandas_and_numpy_by_position(project: str) -> None:
+def test_pandas_and_numpy_helpers_accept_positional_arguments(project: str) -> None:
     hdfs.dump("a;b\n1;2\n", "t.csv")
     frame = pandas_helper.read_csv("t.csv", ";")
     assert frame.to_dict("list") == {"a": [1], "b": [2]}

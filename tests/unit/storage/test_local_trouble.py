@@ -32,7 +32,7 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_full_disk(full_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_raises_quota_exceeded_and_leaves_the_old_file(full_disk: Path, tmp_path: Path) -> None:
     target = str(full_disk / "f")
     system = for_url(target)
     system.write_bytes(target, b"before")
@@ -48,7 +48,7 @@ def test_a_full_disk(full_disk: Path, tmp_path: Path) -> None:
         assert system.read_bytes(target) == b"before"
 
 
-def test_a_tree_that_does_not_fit_leaves_nothing(full_disk: Path, tmp_path: Path) -> None:
+def test_tree_that_does_not_fit_on_the_disk_leaves_no_files(full_disk: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for number in range(5):
@@ -58,7 +58,7 @@ def test_a_tree_that_does_not_fit_leaves_nothing(full_disk: Path, tmp_path: Path
     assert os.listdir(full_disk) == []
 
 
-def test_no_permission(tmp_path: Path) -> None:
+def test_missing_permission_raises_permission_refused(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     (tmp_path / "f").write_bytes(b"x")
     os.chmod(tmp_path / "f", 0o600)
@@ -79,7 +79,7 @@ def test_no_permission(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"x"
 
 
-def test_a_writer_killed_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "f"
     target.write_bytes(b"old")
     script = f"""
@@ -94,7 +94,7 @@ with for_url({str(target)!r}).open_write({str(target)!r}) as file:
     assert target.read_bytes() == b"old"
 
 
-def test_an_exclusive_name_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exclusive_write_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some disks have none: the name is claimed first, and there is still one winner."""
 
     def no_links(*_: object) -> None:
@@ -123,7 +123,7 @@ def _link_to_a_terminal(path: Path) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [_named_pipe, _link_to_an_endless_device, _link_to_a_terminal])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_special_file_is_refused_without_blocking(tmp_path: Path, make: Callable[[Path], None]) -> None:
     url, other = str(tmp_path / "run.json"), str(tmp_path / "other")
     make(Path(url))
     system = for_url(url)
@@ -145,7 +145,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callab
 
 
 @pytest.mark.timeout(20)
-def test_pipes_in_place_of_the_records_of_a_checkpoint_are_refused_at_once(tmp_path: Path) -> None:
+def test_named_pipes_in_place_of_checkpoint_records_are_refused_without_blocking(tmp_path: Path) -> None:
     folder = tmp_path / "step-000000001"
     folder.mkdir()
     for name in (checkpoints.MANIFEST, checkpoint_files.DESCRIPTION):

@@ -28,7 +28,7 @@ LOG = LocalFile("logs/g0-rank0.log", 100, 50 * SECOND, 1)
 MODEL = LocalFile("export/model.keras", 100, 50 * SECOND, 2)
 
 
-def at(file: LocalFile, length: int, modified_s: float) -> LocalFile:
+def changed_file(file: LocalFile, length: int, modified_s: float) -> LocalFile:
     return LocalFile(file.path, length, int(modified_s * SECOND), file.inode)
 
 
@@ -43,7 +43,7 @@ def paths(
     return [action.path for action in plan(listing, state, busy, now_s, int(wall_s * SECOND), urgent)]
 
 
-def done(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_s: float = 0.01) -> None:
+def mark_copied(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_s: float = 0.01) -> None:
     succeeded(state, CopyFile(file), now_s, took_s)
 
 
@@ -61,56 +61,56 @@ def done(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_s: floa
         ("tfevents.dir/model.h5", False),
     ],
 )
-def test_which_files_grow(path: str, grows: bool) -> None:
+def test_growing_files_are_recognised_by_name(path: str, grows: bool) -> None:
     assert LocalFile(path, 1, 1, 1).grows is grows
 
 
-def test_what_is_new_is_copied_once_and_again_when_it_changed() -> None:
+def test_mirror_copies_a_new_file_once_and_again_after_a_change() -> None:
     state = MirrorState()
     assert paths(Listing((LOG,)), state) == [LOG.path]
     assert paths(Listing((LOG,)), state, busy=(LOG.path,)) == []
-    done(state, LOG)
+    mark_copied(state, LOG)
     assert paths(Listing((LOG,)), state, now_s=200) == []
-    longer = at(LOG, 120, 60)
+    longer = changed_file(LOG, 120, 60)
     assert paths(Listing((longer,)), state, now_s=200) == [LOG.path]
     replaced = LocalFile(LOG.path, 100, LOG.modified_ns, 99)
     assert paths(Listing((replaced,)), state, now_s=200) == [LOG.path]
 
 
-def test_a_growing_file_is_not_copied_all_the_time() -> None:
-    state, longer = MirrorState(), at(LOG, 120, 60)
-    done(state, LOG, now_s=100.0)
+def test_mirror_limits_the_rate_of_copies_of_a_growing_file() -> None:
+    state, longer = MirrorState(), changed_file(LOG, 120, 60)
+    mark_copied(state, LOG, now_s=100.0)
     assert paths(Listing((longer,)), state, now_s=100.0 + mirror_plan.GROWING_PAUSE_S - 0.1) == []
     assert paths(Listing((longer,)), state, now_s=100.0 + mirror_plan.GROWING_PAUSE_S) == [LOG.path]
     assert paths(Listing((longer,)), state, now_s=100.1, urgent=True) == [LOG.path]
-    long, grown = at(LOG, 10**9, 50), at(LOG, 10**9 + 1, 60)
-    done(state, long, now_s=100.0, took_s=3.0)
+    long, grown = changed_file(LOG, 10**9, 50), changed_file(LOG, 10**9 + 1, 60)
+    mark_copied(state, long, now_s=100.0, took_s=3.0)
     assert paths(Listing((grown,)), state, now_s=159) == []  # 3 s of copying: at most a twentieth of the time
     assert paths(Listing((grown,)), state, now_s=160) == [LOG.path]
 
 
-def test_only_a_long_file_is_copied_the_less_often_the_longer_it_takes() -> None:
+def test_mirror_copies_only_long_files_less_often() -> None:
     for length, due_s in ((mirror_plan.LONG_BYTES, mirror_plan.GROWING_PAUSE_S), (mirror_plan.LONG_BYTES + 1, 60.0)):
-        state, grown = MirrorState(), at(LOG, length + 1, 60)
-        done(state, at(LOG, length, 50), now_s=100.0, took_s=3.0)
+        state, grown = MirrorState(), changed_file(LOG, length + 1, 60)
+        mark_copied(state, changed_file(LOG, length, 50), now_s=100.0, took_s=3.0)
         assert paths(Listing((grown,)), state, now_s=100.0 + due_s - 0.1) == []
         assert paths(Listing((grown,)), state, now_s=100.0 + due_s) == [LOG.path]
 
 
-def test_other_files_wait_until_they_rest() -> None:
+def test_mirror_waits_until_other_files_are_unchanged_for_a_second() -> None:
     assert paths(Listing((MODEL,)), MirrorState(), wall_s=50.5) == []
     assert paths(Listing((MODEL,)), MirrorState(), wall_s=51.0) == [MODEL.path]
     assert paths(Listing((MODEL,)), MirrorState(), wall_s=50.5, urgent=True) == [MODEL.path]
 
 
-def test_a_checkpoint_is_committed_once() -> None:
+def test_mirror_commits_a_checkpoint_once() -> None:
     state, listing = MirrorState(), Listing((), ("checkpoints/step-000000001",))
     assert plan(listing, state, (), 0, 0, False) == [CommitCheckpoint("checkpoints/step-000000001")]
     succeeded(state, CommitCheckpoint("checkpoints/step-000000001"), 1, 1)
     assert plan(listing, state, (), 0, 0, True) == []
 
 
-def test_a_checkpoint_that_failed_is_tried_again_later_and_says_why() -> None:
+def test_failed_checkpoint_commit_is_retried_with_its_reason() -> None:
     step = "checkpoints/step-000000001"
     state, listing = MirrorState(), Listing((), (step,))
     assert behind(listing, state) == [Behind(step, "not copied yet")]
@@ -127,13 +127,13 @@ def test_a_checkpoint_that_failed_is_tried_again_later_and_says_why() -> None:
     assert state.failures[step].count == 1  # the first in a row
 
 
-def test_short_files_go_first_and_checkpoints_last() -> None:
+def test_mirror_copies_short_files_first_and_checkpoints_last() -> None:
     big = LocalFile("logs/big.log", 10**9, 0, 3)
     listing = Listing((big, LOG), ("checkpoints/step-000000001",))
     assert paths(listing, MirrorState()) == [LOG.path, big.path, "checkpoints/step-000000001"]
 
 
-def test_a_lasting_failure_is_tried_again_ever_later_and_hinders_no_other() -> None:
+def test_lasting_failure_is_retried_with_growing_pauses_and_blocks_no_other_file() -> None:
     state, listing = MirrorState(), Listing((LOG, MODEL))
     now_s = 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
@@ -143,11 +143,11 @@ def test_a_lasting_failure_is_tried_again_ever_later_and_hinders_no_other() -> N
         now_s += delay_s
         assert MODEL.path in paths(listing, state, now_s=now_s)
     assert behind(listing, state) == [Behind(LOG.path, "not copied yet"), Behind(MODEL.path, "quota")]
-    done(state, MODEL)
+    mark_copied(state, MODEL)
     assert behind(listing, state) == [Behind(LOG.path, "not copied yet")]
 
 
-def test_an_outage_stops_everything_but_one_probe() -> None:
+def test_outage_reduces_the_mirror_to_one_probe() -> None:
     state, listing = MirrorState(), Listing((LOG, MODEL))
     failed(state, CopyFile(LOG), 100.0, "refused", transient=True)
     failed(state, CopyFile(MODEL), 100.1, "refused", transient=True)  # was under way at the same time
@@ -160,19 +160,19 @@ def test_an_outage_stops_everything_but_one_probe() -> None:
     assert {late.reason for late in behind(listing, state)} == {"refused"}
     other = LocalFile("logs/new.log", 1, 0, 9)  # which was never tried
     assert behind(Listing((other,)), state) == [Behind(other.path, "refused")]
-    done(state, LOG, now_s=104)
+    mark_copied(state, LOG, now_s=104)
     assert paths(listing, state, now_s=104) == [MODEL.path]
 
 
-def test_what_failed_in_an_outage_is_copied_as_soon_as_the_store_is_back() -> None:
+def test_failed_copies_are_retried_at_once_after_an_outage() -> None:
     state, listing = MirrorState(), Listing((LOG, MODEL))
     for now_s in (100.0, 110.0, 120.0, 130.0):
         failed(state, CopyFile(MODEL), now_s, "refused", transient=True)
-    done(state, LOG, now_s=131.0)
+    mark_copied(state, LOG, now_s=131.0)
     assert paths(listing, state, now_s=131.0) == [MODEL.path]  # at once: time has mended it
 
 
-def test_an_outage_is_probed_later_and_later_and_copies_under_way_at_once_count_as_one() -> None:
+def test_outage_probes_have_growing_pauses_and_concurrent_failures_count_once() -> None:
     state, listing, now_s = MirrorState(), Listing((LOG,)), 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
         failed(state, CopyFile(LOG), now_s, "refused", transient=True)
@@ -187,7 +187,7 @@ def test_an_outage_is_probed_later_and_later_and_copies_under_way_at_once_count_
     assert state.outage.count == before.count + 1
 
 
-def test_a_lasting_failure_is_no_outage() -> None:
+def test_lasting_failure_is_not_an_outage() -> None:
     state = MirrorState()
     failed(state, CopyFile(MODEL), 100.0, "quota", transient=False)
     assert state.outage is None
@@ -198,9 +198,9 @@ def test_a_lasting_failure_is_no_outage() -> None:
     assert list(state.failures) == [MODEL.path]
 
 
-def test_what_disappears_from_disk_is_forgotten() -> None:
+def test_mirror_discards_the_state_of_deleted_files() -> None:
     state = MirrorState()
-    done(state, LOG)
+    mark_copied(state, LOG)
     failed(state, CopyFile(MODEL), 100, "refused", transient=True)
     forget_gone(state, Listing())
     assert (state.copied, state.failures, state.outage) == ({}, {}, None)
@@ -211,15 +211,15 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["grow", "ok", "fail", "down", "tick
 
 
 @given(EVENTS)
-def test_whatever_happens_it_catches_up_once_the_store_works(events: list[tuple[str, int]]) -> None:
+def test_mirror_copies_everything_once_the_store_works(events: list[tuple[str, int]]) -> None:
     state, files, now_s = MirrorState(), {0: LOG, 1: MODEL, 2: LocalFile("x", 0, 0, 3)}, 0.0
     for kind, which in events:
         now_s += 0.3
         file = files[which]
         if kind == "grow":
-            files[which] = at(file, file.length + 1, file.modified_ns / SECOND + 1)
+            files[which] = changed_file(file, file.length + 1, file.modified_ns / SECOND + 1)
         elif kind == "ok":
-            done(state, file, now_s)
+            mark_copied(state, file, now_s)
         elif kind in ("fail", "down"):
             failed(state, CopyFile(file), now_s, kind, transient=kind == "down")
     listing = Listing(tuple(files.values()))

@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
 @pytest.mark.parametrize(
     ("share", "expected"), [(None, 0o700), ("private", 0o700), ("group", 0o750), ("all", 0o755), ("770", 0o770)]
 )
-def test_what_share_means(share: str | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_determines_the_mode_of_a_run(share: str | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert privacy.mode_of(share) == expected
     if share:
         monkeypatch.setenv(privacy.VARIABLE, share)
@@ -41,7 +41,7 @@ def test_what_share_means(share: str | None, expected: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("share", ["everybody", "777", "070", "600", "75", "0o750"])
-def test_what_nobody_can_want_is_refused(share: str) -> None:
+def test_invalid_share_is_refused(share: str) -> None:
     with pytest.raises(ArgumentError, match=rf"share='{share}': the value must be 'private', 'group', 'all', or"):
         privacy.mode_of(share)
 
@@ -56,18 +56,20 @@ def test_what_nobody_can_want_is_refused(share: str) -> None:
         ("/x", "/"),
     ],
 )
-def test_the_folder_that_counts_is_the_runs(path: str, folder: str) -> None:
+def test_run_folder_determines_the_permissions(path: str, folder: str) -> None:
     assert privacy.decisive(path) == folder
 
 
-def test_in_a_folder_of_everybodys_what_is_made_is_its_owners() -> None:
+def test_new_file_in_a_sticky_folder_is_writable_by_its_owner_only() -> None:
     assert (privacy.of_folder(0o1777), privacy.of_file(0o1777)) == (0o755, 0o644)
 
 
 @pytest.mark.parametrize(
     ("share", "folder", "file"), [(None, 0o700, 0o600), ("group", 0o750, 0o640), ("all", 0o755, 0o644)]
 )
-def test_all_of_a_run_is_as_open_as_it_was_asked_for(tmp_path: Path, share: str | None, folder: int, file: int) -> None:
+def test_all_files_of_a_run_have_the_requested_permissions(
+    tmp_path: Path, share: str | None, folder: int, file: int
+) -> None:
     project = tmp_path / "project"
     run = create_run_dir(f"file://{project}", "app_1", share=share)
     system, root = for_url(run.url), Path(run.url.removeprefix("file://"))
@@ -82,14 +84,14 @@ def test_all_of_a_run_is_as_open_as_it_was_asked_for(tmp_path: Path, share: str 
     assert mode(project) == mode(project / "Experiments") == folder
 
 
-def test_sharing_a_run_opens_the_way_to_it_and_leaves_others_private(tmp_path: Path) -> None:
+def test_shared_run_opens_its_parent_folders_and_leaves_other_runs_private(tmp_path: Path) -> None:
     private = create_run_dir(f"file://{tmp_path}/project", "app_1")
     create_run_dir(f"file://{tmp_path}/project", "app_1", share="group")
     assert mode(tmp_path / "project") & 0o050 == mode(tmp_path / "project/Experiments") & 0o050 == 0o050
     assert mode(Path(private.url.removeprefix("file://"))) == 0o700
 
 
-def test_a_folder_that_another_user_has_put_there_is_not_taken(tmp_path: Path) -> None:
+def test_run_folder_planted_by_another_user_is_not_used(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     planted = tmp_path / "Experiments/app_1_1"

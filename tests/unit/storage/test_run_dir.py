@@ -23,7 +23,7 @@ from tests.helpers.clock import END_S
 pytestmark = pytest.mark.fast
 
 
-def test_all_names() -> None:
+def test_run_dir_has_all_documented_names() -> None:
     run = RunDir("hdfs://nn:8020/Projects/p/Experiments/app_1_2/")
     root = "hdfs://nn:8020/Projects/p/Experiments/app_1_2"
     assert run.run_id == "app_1_2"
@@ -59,7 +59,7 @@ def test_all_names() -> None:
     ]
 
 
-def test_steps_sort_as_numbers() -> None:
+def test_step_names_sort_as_numbers() -> None:
     assert sorted(map(step_name, (5, 1000, 90))) == [step_name(5), step_name(90), step_name(1000)]
     assert step_of(step_name(120)) == 120
     assert step_of(step_name(12_345_678_901)) == 12_345_678_901
@@ -69,7 +69,7 @@ def test_steps_sort_as_numbers() -> None:
             step_name(wrong)  # type: ignore[arg-type]
 
 
-def test_records(tmp_path: Path) -> None:
+def test_run_records_round_trip_and_invalid_ones_are_refused(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
 
     @dataclass
@@ -123,7 +123,7 @@ def test_records(tmp_path: Path) -> None:
     ],
     ids=["record", "lines", "trusted", "job", "journal"],
 )
-def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Callable[[str], object]) -> None:
+def test_oversized_records_are_refused_unread(tmp_path: Path, read: Callable[[str], object]) -> None:
     """Sparse files as large as a disk, which cost whoever makes them nothing."""
     for name in ("run.json", "0001-000001.jsonl"):
         with (tmp_path / name).open("wb") as sparse:
@@ -133,7 +133,7 @@ def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Cal
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
-def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path) -> None:
+def test_run_numbers_count_from_one_per_application(kind: str, tmp_path: Path) -> None:
     project = str(tmp_path) if kind == "file" else f"memory://b/{secrets.token_hex(8)}"
     assert create_run_dir(project, "app_1").run_id == "app_1_1"
     assert create_run_dir(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
@@ -148,7 +148,7 @@ def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path)
             create_run_dir(project, wrong)
 
 
-def test_processes_that_claim_at_the_same_time_get_different_runs(tmp_path: Path) -> None:
+def test_concurrent_processes_create_different_runs(tmp_path: Path) -> None:
     script = f"""
 import sys
 from hopsml.storage.run_dir import create_run_dir
@@ -168,7 +168,7 @@ print([create_run_dir({str(tmp_path)!r}, "app").run_id for _ in range(25)])
     assert sorted(ids) == sorted(f"app_{number}" for number in range(1, 51))
 
 
-def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_search_without_end(tmp_path: Path) -> None:
+def test_file_in_place_of_the_project_or_its_runs_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(PathExists, match="is a file; set HOPSML_PROJECT_URL to a folder"):
         create_run_dir(f"file://{tmp_path}/file", "app_1")
@@ -177,7 +177,7 @@ def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_searc
         create_run_dir(f"file://{tmp_path}", "app_1")
 
 
-def test_a_relative_path_means_the_same_to_workers_who_have_folders_of_their_own(
+def test_relative_run_path_is_resolved_against_the_drivers_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = run_dir.create_run_dir(f"file://{tmp_path}", "app_1", {"name": "x"})

@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(str(folder.parent))
 
 
-def test_every_generation_in_order(run: RunDir) -> None:
+def test_log_of_a_rank_contains_every_generation_in_order(run: RunDir) -> None:
     assert b"".join(run_logs.pieces(run, 0)).decode() == (
         "==> rank 0, generation 0 <==\nfirst\n==> rank 0, generation 2 <==\nthird\n==> rank 0, generation 10 <==\nlast\n"
     )
@@ -39,13 +39,13 @@ def test_every_generation_in_order(run: RunDir) -> None:
     assert b"".join(run_logs.pieces(run, 1)) == b"other\n", "one generation: nothing is added"
 
 
-def test_a_log_that_is_not_there_is_said(run: RunDir) -> None:
+def test_missing_log_is_reported_with_rank_and_generation(run: RunDir) -> None:
     with pytest.raises(ArgumentError, match="app_1 has no log of rank 1 of generation 7; its logs are in"):
         list(run_logs.pieces(run, 1, 7))
     assert run_logs.of_rank(RunDir("/nowhere"), 0) == []
 
 
-def test_the_command_and_the_magic_print_all_of_them(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_logs_command_and_magic_print_all_generations(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     from hopsml.notebook import magics
 
     logs(run.url)
@@ -56,7 +56,7 @@ def test_the_command_and_the_magic_print_all_of_them(run: RunDir, capfdbinary: p
     assert printed == capfdbinary.readouterr().out == b"".join(run_logs.pieces(run, 0))
 
 
-def of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
+def files_of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
     """Logs and samples of so many generations, a second apart."""
     kinds = ("log", "system.jsonl")
     return [
@@ -68,16 +68,16 @@ def of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
 
 
 def test_logs_of_generations_between_the_first_and_the_newest_are_surplus() -> None:
-    files = [*of_generations(300), ("g7-rank0.core", 0.0), ("note.txt", 0.0)]
+    files = [*files_of_generations(300), ("g7-rank0.core", 0.0), ("note.txt", 0.0)]
     gone = run_logs.surplus(files, begun=299)
     left = {name for name, _ in files} - {*gone}
     assert len(left) == 6 * 51 + 2 and {"g0-rank2.log", "g250-rank0.system.jsonl", "note.txt"} <= left
     assert "g249-rank0.log" in gone and "g1-rank2.system.jsonl" in gone
-    assert run_logs.surplus(of_generations(51), begun=50) == []
+    assert run_logs.surplus(files_of_generations(51), begun=50) == []
     assert run_logs.surplus([], begun=0) == []
 
 
-def test_logs_of_processes_that_may_still_write_are_not_surplus() -> None:
+def test_logs_that_may_still_be_written_are_not_surplus() -> None:
     hour = run_logs.QUIET_S
     files = [("g0-rank0.log", 9 * hour), ("g4-rank1.log", 0.0), ("g4-rank1.system.jsonl", 9 * hour - 5)]
     files += [("g5-rank1.log", 0.0), ("g6-rank1.log", 8.5 * hour), ("g7-rank1.log", 9 * hour)]

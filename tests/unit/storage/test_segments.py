@@ -24,7 +24,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory://{uuid.uuid4().hex}/journal"
 
 
-def test_lines_come_back_in_their_order(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_lines_are_read_in_order(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "LONG_BYTES", 200)
     writer, number = segments.begin(folder, ["first"])
     assert number == 1
@@ -36,7 +36,7 @@ def test_lines_come_back_in_their_order(folder: str, monkeypatch: pytest.MonkeyP
     assert len(segments.listed(folder)) > 3
 
 
-def test_a_later_writer_comes_behind_the_earlier_ones(folder: str) -> None:
+def test_later_writer_follows_the_earlier_ones(folder: str) -> None:
     first, _ = segments.begin(folder, ["a"])
     second, number = segments.begin(folder, ["b"])
     first.add(["a2"])
@@ -44,7 +44,7 @@ def test_a_later_writer_comes_behind_the_earlier_ones(folder: str) -> None:
     assert number == 2 and segments.lines_of(folder) == {1: ["a", "a2"], 2: ["b", "b2", "line\u2028separator"]}
 
 
-def test_writers_that_begin_at_once_get_different_numbers(tmp_path: Path) -> None:
+def test_concurrent_writers_have_different_numbers(tmp_path: Path) -> None:
     numbers: list[int] = []
     threads = [
         threading.Thread(target=lambda: numbers.append(segments.begin(f"file://{tmp_path}", ["x"])[1]))
@@ -57,7 +57,7 @@ def test_writers_that_begin_at_once_get_different_numbers(tmp_path: Path) -> Non
     assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_line_that_its_writer_did_not_live_to_end_is_none(tmp_path: Path) -> None:
+def test_unfinished_line_of_a_killed_writer_is_omitted(tmp_path: Path) -> None:
     writer, _ = segments.begin(f"file://{tmp_path}", ["first"])
     writer.add(["second"])
     with (tmp_path / "0001-000001.jsonl").open("a") as file:
@@ -65,7 +65,7 @@ def test_a_line_that_its_writer_did_not_live_to_end_is_none(tmp_path: Path) -> N
     assert segments.lines_of(f"file://{tmp_path}") == {1: ["first", "second"]}
 
 
-def test_after_a_failure_lines_may_be_added_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_can_be_added_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"file://{tmp_path}"
     writer, _ = segments.begin(url, ["first"])
     system: Any = type(for_url(url))
@@ -84,5 +84,5 @@ def test_after_a_failure_lines_may_be_added_again(tmp_path: Path, monkeypatch: p
     assert segments.lines_of(url) == {1: ["first", "second", "third", "fourth"]}
 
 
-def test_nothing_is_there_before_anybody_has_begun(folder: str) -> None:
+def test_segments_are_empty_before_the_first_writer(folder: str) -> None:
     assert segments.listed(folder) == [] and segments.lines_of(folder) == {}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 ON_HDFS = "hdfs://nn:8020/Projects/p/Jobs/train.json"
 
 
-def found(owner: str, permission: int = 0o644, url: str = ON_HDFS) -> FileStatus:
+def file_status(owner: str, permission: int = 0o644, url: str = ON_HDFS) -> FileStatus:
     return FileStatus(url, False, 10, 0.0, owner=owner, permission=permission)
 
 
@@ -27,31 +27,31 @@ def _anna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(trust.VARIABLE, raising=False)
 
 
-def test_ones_own_file_is_believed_and_that_of_a_store_without_owners() -> None:
-    trust.check(found("anna"), "it runs")
-    trust.check(found(""), "it runs")
+def test_own_file_and_file_without_owner_are_trusted() -> None:
+    trust.check(file_status("anna"), "it runs")
+    trust.check(file_status(""), "it runs")
 
 
-def test_somebody_elses_is_not_unless_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_another_user_is_trusted_only_if_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match=r"belongs to mallory, and it runs: .* only from anna\. .*TRUSTED_OWNERS"):
-        trust.check(found("mallory"), "it runs")
+        trust.check(file_status("mallory"), "it runs")
     monkeypatch.setenv(trust.VARIABLE, "bob, mallory")
-    trust.check(found("mallory"), "it runs")
+    trust.check(file_status("mallory"), "it runs")
 
 
 @pytest.mark.parametrize("permission", [0o664, 0o646, 0o777])
-def test_what_others_may_write_is_not(permission: int) -> None:
+def test_file_writable_by_others_is_not_trusted(permission: int) -> None:
     with pytest.raises(ArgumentError, match=rf"other than anna \(permission {permission:o}\).*chmod go-w"):
-        trust.check(found("anna", permission), "it runs")
+        trust.check(file_status("anna", permission), "it runs")
 
 
-def test_the_name_of_root_says_nothing_on_hdfs_and_much_on_a_local_disk() -> None:
+def test_root_is_trusted_on_a_local_disk_and_not_on_hdfs() -> None:
     with pytest.raises(ArgumentError, match="belongs to root"):
-        trust.check(found("root"), "it runs")
-    trust.check(found("root", url="/srv/job.json"), "it runs")
+        trust.check(file_status("root"), "it runs")
+    trust.check(file_status("root", url="/srv/job.json"), "it runs")
 
 
-def test_an_archive_of_the_environment_is_not_taken_because_it_has_the_name(tmp_path: Path) -> None:
+def test_environment_archive_of_another_user_or_writable_by_others_is_not_used(tmp_path: Path) -> None:
     planted = tmp_path / "environments/anna/hash.tar.gz"
     planted.parent.mkdir(parents=True)
     planted.write_bytes(b"forged")
@@ -68,7 +68,7 @@ def test_an_archive_of_the_environment_is_not_taken_because_it_has_the_name(tmp_
     assert for_url(str(planted)).read_bytes(str(planted)) == b"forged"
 
 
-def test_what_is_written_to_be_believed_is_its_owners_alone_also_in_a_groups_folder(
+def test_trusted_file_is_written_with_owner_permission_in_a_group_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_USER_NAME")
@@ -79,6 +79,6 @@ def test_what_is_written_to_be_believed_is_its_owners_alone_also_in_a_groups_fol
         trust.write_bytes(url, b"{}")
     finally:
         os.umask(before)
-    found = for_url(url).status(url)
-    assert found.permission == 0o644
-    trust.check(found, "it says where requests are sent")
+    file_status = for_url(url).status(url)
+    assert file_status.permission == 0o644
+    trust.check(file_status, "it says where requests are sent")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.fast
         ("s3://bucket/a?b#c", ("s3", "bucket", "/a?b#c")),
     ],
 )
-def test_split(url: str, parts: tuple[str, str, str]) -> None:
+def test_split_returns_scheme_host_and_path(url: str, parts: tuple[str, str, str]) -> None:
     assert urls.split(url) == parts
 
 
@@ -41,11 +41,11 @@ def test_split(url: str, parts: tuple[str, str, str]) -> None:
         ("file:///x/y", "file:///x", "y"),
     ],
 )
-def test_parent_and_name(url: str, parent: str, name: str) -> None:
+def test_parent_and_name_split_the_last_part(url: str, parent: str, name: str) -> None:
     assert (urls.parent(url), urls.name(url)) == (parent, name)
 
 
-def test_join_and_relative() -> None:
+def test_join_and_relative_combine_paths() -> None:
     assert urls.join("hdfs://nn", "a", "", "b/c") == "hdfs://nn/a/b/c"
     assert urls.join("/a/", "b") == "/a/b"
     assert urls.relative("hdfs://nn/a/b/c", "hdfs://nn/a/") == "b/c"
@@ -55,13 +55,13 @@ def test_join_and_relative() -> None:
         urls.relative("/ab", "/a")
 
 
-def test_what_lies_below_a_temporary_name_is_temporary() -> None:
+def test_path_below_a_temporary_name_is_temporary() -> None:
     fresh = urls.temporary_sibling("hdfs://nn:1/a/b")
     assert urls.has_temporary_part(fresh) and urls.has_temporary_part(urls.join(fresh, "c", "d"))
     assert not urls.has_temporary_part("hdfs://nn:1/a/b.tmp-1/c")
 
 
-def test_temporary_names_hide_the_final_one() -> None:
+def test_temporary_sibling_hides_the_final_name() -> None:
     fresh = urls.temporary_sibling("hdfs://nn/a/events.out.tfevents.1")
     assert urls.parent(fresh) == "hdfs://nn/a"
     assert "tfevents" not in fresh
@@ -85,11 +85,11 @@ def test_temporary_names_hide_the_final_one() -> None:
         ("/scratch/hdfs:///no-host", None),
     ],
 )
-def test_remote_of(local: str, remote: str | None) -> None:
+def test_remote_of_extracts_an_embedded_remote_url(local: str, remote: str | None) -> None:
     assert urls.remote_of(local) == remote
 
 
-def test_remote_of_survives_the_operating_system() -> None:
+def test_remote_of_accepts_normalised_paths() -> None:
     """pathlib and os.path fold the two slashes into one."""
     embedded = "/scratch/hdfs://127.0.0.1:8020/P/x"
     assert urls.remote_of(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
@@ -97,7 +97,7 @@ def test_remote_of_survives_the_operating_system() -> None:
 
 
 @pytest.mark.parametrize("url", ["hdfs:/x", "file:/x", "s3a:/bucket/x", "viewfs:/x/y"])
-def test_a_url_with_one_slash_is_no_path_of_this_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_with_one_slash_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme = url.partition(":")[0]
     for use in (urls.check_slashes, filesystem.for_url):
         with pytest.raises(ArgumentError, match=f"one slash after {scheme}:.*write {scheme}:///"):

@@ -10,7 +10,9 @@ from tools import build_tf_hdfs
 
 
 @pytest.mark.fast
-def test_without_rust_it_says_what_is_lost(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_cargo_error_names_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CARGO", "no-such-cargo")
     monkeypatch.setattr(build_tf_hdfs, "_digest", lambda: "changed")
     with pytest.raises(SystemExit, match=r"no-such-cargo is missing: TensorFlow does not open hdfs:// .*make tf-hdfs"):
@@ -20,7 +22,7 @@ def test_without_rust_it_says_what_is_lost(monkeypatch: pytest.MonkeyPatch, capf
 
 
 @pytest.mark.fast
-def test_another_version_of_the_crate_is_not_mended_blindly(tmp_path: Path) -> None:
+def test_unexpected_crate_version_is_not_patched(tmp_path: Path) -> None:
     (tmp_path / "crate" / "src").mkdir(parents=True)
     (tmp_path / "crate" / "src" / "client.rs").write_text("fn main() {}")
     with pytest.raises(ValueError, match=r"hdfs-native's src/client\.rs is not the one"):
@@ -28,7 +30,7 @@ def test_another_version_of_the_crate_is_not_mended_blindly(tmp_path: Path) -> N
 
 
 @pytest.mark.fast
-def test_crates_are_those_of_the_lock() -> None:
+def test_crates_are_compared_with_the_lock_file() -> None:
     locked = build_tf_hdfs._packages(build_tf_hdfs.LOCK)
     without = {package: checksum for package, checksum in locked.items() if package[0] != "hopsml_tf_hdfs"}
     assert all(without.values()), "each crate has a checksum"
@@ -39,13 +41,13 @@ def test_crates_are_those_of_the_lock() -> None:
 
 
 @pytest.mark.fast
-def test_the_lock_names_no_registry() -> None:
+def test_crates_lock_contains_no_registry_address() -> None:
     assert "://" not in build_tf_hdfs.LOCK.read_text(encoding="utf-8")
 
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_the_librarys_own_tests() -> None:
+def test_rust_tests_of_the_library_pass() -> None:
     try:
         told = build_tf_hdfs.test()
     except build_tf_hdfs.NoCargo as missing:

@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.fast
-def test_only_changed_notebooks_are_run_again(tmp_path: Path, started: list[str]) -> None:
+def test_only_changed_notebooks_are_executed_again(tmp_path: Path, started: list[str]) -> None:
     notebooks, copies = tmp_path / "notebooks", tmp_path / "copies"
     write(notebooks / "a.ipynb", "1")
     write(notebooks / "b.ipynb", "2")
@@ -43,7 +43,7 @@ def test_only_changed_notebooks_are_run_again(tmp_path: Path, started: list[str]
 
 
 @pytest.mark.fast
-def test_a_copy_without_outputs_is_replaced_by_a_run_and_never_the_reverse(tmp_path: Path, started: list[str]) -> None:
+def test_copy_without_outputs_is_replaced_by_an_executed_one_only(tmp_path: Path, started: list[str]) -> None:
     notebooks, copies = tmp_path / "notebooks", tmp_path / "copies"
     write(notebooks / "a.ipynb", "1")
     execute_notebooks.copy_missing(notebooks, copies)
@@ -54,7 +54,7 @@ def test_a_copy_without_outputs_is_replaced_by_a_run_and_never_the_reverse(tmp_p
 
 
 @pytest.mark.fast
-def test_a_failure_is_counted_and_leaves_no_copy(
+def test_failed_notebook_is_counted_and_leaves_no_copy(
     tmp_path: Path, started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     notebooks, copies = tmp_path / "notebooks", tmp_path / "copies"
@@ -65,7 +65,7 @@ def test_a_failure_is_counted_and_leaves_no_copy(
 
 
 @pytest.mark.local
-def test_outputs_are_kept_without_stderr_and_runs_go_to_the_given_project(tmp_path: Path) -> None:
+def test_executed_notebook_has_outputs_without_stderr_and_uses_the_given_project(tmp_path: Path) -> None:
     text = "import os, sys; print(os.environ['HOPSML_PROJECT_URL']); print('noise', file=sys.stderr); 1 + 1"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text)])
     execute_notebooks.execute(notebook, tmp_path)

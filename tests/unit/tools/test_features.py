@@ -20,7 +20,7 @@ def feature(**options: object) -> Feature:
 
 
 @pytest.mark.fast
-def test_workers_that_train_what_one_process_does_are_equal_within_the_tolerance() -> None:
+def test_workers_within_the_tolerance_of_one_process_are_equal() -> None:
     single = Outcome({"weights": [[1.0, float("nan")]], "steps": 3})
     assert judge(feature(), single, [Outcome({"weights": [[1.00001, float("nan")]], "steps": 3})] * 2).state == "equal"
     apart = judge(feature(), single, [single, Outcome({"weights": [[1.1, float("nan")]], "steps": 3})])
@@ -31,7 +31,7 @@ def test_workers_that_train_what_one_process_does_are_equal_within_the_tolerance
 
 
 @pytest.mark.fast
-def test_a_refusal_counts_only_with_its_remedy_on_all_workers() -> None:
+def test_refusal_counts_only_with_its_remedy_on_all_workers() -> None:
     refused = feature(expected="refused", reason="take the other")
     single, error = Outcome({}), Outcome(error="Wrapped\n\x1b[1mArgumentError: take the other one\x1b[0m")
     assert judge(refused, single, [error, error]) == Verdict("refused", "ArgumentError: take the other one")
@@ -40,7 +40,7 @@ def test_a_refusal_counts_only_with_its_remedy_on_all_workers() -> None:
 
 
 @pytest.mark.fast
-def test_the_closing_line_counts_features_by_their_worst_verdict() -> None:
+def test_summary_counts_features_by_their_worst_verdict() -> None:
     rows = [
         Row("Keras", feature(), {"hopsml": Verdict("equal"), "tensorflow": Verdict("differs", "a | b")}),
         Row("PyTorch", feature(), {"hopsml": Verdict("equal")}),
@@ -53,7 +53,7 @@ def test_the_closing_line_counts_features_by_their_worst_verdict() -> None:
 @pytest.mark.variant
 @pytest.mark.tensorflow
 @pytest.mark.timeout(2400)
-def test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused(tmp_path: Path) -> None:
+def test_every_feature_is_equal_or_refused_with_several_workers(tmp_path: Path) -> None:
     environment = {**os.environ, "HOPSML_PROFILE": "local", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tools.features", "--page", str(tmp_path / "features.md")]
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

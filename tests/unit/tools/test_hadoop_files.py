@@ -39,7 +39,7 @@ def conf_of(home: Path, name: str) -> Path:
     return write_conf(home, name, ports, Shape(gpus=3))
 
 
-def test_each_nodemanager_has_an_address_and_claims_of_its_own(tmp_path: Path) -> None:
+def test_each_nodemanager_has_its_own_address_and_gpu_claims(tmp_path: Path) -> None:
     settings = [read_xml(conf_of(tmp_path, name) / "yarn-site.xml") for name in ("nm1", "nm2")]
     assert [each["yarn.nodemanager.hostname"] for each in settings] == ["127.0.0.11", "127.0.0.12"]
     assert settings[1]["yarn.nodemanager.admin-env"] == (
@@ -47,24 +47,24 @@ def test_each_nodemanager_has_an_address_and_claims_of_its_own(tmp_path: Path) -
     )
 
 
-def test_clients_learn_the_gpu_resource_and_where_hdfs_is(tmp_path: Path) -> None:
+def test_client_configuration_has_gpu_resource_and_hdfs_address(tmp_path: Path) -> None:
     conf = conf_of(tmp_path, "client")
     assert read_xml(conf / "resource-types.xml") == {"yarn.resource-types": "yarn.io/gpu"}
     assert read_xml(conf / "core-site.xml")["fs.defaultFS"] == "hdfs://127.0.0.1:20000"
 
 
-def test_a_folder_with_special_characters_stays_well_formed(tmp_path: Path) -> None:
+def test_folder_with_special_characters_gives_valid_xml(tmp_path: Path) -> None:
     home = tmp_path / "a & b <c>"
     assert read_xml(conf_of(home, "dn1") / "hdfs-site.xml")["dfs.datanode.data.dir"] == f"file://{home}/dn1/data"
 
 
 @pytest.mark.parametrize(("wish", "message"), [({"datanodes": 0}, "datanodes=0"), ({"gpus": -1}, "gpus=-1")])
-def test_an_impossible_shape_is_refused(wish: dict[str, int], message: str) -> None:
+def test_invalid_cluster_shape_is_refused(wish: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message}: it must be at least"):
         Shape(**wish)
 
 
-def test_options_of_start_reach_the_field_of_the_same_name() -> None:
+def test_start_options_set_the_shape_fields_of_the_same_name() -> None:
     wished = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in wished.items()]
     assert shape_of(parser().parse_args(["start", *options])) == Shape(**wished)
@@ -79,7 +79,7 @@ def test_ports_are_free_distinct_and_not_those_of_clients() -> None:
     assert all(FIRST + 10000 <= port < LAST for port in ports)
 
 
-def test_a_port_that_somebody_listens_on_is_not_taken() -> None:
+def test_port_in_use_is_not_chosen() -> None:
     (port,) = free_ports(1, "127.0.0.1")
     others = set(range(FIRST, LAST)) - {port}
     with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="fewer than 1 free ports"):
@@ -114,7 +114,7 @@ def write_mvn(folder: Path, body: str) -> None:
     (folder / "mvn").chmod(0o755)
 
 
-def test_jars_are_fetched_once_and_anew_for_another_pom(tmp_path: Path, mvn: Path) -> None:
+def test_jars_are_fetched_once_per_pom_content(tmp_path: Path, mvn: Path) -> None:
     pom = tmp_path / "pom.xml"
     pom.write_text("one")
     folder = jars.ensure_jars(tmp_path / "cache", pom)
@@ -126,7 +126,7 @@ def test_jars_are_fetched_once_and_anew_for_another_pom(tmp_path: Path, mvn: Pat
     assert mvn.read_text() == "run\nrun\n"
 
 
-def test_two_callers_at_once_fetch_once(tmp_path: Path, mvn: Path) -> None:
+def test_concurrent_callers_fetch_jars_once(tmp_path: Path, mvn: Path) -> None:
     code = "import sys; from pathlib import Path; from tools.hadoop.jars import ensure_jars; "
     code += "sys.stdin.read(); print(ensure_jars(Path(sys.argv[1])))"
     command = [sys.executable, "-c", code, str(tmp_path / "cache")]
@@ -142,7 +142,7 @@ def test_two_callers_at_once_fetch_once(tmp_path: Path, mvn: Path) -> None:
     assert mvn.read_text() == "run\n"
 
 
-def test_a_fetch_that_fails_is_explained_and_tried_again(tmp_path: Path, mvn: Path) -> None:
+def test_failed_fetch_is_explained_and_retried(tmp_path: Path, mvn: Path) -> None:
     write_mvn(tmp_path, "echo Could not resolve dependencies; exit 1")
     with pytest.raises(HadoopError, match=r"exit status 1\); is a Maven repository reachable\?\nCould not resolve"):
         jars.ensure_jars(tmp_path / "cache")
@@ -150,7 +150,7 @@ def test_a_fetch_that_fails_is_explained_and_tried_again(tmp_path: Path, mvn: Pa
     assert (jars.ensure_jars(tmp_path / "cache") / "hadoop-hdfs-1.jar").exists()
 
 
-def test_without_maven_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_maven_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HadoopError, match="install Maven"):
         jars.ensure_jars(tmp_path / "cache")
@@ -159,25 +159,25 @@ def test_without_maven_the_message_says_what_to_install(tmp_path: Path, monkeypa
 # ---------------------------------------------------------------------- Spark settings and profiles
 
 
-def test_gpus_are_asked_for_only_when_wanted() -> None:
+def test_gpus_are_requested_only_if_configured() -> None:
     assert not [key for key in spark_conf() if "gpu" in key]
     assert spark_conf(gpus=2)["spark.executor.resource.gpu.amount"] == "2"
 
 
-def test_a_foreign_spark_of_the_caller_is_left_out(tmp_path: Path) -> None:
+def test_submit_environment_omits_the_callers_spark(tmp_path: Path) -> None:
     environment = submit_env(tmp_path, {"SPARK_HOME": "/opt/spark", "PYSPARK_SUBMIT_ARGS": "x", "PATH": "/bin"})
     assert environment["PATH"] == "/bin"
     assert environment["HADOOP_CONF_DIR"] == str(tmp_path)
     assert not {"SPARK_HOME", "PYSPARK_SUBMIT_ARGS"} & environment.keys()
 
 
-def test_the_command_line_names_everything() -> None:
+def test_submit_command_contains_all_options() -> None:
     command = submit_command("job.py", "a", conf={"spark.x": "1"}, deploy_mode="client")
     assert command[1:] == ["--deploy-mode", "client", "--conf", "spark.x=1", "job.py", "a"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
-def test_profiles_are_what_their_readme_says(path: Path) -> None:
+def test_profiles_in_conf_are_valid_and_listed_in_the_readme(path: Path) -> None:
     profile = profiles.load(path.stem)
     assert profile.deploy_mode in ("client", "cluster")
     assert profile.description

@@ -35,17 +35,17 @@ def circles(folder: Path, **sources: str) -> list[list[str]]:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import name",
     ],
 )
-def test_a_circle_is_named_however_it_is_written(tmp_path: Path, back: str) -> None:
+def test_import_cycle_is_found_for_every_form_of_import(tmp_path: Path, back: str) -> None:
     assert circles(tmp_path, a="from p import b\nimport json", b="from p.c import x", c=back) == [["p.a", "p.b", "p.c"]]
 
 
-def test_what_only_leads_to_a_circle_is_none_and_each_circle_is_named_once(tmp_path: Path) -> None:
+def test_each_import_cycle_is_named_once_without_its_importers(tmp_path: Path) -> None:
     sources = {"a": "from p import b, d", "b": "from p import c", "c": "from p import b", "d": "import p.sub.e"}
     found = circles(tmp_path, **sources, sub_e="from .. import f", f="from p.sub import e")
     assert found == [["p.b", "p.c"], ["p.f", "p.sub.e"]]
 
 
-def test_files_that_import_downwards_are_no_circle(tmp_path: Path) -> None:
+def test_downward_imports_are_not_a_cycle(tmp_path: Path) -> None:
     assert (
         circles(tmp_path, a="from p import b, c", b="from p.c import x", c="import os", sub_e="from .. import a") == []
     )

@@ -27,23 +27,23 @@ pytestmark = pytest.mark.fast
         ("hopsml.cluster.gang.machine.xǁGroupMachineǁrank__mutmut_7", "hopsml.cluster.gang.machine.GroupMachine.rank"),
     ],
 )
-def test_a_mutant_is_called_as_the_function_that_it_changes(name: str, function: str) -> None:
+def test_mutant_name_is_mapped_to_its_function(name: str, function: str) -> None:
     assert mutants.function_of(name) == function
 
 
-def test_the_summary_counts_the_mutants_that_were_run() -> None:
+def test_summary_counts_the_mutants_that_ran() -> None:
     found = [mutants.Module("a", 5, not_run=2, left=["x"]), mutants.Module("b", 4)]
     assert mutants.summary(found) == {"mutants": 7, "survived": 1}
 
 
-def test_only_the_drawn_mutants_are_counted_though_others_have_results_of_earlier_runs() -> None:
+def test_only_drawn_mutants_are_counted() -> None:
     records = {"a": {"a.1": 0, "a.2": 1, "a.3": 33}, "b": {"b.1": 0}, "c": {"c.1": None, "c.2": 1}}
     drawn = list(mutants.modules(records, {"a.1", "a.2", "c.1"}))
     assert [(one.name, one.total, one.not_run, one.left) for one in drawn] == [("a", 2, 0, ["a.1"]), ("c", 1, 1, [])]
     assert mutants.summary(list(mutants.modules(records))) == {"mutants": 5, "survived": 3}
 
 
-def test_a_sample_is_the_same_for_the_same_seed_and_never_larger_than_all() -> None:
+def test_mutant_sample_is_reproducible_and_bounded() -> None:
     names = [f"m.x_f__mutmut_{number}" for number in range(100)]
     drawn = mutants.draw(names, 30, seed=1)
     assert len(set(drawn)) == 30
@@ -52,7 +52,7 @@ def test_a_sample_is_the_same_for_the_same_seed_and_never_larger_than_all() -> N
     assert mutants.draw(names, 200, seed=1) == sorted(names)
 
 
-def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken_out() -> None:
+def test_reason_matches_only_the_inserted_line() -> None:
     reasons = {"m.f": {r"strict=(None|False)": "they are equally long"}}
     change = "-    zip(a, b, strict=True)\n+    zip(a, b, strict=False)"
     assert mutants.reason_for("m.f", change, reasons) == "they are equally long"
@@ -61,7 +61,7 @@ def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken
     assert mutants.reason_for("m.g", change, reasons) == ""
 
 
-def test_the_page_shows_the_reason_beside_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutants_page_shows_the_reason_of_a_survivor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "change_of", lambda name: "- one\n+ two")
     found = [mutants.Module("m", total=4, left=["m.x_f__mutmut_1", "m.x_g__mutmut_2"])]
     text = mutants.page(found, "All mutants.", {"m.f": {"two": "it is the same"}})
@@ -70,14 +70,14 @@ def test_the_page_shows_the_reason_beside_the_change(monkeypatch: pytest.MonkeyP
     assert "`m.x_g__mutmut_2`\n```diff\n" in text
 
 
-def test_reasons_are_given_for_functions_that_exist() -> None:
+def test_mutant_reasons_name_existing_functions() -> None:
     for function, reasons in tomllib.loads(mutants.REASONS.read_text()).items():
         module, *path = re.split(r"\.(?=_?[A-Z]|\w+$)", function)
         assert callable(functools.reduce(getattr, path, importlib.import_module(module)))
         assert all(re.compile(pattern) and why for pattern, why in reasons.items())
 
 
-def test_what_draws_examples_is_run_last() -> None:
+def test_tests_that_draw_examples_run_last() -> None:
     @given(st.none())
     def drawn(nothing: None) -> None: ...
 

@@ -54,11 +54,11 @@ def measured(source: str) -> plain_words.Measured:
         ("Its own length.", True),
     ],
 )
-def test_opaque_first_sentences(sentence: str, opaque: bool) -> None:
+def test_opaque_first_sentences_are_recognised(sentence: str, opaque: bool) -> None:
     assert plain_words.is_opaque(sentence) is opaque
 
 
-def test_docstrings_of_private_names_are_not_counted_as_public_but_their_words_are() -> None:
+def test_private_docstrings_count_for_words_but_not_as_public() -> None:
     found = measured(MODULE)
     assert found.public_docstrings == 5
     assert [place.split(": ")[0] for place in found.opaque] == ["m.py:10 first", "m.py:13 last", "m.py:16 size"]
@@ -71,26 +71,26 @@ def test_docstrings_of_private_names_are_not_counted_as_public_but_their_words_a
     }
 
 
-def test_a_class_name_in_two_modules_is_counted_once() -> None:
+def test_class_name_in_two_modules_is_counted_once() -> None:
     found = measured("class A: ...\nclass B: ...\n")
     plain_words.add_module(found, "n.py", "class A: ...\nclass _C: ...\n")
     plain_words.add_module(found, "o.py", "class A: ...\nclass _C: ...\n")
     assert found.figures()["class_names_used_twice"] == 1
 
 
-def test_code_on_a_page_is_not_read_and_lines_are_those_of_the_page() -> None:
+def test_words_in_code_on_a_page_are_ignored() -> None:
     found = plain_words.Measured()
     plain_words.add_page(found, "p.md", "# Runs\n\n```sh\necho told\n```\n\nThe `kept` folder\nis kept.\n")
     assert found.dialect == ["p.md:8 kept"]
 
 
-def test_a_figure_above_its_limit_is_named_with_the_limit() -> None:
+def test_figure_above_its_limit_is_named_with_the_limit() -> None:
     figures = dict(plain_words.LIMITS)
     assert plain_words.exceeded(figures) == []
     assert plain_words.exceeded({**figures, "opaque_percent": 7.1}) == ["opaque_percent is 7.1, limit 7"]
 
 
-def test_the_command_fails_for_a_package_above_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_fails_for_a_package_above_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain.py").write_text('"""Positions of samples in a stream."""\n')
     assert plain_words.main([str(tmp_path)]) == 0
     (tmp_path / "riddle.py").write_text(MODULE)
@@ -117,7 +117,7 @@ def test_the_command_fails_for_a_package_above_a_limit(tmp_path: Path, capsys: p
         ("", "capital letter"),
     ],
 )
-def test_commit_subjects(subject: str, wrong: str, tmp_path: Path) -> None:
+def test_commit_subjects_are_checked(subject: str, wrong: str, tmp_path: Path) -> None:
     found = commit_subject.problem(subject)
     assert wrong in found
     assert bool(found) == bool(wrong)
