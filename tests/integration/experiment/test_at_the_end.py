@@ -18,7 +18,7 @@ applications.filesystem.close_all = lambda: signal.raise_signal(signal.SIGINT)  
 """
 
 
-def test_an_impatient_person_sees_no_traceback() -> None:
+def test_second_interrupt_at_exit_shows_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=END_S, check=False
     )

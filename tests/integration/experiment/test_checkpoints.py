@@ -70,21 +70,21 @@ def start(how: str, marks: Path, directory: str = "") -> tuple[Run, Path]:
     return run, local_path(run.run_dir) / "checkpoints"
 
 
-def test_what_was_saved_arrives_though_the_worker_is_killed_at_once(store: Path, tmp_path: Path) -> None:
+def test_checkpoints_arrive_although_the_worker_is_killed_after_saving(store: Path, tmp_path: Path) -> None:
     run, directory = start("worker is killed", tmp_path)
     with pytest.raises(WorkerFailed, match="SIGKILL"):
         run.result(WAIT_S)
     assert found(directory) == [1, 2, 3]
 
 
-def test_the_end_of_a_run_waits_for_its_checkpoints(store: Path, tmp_path: Path) -> None:
+def test_run_ends_only_when_its_checkpoints_are_stored(store: Path, tmp_path: Path) -> None:
     run, directory = start("returns", tmp_path)
     assert run.result(WAIT_S).value == [1, 2, 3]
     assert found(directory) == [1, 2, 3]
     assert read_json(run, "status.json")["not_on_shared_storage"] == {}
 
 
-def test_an_agent_that_is_killed_takes_no_checkpoint_with_it_that_was_waited_for(store: Path, tmp_path: Path) -> None:
+def test_killed_agent_does_not_lose_a_checkpoint_reported_as_stored(store: Path, tmp_path: Path) -> None:
     run, directory = start("agent is killed", tmp_path)
     wait_until((tmp_path / "saved").exists, "three checkpoints")
     agent_of(run, 0).kill()
@@ -93,7 +93,7 @@ def test_an_agent_that_is_killed_takes_no_checkpoint_with_it_that_was_waited_for
     assert found(directory)[0] == 1
 
 
-def test_a_run_says_which_checkpoint_a_full_disk_has_not_taken(store: Path, tmp_path: Path) -> None:
+def test_run_reports_the_checkpoint_that_a_full_disk_refused(store: Path, tmp_path: Path) -> None:
     with small_disk.mounted(tmp_path / "disk", 20_000) as disk:  # room for two
         run, _ = start("returns", tmp_path, str(disk / "checkpoints"))
         assert run.result(WAIT_S).value == [1, 2, 3], "the training goes on"
@@ -175,7 +175,7 @@ def train(kept: str) -> dict[str, Any]:
 
 
 @pytest.mark.tensorflow
-def test_another_run_goes_on_exactly_where_a_killed_chief_has_saved(store: Path, tmp_path: Path) -> None:
+def test_resumed_run_continues_exactly_from_the_killed_chiefs_checkpoint(store: Path, tmp_path: Path) -> None:
     run = submit(train, 2, args={"kept": str(tmp_path)})
     with pytest.raises(WorkerFailed):
         run.result(WAIT_S)
@@ -186,9 +186,7 @@ def test_another_run_goes_on_exactly_where_a_killed_chief_has_saved(store: Path,
     }  # fmt: skip
 
 
-def test_a_run_whose_successor_could_not_be_started_can_be_resumed_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_can_be_resumed_after_a_failed_start_of_its_successor(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def step() -> int:
         raise ValueError("not yet")
 

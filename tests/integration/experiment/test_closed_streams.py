@@ -28,7 +28,7 @@ Path(sys.argv[1]).write_text(f"{value}")
 
 
 @pytest.mark.parametrize("closed", [pytest.param("<&-", marks=pytest.mark.variant), "<&- >&- 2>&-"])
-def test_a_run_ends_well_where_standard_streams_are_closed(tmp_path: Path, closed: str) -> None:
+def test_run_succeeds_with_closed_standard_streams(tmp_path: Path, closed: str) -> None:
     (tmp_path / "driver.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()
     command = f'exec "{sys.executable}" driver.py value {closed}'

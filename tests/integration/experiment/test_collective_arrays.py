@@ -21,7 +21,7 @@ from tests.helpers.cluster.workloads import WAIT_S
 pytestmark = pytest.mark.local
 
 
-def test_alone_they_give_back_what_they_got() -> None:
+def test_collective_functions_of_one_worker_return_their_input() -> None:
     """The same function runs on a laptop, outside of a run."""
     x = np.arange(3.0)
     reduced = hopsml.all_reduce(x, "sum")
@@ -59,7 +59,9 @@ def test_workers_combine_arrays(store: Path) -> None:
     assert result.in_force["by"] == "hopsml" and result.in_force["size"] == 3
 
 
-def test_who_does_not_come_is_named_and_what_to_do_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_absent_from_its_first_operation_is_named_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that loads its data for longer than the others wait for its first operation."""
     ports = [socket.create_server(("127.0.0.1", 0), reuse_port=True) for _ in range(2)]
     folders = {name: tmp_path for name in ("work_dir", "events_dir", "checkpoint_dir", "export_dir")}
@@ -77,7 +79,7 @@ def test_who_does_not_come_is_named_and_what_to_do_about_it(tmp_path: Path, monk
         port.close()
 
 
-def test_workers_that_call_different_things_are_told_who_did(store: Path) -> None:
+def test_mismatched_collective_operations_name_the_ranks(store: Path) -> None:
     def train() -> None:
         import os
 
@@ -92,7 +94,7 @@ def test_workers_that_call_different_things_are_told_who_did(store: Path) -> Non
         submit(train, 2).result(WAIT_S)
 
 
-def test_a_worker_that_is_killed_is_named_and_not_the_one_that_waited_for_it(store: Path) -> None:
+def test_killed_worker_is_named_as_the_cause_and_not_its_peer(store: Path) -> None:
     def train() -> None:
         import os
         import signal
@@ -108,7 +110,7 @@ def test_a_worker_that_is_killed_is_named_and_not_the_one_that_waited_for_it(sto
         submit(train, 2).result(WAIT_S)
 
 
-def test_a_worker_that_returns_without_an_operation_is_named_at_once_to_who_waits_for_it(store: Path) -> None:
+def test_worker_that_returns_before_its_first_operation_is_named_at_once(store: Path) -> None:
     """No wait of start_timeout: a group with a member that has returned can never form."""
 
     def train() -> None:
@@ -125,7 +127,7 @@ def test_a_worker_that_returns_without_an_operation_is_named_at_once_to_who_wait
     assert time.monotonic() - began < WAIT_S
 
 
-def test_the_evaluator_is_in_no_collective(store: Path) -> None:
+def test_evaluator_is_excluded_from_collectives(store: Path) -> None:
     def train() -> str:
         import os
 
@@ -150,7 +152,7 @@ def test_the_evaluator_is_in_no_collective(store: Path) -> None:
     ]
 
 
-def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encryption_variable_of_the_cluster_applies_to_every_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between hosts: these workers share one, and its memory."""
 
     def train() -> list[Any]:
@@ -165,7 +167,7 @@ def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypat
 
 
 @pytest.mark.variant
-def test_a_strategy_over_tensorflows_collectives_is_refused_where_all_is_to_be_encrypted(store: Path) -> None:
+def test_tensorflow_strategy_in_an_encrypted_run_is_refused(store: Path) -> None:
     """Also one that the function builds itself; nothing is said without encryption."""
 
     def train() -> None:
@@ -178,7 +180,7 @@ def test_a_strategy_over_tensorflows_collectives_is_refused_where_all_is_to_be_e
 
 
 @pytest.mark.variant
-def test_a_strategy_without_arguments_encrypts(store: Path) -> None:
+def test_default_strategy_in_an_encrypted_run_uses_hopsml(store: Path) -> None:
     def train() -> int:
         strategy = hopsml.tensorflow.strategy()
         return int(strategy.num_replicas_in_sync)

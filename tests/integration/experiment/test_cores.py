@@ -48,7 +48,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def seen_when_nobody_else_is_there(**options: Any) -> dict[str, Any]:
+def seen_without_other_workers(**options: Any) -> dict[str, Any]:
     """As ``seen(2)``, again while workers of other tests hold cores of this machine."""
     deadline = clock.awake() + WAIT_S
     while [3, 3, 3] in (found := seen(2, **options))["masks"] and clock.awake() < deadline:
@@ -56,26 +56,24 @@ def seen_when_nobody_else_is_there(**options: Any) -> dict[str, Any]:
     return found
 
 
-def test_two_workers_have_one_core_each_until_they_ask_for_others(store: Path) -> None:
+def test_two_workers_are_pinned_to_one_core_each(store: Path) -> None:
     for _ in range(2):  # the first run gives them back
-        found = seen_when_nobody_else_is_there()
+        found = seen_without_other_workers()
         assert sorted(found["masks"]) == [[1, 1, 3], [2, 2, 3]]
         assert found["threads"] == ["1"] * 3
 
 
-def test_three_workers_share_two_cores(store: Path) -> None:
+def test_three_workers_on_two_cores_are_not_pinned(store: Path) -> None:
     assert seen(3) == {"masks": [[3, 3, 3]] * 3, "threads": ["1"] * 3}
 
 
 @pytest.mark.parametrize("by", ["environment", "argument"])
-def test_cores_are_left_to_the_system_where_that_is_asked_for(
-    store: Path, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+def test_core_pinning_can_be_disabled(store: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     if by == "environment":
         monkeypatch.setenv("HOPSML_CORES", "0")
     found = seen(2, **({"environment": {"HOPSML_CORES": "0"}} if by == "argument" else {}))
     assert found == {"masks": [[3, 3, 3]] * 2, "threads": [None] * 3}
 
 
-def test_a_worker_alone_has_all(store: Path) -> None:
+def test_single_worker_uses_all_cores(store: Path) -> None:
     assert seen(1, args={"meet": False}) == {"masks": [[3, 3, 3]], "threads": [None] * 3}

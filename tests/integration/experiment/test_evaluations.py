@@ -47,7 +47,7 @@ def files(run_dir: str) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text()) for path in place.glob("*.json")} if place.is_dir() else {}
 
 
-def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, tmp_path: Path) -> None:
+def test_every_checkpoint_is_evaluated_once_although_the_evaluator_is_killed(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
         asked: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0}
@@ -69,7 +69,7 @@ def test_every_checkpoint_is_judged_once_though_the_evaluator_dies(store: Path, 
     assert now.pop("evaluator")["run"] == again.run_dir and now == found, "their times among them"
 
 
-def test_values_are_tensorboards_and_a_lost_file_is_written_again(store: Path, tmp_path: Path) -> None:
+def test_evaluations_are_written_for_tensorboard_and_restored_when_deleted(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         for number, value in enumerate((0.5, 0.75, 0.25), 1):
             save(training.run_dir, tmp_path / str(number), number, value)
@@ -99,7 +99,7 @@ def worse(folder: Path) -> float:
     return -float((folder / "value").read_text())
 
 
-def test_another_function_judges_under_another_name_and_not_under_the_same(store: Path, tmp_path: Path) -> None:
+def test_second_evaluation_function_needs_a_separate_name(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         for step, value in ((10, 0.5), (20, 0.75)):
             save(training.run_dir, tmp_path / str(step), step, value)
@@ -126,7 +126,7 @@ def test_another_function_judges_under_another_name_and_not_under_the_same(store
         experiment.continue_evaluation(training.run_dir, name="third")
 
 
-def test_left_checkpoints_are_judged_by_the_function_of_the_last_evaluation(store: Path, tmp_path: Path) -> None:
+def test_continued_evaluation_uses_the_function_of_the_last_evaluation(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
         with pytest.raises(ArgumentError, match="was never evaluated, so there is no recorded function"):
@@ -143,7 +143,7 @@ def test_left_checkpoints_are_judged_by_the_function_of_the_last_evaluation(stor
         experiment.continue_evaluation(other.run_dir)
 
 
-def test_of_a_run_whose_driver_was_killed_what_it_has_left_is_judged(store: Path, tmp_path: Path) -> None:
+def test_checkpoints_of_a_killed_driver_are_evaluated(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
     folder = Path(training.run_dir.removeprefix("file://"))
@@ -156,7 +156,7 @@ def test_of_a_run_whose_driver_was_killed_what_it_has_left_is_judged(store: Path
     assert "has exited without ending the run" in run.logs()
 
 
-def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_path: Path) -> None:
+def test_evaluation_survives_a_temporary_outage_of_the_store(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         folder = Path(training.run_dir.removeprefix("file://"))
         save(training.run_dir, tmp_path / "a", 10, 0.5)
@@ -169,14 +169,14 @@ def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_pa
     assert run.result(WAIT_S).metrics["evaluated"] == 2
 
 
-def waits() -> None:
+def wait_forever() -> None:
     import threading
 
     threading.Event().wait()
 
 
-def test_a_training_that_does_not_improve_is_asked_to_end(store: Path, tmp_path: Path) -> None:
-    training = experiment.submit(waits, num_workers=1, progress=False)
+def test_evaluator_stops_a_training_that_does_not_improve(store: Path, tmp_path: Path) -> None:
+    training = experiment.submit(wait_forever, num_workers=1, progress=False)
     for number, value in enumerate((0.5, 0.4, 0.3), 1):
         save(training.run_dir, tmp_path / str(number), number, value)
     result = experiment.evaluate(judge, training, metric="accuracy", patience=2, progress=False)
@@ -186,7 +186,7 @@ def test_a_training_that_does_not_improve_is_asked_to_end(store: Path, tmp_path:
     assert "early stopping" in str(read_status(training.run_dir))
 
 
-def commits() -> int:
+def train_with_commits() -> int:
     """Trains by hand, and believes that its commits are kept."""
     state = hopsml.elastic.State(n=0)
     for _ in state.resume(hopsml.elastic.Sampler(6, 2)):
@@ -195,8 +195,8 @@ def commits() -> int:
     return int(state.n)
 
 
-def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: Path) -> None:
-    training = experiment.submit(commits, num_workers=1, progress=False, keep_warm=60.0)
+def test_commits_of_a_fixed_group_and_an_empty_evaluation_are_noted(store: Path) -> None:
+    training = experiment.submit(train_with_commits, num_workers=1, progress=False, keep_warm=60.0)
     assert training.result(WAIT_S).value == 3
     (note,) = [one for one in training.state.notes if "State.commit() stores nothing in a run of fixed size" in one]
     assert "Remedy: start it with min_workers=" in note
@@ -207,14 +207,14 @@ def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: 
     )
 
 
-def test_commits_of_an_elastic_group_are_stored_and_nothing_is_noted(store: Path) -> None:
-    training = experiment.submit(commits, min_workers=1, max_workers=1, progress=False, keep_warm=60.0)
+def test_commits_of_an_elastic_group_are_stored_without_a_note(store: Path) -> None:
+    training = experiment.submit(train_with_commits, min_workers=1, max_workers=1, progress=False, keep_warm=60.0)
     assert training.result(WAIT_S).value == 3
     assert not any("stores nothing" in note for note in training.state.notes)
     assert checkpoints.steps(training.directory.checkpoints) == [3]
 
 
-def test_checkpoints_of_which_none_can_be_read_are_no_evaluation() -> None:
+def test_evaluation_without_readable_checkpoints_names_the_first_problem() -> None:
     unread = [CheckpointEvaluation(20, problem="its file is torn"), CheckpointEvaluation(10, problem="it was deleted")]
     text = nothing_evaluated(unread, "hdfs://nn/run")
     assert text == (
@@ -223,11 +223,11 @@ def test_checkpoints_of_which_none_can_be_read_are_no_evaluation() -> None:
     assert nothing_evaluated([*unread, CheckpointEvaluation(30, {"loss": 0.1})], "hdfs://nn/run") == ""
 
 
-def broken(folder: Path) -> str:
+def return_text(folder: Path) -> str:
     return "good"
 
 
-def test_what_is_wrong_is_said(store: Path, tmp_path: Path) -> None:
+def test_invalid_evaluation_arguments_are_refused(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
     with pytest.raises(ArgumentError, match=r"there is no .*run.json"):
@@ -242,4 +242,4 @@ def test_what_is_wrong_is_said(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="order='last': it must be one of 'oldest', 'newest'"):
         experiment.evaluate(judge, training.run_dir, order="last")
     with pytest.raises(WorkerFailed, match="returned 'good', a str; it must return a number"):
-        experiment.evaluate(broken, training.run_dir, progress=False)
+        experiment.evaluate(return_text, training.run_dir, progress=False)

@@ -13,7 +13,7 @@ from tests.helpers.cluster.workloads import WAIT_S
 pytestmark = pytest.mark.tensorflow
 
 
-def test_it_runs(store: Path, tmp_path: Path) -> None:
+def test_last_worker_is_the_evaluator_and_the_others_train(store: Path, tmp_path: Path) -> None:
     def train() -> dict[str, Any]:
         import json
         import os

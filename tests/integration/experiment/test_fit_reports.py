@@ -46,7 +46,7 @@ def train(implementation: str) -> dict[str, Any]:
         pytest.param("hopsml", {"min_workers": 2, "max_workers": 2}, marks=pytest.mark.variant),  # elastic
     ],
 )
-def test_epochs_are_reported_as_keras_has_them_and_batches_under_other_names(
+def test_epoch_metrics_equal_keras_history_and_batch_metrics_have_other_names(
     store: Any, implementation: str, group: dict[str, int]
 ) -> None:
     run = experiment.submit(train, args={"implementation": implementation}, progress=False, **group)

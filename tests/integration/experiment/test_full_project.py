@@ -52,7 +52,7 @@ def filled(project: Path) -> Any:
     return train
 
 
-def test_the_result_reaches_the_caller_though_nothing_can_be_recorded(
+def test_result_reaches_the_caller_although_nothing_can_be_recorded(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "PATIENCE_S", 0.0)
@@ -69,7 +69,7 @@ def test_the_result_reaches_the_caller_though_nothing_can_be_recorded(
     assert re.search(r"  result +not recorded", result.summary())
 
 
-def test_the_reason_is_reported_once_if_writing_was_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cause_of_a_failed_write_is_reported_once_after_a_retry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "PATIENCE_S", 1.0)
     run = submit(filled(project))
     run.result(WAIT_S)
@@ -79,7 +79,7 @@ def test_the_reason_is_reported_once_if_writing_was_tried_again(project: Path, m
     assert all("QuotaExceeded" not in note and ".outputs.json" not in note for note in notes)
 
 
-def test_room_that_is_made_meanwhile_is_used(project: Path) -> None:
+def test_records_are_written_once_disk_space_is_available(project: Path) -> None:
     def make_room(change: Change) -> None:
         if "retrying for" in change.text:
             (project / "filler").unlink()
@@ -91,7 +91,7 @@ def test_room_that_is_made_meanwhile_is_used(project: Path) -> None:
     assert json.loads(Path(run.directory.outputs_json.removeprefix("file://")).read_text())["loss"] == 0.5
 
 
-def test_what_does_not_fit_is_left_where_it_is_and_takes_no_room_of_the_records(project: Path) -> None:
+def test_artifacts_that_do_not_fit_are_left_without_affecting_the_records(project: Path) -> None:
     def train() -> dict[str, float]:
         for name in ("first.bin", "second.bin"):
             Path(name).write_bytes(bytes(3_000_000))

@@ -40,9 +40,7 @@ def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.C
         assert line in shown
 
 
-def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_before_the_handle_is_returned_cancels_the_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell's stop button at the worst moment: the run is launched, its handle not yet returned."""
     started: list[RunState] = []
 
@@ -57,7 +55,7 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
     assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
 
 
-def test_nobody_cancels_the_future_without_the_run(store: Path) -> None:
+def test_future_cannot_be_cancelled_without_the_run(store: Path) -> None:
     run = experiment.submit(lambda: time.sleep(600), num_workers=1)
     assert not run.future.cancel() and not run.done()
     assert run.cancel()
@@ -65,7 +63,7 @@ def test_nobody_cancels_the_future_without_the_run(store: Path) -> None:
         run.result(WAIT_S)
 
 
-def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) -> None:
+def test_interrupt_received_by_another_thread_ends_the_wait(store: Path) -> None:
     run = experiment.submit(lambda: time.sleep(600), num_workers=1)
     wait_until(lambda: run.state.phase is Phase.RUNNING, "the training")
     receiver = threading.Thread(
@@ -77,7 +75,7 @@ def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) ->
     receiver.join()
 
 
-def test_a_callback_hears_of_the_end(store: Path) -> None:
+def test_done_callback_receives_the_result(store: Path) -> None:
     heard: list[Any] = []
     run = submit(lambda: 1)
     run.add_done_callback(lambda future: heard.append(future.result().value))
@@ -86,7 +84,7 @@ def test_a_callback_hears_of_the_end(store: Path) -> None:
     assert run.done()
 
 
-def test_values_that_messages_cannot_hold_do_not_end_the_training(store: Path) -> None:
+def test_reported_values_that_messages_cannot_contain_are_converted(store: Path) -> None:
     def train() -> None:
         import hopsml
 
@@ -101,7 +99,7 @@ def test_values_that_messages_cannot_hold_do_not_end_the_training(store: Path) -
     assert math.isnan(seen["nan"]) and seen["none"] is None and seen["odd"] == "[1]"
 
 
-def test_an_exception_whose_text_utf8_cannot_hold_is_reported_in_full(store: Path) -> None:
+def test_exception_text_invalid_in_utf8_is_reported(store: Path) -> None:
     def train() -> None:
         raise FileNotFoundError("no file named \udcff")
 
@@ -110,7 +108,7 @@ def test_an_exception_whose_text_utf8_cannot_hold_is_reported_in_full(store: Pat
     assert "raise FileNotFoundError" in caught.value.remote_traceback
 
 
-def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> None:
+def test_result_that_the_driver_cannot_unpickle_fails_the_run(store: Path) -> None:
     run = submit(lambda: Trap("only a worker can unpickle this", rank=9))
     with pytest.raises(RunError, match=r"cannot be read here \(AssertionError.*return numbers"):
         run.result(WAIT_S)
@@ -118,7 +116,7 @@ def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> N
     assert status is not None and status["state"] == "FAILED"
 
 
-def test_a_local_log_directory_comes_to_the_run_directory(store: Path) -> None:
+def test_local_logdir_is_copied_to_the_run_directory(store: Path) -> None:
     def work() -> dict[str, Any]:
         folder = hopsml.tensorboard.logdir()
         Path(folder, "model").mkdir()
@@ -132,12 +130,12 @@ def test_a_local_log_directory_comes_to_the_run_directory(store: Path) -> None:
     assert plain.value["local"] is False
 
 
-def test_a_metric_that_is_not_there_is_the_runs_error(store: Path) -> None:
+def test_missing_metric_key_fails_the_run(store: Path) -> None:
     with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
         submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(WAIT_S)
 
 
-def test_a_store_that_vanishes_during_a_run_takes_no_result(store: Path) -> None:
+def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:
     def train() -> int:
         import shutil
 

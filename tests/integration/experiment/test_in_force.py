@@ -64,7 +64,7 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
         ),
     ],
 )
-def test_words_for_what_was_seen(seen: list[dict[str, Any]], words: str, warns: bool) -> None:
+def test_effective_settings_are_described_in_words(seen: list[dict[str, Any]], words: str, warns: bool) -> None:
     facts = effective_settings(seen)
     assert words in merging_text(facts)
     assert bool(settings_warning(facts)) == warns
@@ -72,7 +72,7 @@ def test_words_for_what_was_seen(seen: list[dict[str, Any]], words: str, warns: 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("committed", "warns"), [(None, False), (True, False), (False, True)])
-def test_an_elastic_run_of_which_nothing_was_committed_is_warned_about(committed: bool | None, warns: bool) -> None:
+def test_elastic_run_without_commits_is_warned_about(committed: bool | None, warns: bool) -> None:
     told = settings_warning(effective_settings([TOGETHER, TOGETHER], committed))
     assert ("hopsml.tensorflow.callbacks()" in told) == warns
     both = settings_warning(effective_settings([ALONE, ALONE], committed))
@@ -80,7 +80,7 @@ def test_an_elastic_run_of_which_nothing_was_committed_is_warned_about(committed
 
 
 @pytest.mark.fast
-def test_nothing_is_claimed_of_workers_that_did_not_train_with_tensorflow(store: Path) -> None:
+def test_workers_without_tensorflow_cause_no_warning(store: Path) -> None:
     run = submit(lambda: {"accuracy": 0.5})
     result = run.result(WAIT_S)
     assert "WARNING" not in result.summary()
@@ -89,7 +89,7 @@ def test_nothing_is_claimed_of_workers_that_did_not_train_with_tensorflow(store:
 
 
 @pytest.mark.tensorflow
-def test_workers_that_never_formed_a_group_are_told_first(store: Path) -> None:
+def test_workers_that_formed_no_group_are_reported_first(store: Path) -> None:
     def train() -> dict[str, float]:
         import keras
         import numpy as np
@@ -110,7 +110,7 @@ def test_workers_that_never_formed_a_group_are_told_first(store: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_a_model_outside_the_scope_is_named(store: Path) -> None:
+def test_model_outside_of_the_strategy_scope_is_noted(store: Path) -> None:
     def train() -> None:
         import keras
         import numpy as np
@@ -129,7 +129,7 @@ def test_a_model_outside_the_scope_is_named(store: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.tensorflow
-def test_a_worker_that_only_looks_with_tensorflow_has_not_trained(store: Path) -> None:
+def test_prediction_without_training_causes_no_warning(store: Path) -> None:
     def predict() -> None:
         import keras
         import numpy as np
@@ -144,7 +144,7 @@ def test_a_worker_that_only_looks_with_tensorflow_has_not_trained(store: Path) -
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of those that the others of this file see
-def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
+def test_every_kind_of_optimizer_is_detected(tmp_path: Path) -> None:
     (result,) = run_group("starting:gradients_applied", tmp_path, workers=1)
     assert result["before"] == {}
     assert result["after"] == dict.fromkeys(["Keras 3", "tf_keras", "tf_keras, legacy", "TensorFlow 1"], ALONE)
@@ -178,7 +178,7 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
         )
     ],
 )  # fmt: skip
-def test_a_group_says_how_its_gradients_were_merged(
+def test_group_reports_how_its_gradients_were_merged(
     store: Path, settings: dict[str, Any], found: dict[str, Any]
 ) -> None:
     def train() -> None:

@@ -54,9 +54,7 @@ def trains(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_a_lost_worker_costs_the_steps_since_the_last_commit_also_the_one_that_jax_is_coordinated_by(
-    store: Path, tmp_path: Path
-) -> None:
+def test_jax_group_loses_only_steps_since_the_last_commit_even_with_rank_0(store: Path, tmp_path: Path) -> None:
     options = FrameworkOptions(trains, progress=False, min_workers=1, max_workers=2, args={"folder": str(tmp_path)})
     run = plan.start(collective.build(options, "jax", "jax"))
 

@@ -106,7 +106,7 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_what_keras_callbacks_saved_outlives_a_killed_chief_and_is_gone_on_from(store: Path, tmp_path: Path) -> None:
+def test_files_saved_by_keras_callbacks_survive_a_killed_chief_and_are_resumed(store: Path, tmp_path: Path) -> None:
     place = tmp_path / "saved"
     run = submit(train, 2, args={"folder": str(place)})
     with pytest.raises(WorkerFailed, match="SIGKILL"):

@@ -26,7 +26,7 @@ from tests.integration.experiment.lanes_kit import bench
 pytestmark = pytest.mark.local
 
 
-def test_one_process_carries_out_trial_after_trial_and_a_fresh_one_where_it_is_asked_for(store: Path) -> None:
+def test_lane_runs_trials_in_one_process_and_isolated_ones_in_fresh_processes(store: Path) -> None:
     def train(x: int) -> dict[str, Any]:
         print(f"x is {x}")
         os.environ["LEFT"] = "behind"
@@ -94,7 +94,7 @@ ENDS = {
 }
 
 
-def test_a_trial_that_misbehaves_costs_itself_a_process_and_nobody_else_anything(store: Path) -> None:
+def test_misbehaving_trial_affects_only_itself_and_its_process(store: Path) -> None:
     with bench(misbehave) as found:
         lane = found.joined()
         before = found.ended(found.give(lane, {"how": ""}))
@@ -118,7 +118,7 @@ def test_a_trial_that_misbehaves_costs_itself_a_process_and_nobody_else_anything
         assert [child.pid for child in host.children(recursive=True)] == [int(before.value or 0)]
 
 
-def steps_until_told(folder: str, catch: str, x: int = 0) -> float:
+def report_until_stopped(folder: str, catch: str, x: int = 0) -> float:
     """Reports until it is told to end; with a checkpoint at each step."""
     trial = hopsml.trial()
     assert trial is not None
@@ -142,10 +142,8 @@ def steps_until_told(folder: str, catch: str, x: int = 0) -> float:
 
 
 @pytest.mark.parametrize("catch", ["raises", "catches"])
-def test_a_trial_is_stopped_at_a_report_and_the_next_one_uses_its_process(
-    store: Path, tmp_path: Path, catch: str
-) -> None:
-    with bench(steps_until_told, folder=str(tmp_path), catch=catch) as found:
+def test_stopped_trial_ends_at_a_report_and_its_process_is_reused(store: Path, tmp_path: Path, catch: str) -> None:
+    with bench(report_until_stopped, folder=str(tmp_path), catch=catch) as found:
         lane = found.joined()
         first, second, third = (found.give(lane, {"x": number}) for number in range(3))
         found.end(lane, third, "withdraw")
@@ -163,8 +161,8 @@ def test_a_trial_is_stopped_at_a_report_and_the_next_one_uses_its_process(
         assert found.ended(second).how == "stopped"
 
 
-def test_a_paused_trial_goes_on_from_its_newest_checkpoint_on_another_lane(store: Path, tmp_path: Path) -> None:
-    with bench(steps_until_told, 2, folder=str(tmp_path), catch="raises") as found:
+def test_paused_trial_resumes_from_its_newest_checkpoint_on_another_lane(store: Path, tmp_path: Path) -> None:
+    with bench(report_until_stopped, 2, folder=str(tmp_path), catch="raises") as found:
         first, second = found.joined(), found.joined()
         trial = found.give(first)
         found.reported(trial, step=5)
@@ -179,7 +177,7 @@ def test_a_paused_trial_goes_on_from_its_newest_checkpoint_on_another_lane(store
         assert found.ended(again).how == "stopped"
 
 
-def flood(times: int) -> float:
+def flood_reports(times: int) -> float:
     """From ten threads, as fast as they can, without a step of their own; and a last one."""
 
     def speak() -> None:
@@ -196,8 +194,8 @@ def flood(times: int) -> float:
     return time.monotonic() - began
 
 
-def test_a_flood_of_reports_is_thinned_and_its_last_one_arrives(store: Path) -> None:
-    with bench(flood, times=1000) as found:
+def test_burst_of_reports_is_thinned_and_the_last_one_arrives(store: Path) -> None:
+    with bench(flood_reports, times=1000) as found:
         trial = found.give(found.joined())
         end = found.ended(trial)
         reports = [news.event for news in found.seen if isinstance(news.event, Reported)]
@@ -218,7 +216,7 @@ def report_oddly(reporter: Any, hparams: dict[str, Any]) -> float:
     return 1.0
 
 
-def test_odd_values_are_passed_on_and_steps_that_fall_are_an_error(store: Path) -> None:
+def test_invalid_metric_values_are_ignored_and_falling_steps_are_an_error(store: Path) -> None:
     with bench(report_oddly) as found:
         lane = found.joined()
         good, bad = (found.give(lane, {"falls": falls}, metric="metric") for falls in (False, True))
@@ -232,7 +230,7 @@ def test_odd_values_are_passed_on_and_steps_that_fall_are_an_error(store: Path) 
         assert end.how == "failed" and "must not fall" in end.error
 
 
-def test_with_fewer_slots_idle_lanes_go_first_and_a_long_trial_is_broken_off(
+def test_fewer_slots_release_idle_lanes_first_and_interrupt_a_long_trial(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "BREAK_OFF_S", 0.1)

@@ -17,7 +17,7 @@ from tests.integration.experiment.lanes_kit import bench
 pytestmark = pytest.mark.chaos
 
 
-def deaf(folder: str) -> float:
+def never_reports(folder: str) -> float:
     """Never reports."""
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     trial = hopsml.trial()
@@ -29,10 +29,10 @@ def deaf(folder: str) -> float:
 
 
 @pytest.mark.parametrize("how", ["stop", pytest.param("pause", marks=pytest.mark.variant)])
-def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left(
+def test_unresponsive_trial_is_killed_at_its_deadline_with_all_descendants(
     store: Path, tmp_path: Path, how: str
 ) -> None:
-    with bench(deaf, folder=str(tmp_path)) as found:
+    with bench(never_reports, folder=str(tmp_path)) as found:
         lane = found.joined()
         trial = found.give(lane)
         runner = psutil.Process(found.began(trial))
@@ -50,7 +50,7 @@ def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left
         assert found.ended(found.give(lane)).how == "finished"
 
 
-def leaves_a_process(folder: str) -> float:
+def leaves_a_child_process(folder: str) -> float:
     """Which has a session of its own, and comes to the lane when its parent is gone."""
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     wait_for_files(folder, "go")
@@ -58,9 +58,11 @@ def leaves_a_process(folder: str) -> float:
 
 
 @pytest.mark.parametrize("harm", ["none", "killed"])
-def test_the_process_that_waits_for_the_next_trial(store: Path, tmp_path: Path, harm: str) -> None:
+def test_prepared_runner_survives_leftover_processes_and_is_replaced_if_killed(
+    store: Path, tmp_path: Path, harm: str
+) -> None:
     """It outlives what a trial has left behind; and when it dies, another one is made."""
-    with bench(leaves_a_process, folder=str(tmp_path)) as found:
+    with bench(leaves_a_child_process, folder=str(tmp_path)) as found:
         lane = found.joined()
         first = found.give(lane, isolated=True)
         runner = psutil.Process(found.began(first))
@@ -93,9 +95,7 @@ def wait_for_go(folder: str) -> float:
         pytest.param("fork server", marks=pytest.mark.variant),
     ],
 )
-def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
-    store: Path, tmp_path: Path, victim: str
-) -> None:
+def test_lane_with_a_killed_process_or_agent_is_lost_and_replaced(store: Path, tmp_path: Path, victim: str) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
         trial = found.give(lane)
@@ -112,7 +112,7 @@ def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
         assert found.ended(found.give(other, number=0, attempt=1, trial_id="t0")).how == "finished"
 
 
-def test_a_trial_whose_process_is_stopped_for_ever_ends_and_its_lane_goes_on(store: Path, tmp_path: Path) -> None:
+def test_trial_with_a_stopped_process_is_ended_and_its_lane_continues(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
         trial = found.give(lane)
@@ -123,7 +123,7 @@ def test_a_trial_whose_process_is_stopped_for_ever_ends_and_its_lane_goes_on(sto
         assert found.ended(found.give(lane, number=0, attempt=1, trial_id="t0")).how == "finished"
 
 
-def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: Path) -> None:
+def test_reduced_slots_release_idle_lanes_first(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, 2, folder=str(tmp_path)) as found:
         lanes = [found.joined(), found.joined()]
         trial = found.give(lanes[1])
@@ -143,8 +143,8 @@ def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: 
         assert found.over().error is None
 
 
-def test_a_search_that_is_cancelled_ends_what_runs(store: Path, tmp_path: Path) -> None:
-    with bench(deaf, folder=str(tmp_path)) as found:
+def test_cancelled_search_ends_its_running_trials(store: Path, tmp_path: Path) -> None:
+    with bench(never_reports, folder=str(tmp_path)) as found:
         trial = found.give(found.joined())
         runner = psutil.Process(found.began(trial))
         wait_until(runner.children, "its child")
@@ -154,7 +154,7 @@ def test_a_search_that_is_cancelled_ends_what_runs(store: Path, tmp_path: Path) 
         assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_lane_that_is_drained_finishes_its_trial_and_begins_no_other(store: Path, tmp_path: Path) -> None:
+def test_drained_lane_finishes_its_trial_and_starts_no_other(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
         first, second = found.give(lane), found.give(lane)

@@ -36,7 +36,7 @@ def train(units: int) -> dict[str, Any]:
 
 
 @pytest.mark.variant  # of tests/integration/experiment/test_search.py and test_maggy.py, with TensorFlow
-def test_trials_in_one_process_and_in_forks_of_their_own_train_alike(store: Path) -> None:
+def test_trials_in_one_process_and_in_forks_train_equally(store: Path) -> None:
     with bench(train, preload=("tensorflow", "keras")) as found:
         lane = found.joined()
         numbers = [(0, False), (1, False), (0, False), (0, True), (1, True)]

@@ -57,7 +57,7 @@ application = warm_application(
         pytest.param("tensorflow", OPTIMIZERS, marks=pytest.mark.variant),
     ],
 )
-def test_two_workers_train_as_one_does_on_the_whole_batch(implementation: str, optimizers: list[str]) -> None:
+def test_large_batch_optimizer_on_two_workers_equals_one_worker(implementation: str, optimizers: list[str]) -> None:
     given = {"optimizers": optimizers, "implementation": implementation}
     alone = experiment.collective_all_reduce(train, args=given, num_workers=1, **QUIET).value
     together = experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET).value
@@ -91,7 +91,7 @@ def moving_statistics() -> dict[str, Any]:
     return {"own": hopsml.distributed.exchange(own[0]), "after": hopsml.distributed.exchange(own[1])}
 
 
-def test_fit_ends_with_the_statistics_of_all_workers() -> None:
+def test_fit_ends_with_the_averaged_statistics_of_all_workers() -> None:
     found = experiment.collective_all_reduce(moving_statistics, num_workers=2, **QUIET).value
     means, variances = (np.array([own[which] for own in found["own"]]) for which in (0, 1))
     assert np.abs(means[0] - means[1]).min() > 0.3, "each has its own before"

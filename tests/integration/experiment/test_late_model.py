@@ -13,7 +13,7 @@ from hopsml.errors import WorkerFailed
 pytestmark = pytest.mark.tensorflow
 
 
-def test_the_remedy_names_the_scope(store: Path) -> None:
+def test_model_outside_of_the_scope_error_names_the_remedy(store: Path) -> None:
     def train() -> None:
         import keras
         import numpy as np
@@ -32,9 +32,7 @@ def test_the_remedy_names_the_scope(store: Path) -> None:
 
 
 @pytest.mark.variant
-def test_an_elastic_fit_goes_on_without_its_chief_where_the_first_step_builds_an_optimizer(
-    store: Path, tmp_path: Path
-) -> None:
+def test_elastic_fit_continues_without_its_chief_with_a_late_optimizer(store: Path, tmp_path: Path) -> None:
     def train(mark: str) -> dict[str, int]:
         import os
         import pathlib

@@ -36,18 +36,18 @@ def states(store: Path) -> list[str]:
     return [json.loads(path.read_text())["state"] for path in sorted(store.glob("Experiments/*/*/status.json"))]
 
 
-def test_without_a_table_the_function_runs_once(store: Path) -> None:
+def test_launch_without_a_table_runs_the_function_once(store: Path) -> None:
     logdir, metrics = launch(lambda: 3.5)
     assert metrics["metric"] == 3.5 and logdir.startswith(f"file://{store}/Experiments/")
 
 
-def test_one_combination_gives_its_own_result(store: Path) -> None:
+def test_launch_of_one_combination_returns_its_result(store: Path) -> None:
     logdir, metrics = launch(add, {"a": [1], "b": [5]})
     assert metrics["sum"] == 6 and metrics["config"] is False  # a worker alone needs no TF_CONFIG
     assert logdir.endswith("/events")
 
 
-def test_lists_are_zipped_and_may_be_more_than_the_slots(store: Path) -> None:
+def test_launch_zips_lists_longer_than_the_slot_count(store: Path) -> None:
     count = 2 * SLOTS + 1
     result = launch(add, args_dict={"a": list(range(count)), "b": [10 * k for k in range(count)]})
     logdir, metrics = result
@@ -57,7 +57,7 @@ def test_lists_are_zipped_and_may_be_more_than_the_slots(store: Path) -> None:
     assert states(store) == ["FINISHED"] * count
 
 
-def test_several_combinations_are_one_experiment(store: Path) -> None:
+def test_launch_records_several_combinations_as_one_experiment(store: Path) -> None:
     def work(a: int, b: str) -> dict[str, Any]:
         print("working", a)
         return {"sum": a, "id": os.environ["ML_ID"]}
@@ -92,7 +92,7 @@ def run_b(name: str) -> str:
     return "y/z" if "y" in name else "x"
 
 
-def test_a_store_that_is_away_at_the_end_does_not_take_the_results(
+def test_store_outage_at_the_end_does_not_lose_the_results_of_a_launch(
     store: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def away(self: RunDir, record: Any) -> bool:
@@ -108,7 +108,7 @@ def test_a_store_that_is_away_at_the_end_does_not_take_the_results(
     assert list(result.unrecorded) == ["status.json"] and "could not be written" in result.summary()
 
 
-def test_old_spellings_are_accepted(store: Path) -> None:
+def test_launch_accepts_old_argument_names(store: Path) -> None:
     result = launch(map_fun=add, args_dict={"a": [2]}, name="old", versioned_resources=[])
     assert result.metrics["sum"] == 2
     assert launch(train_fn=add, args_dict={"a": [3]}).metrics["sum"] == 3
@@ -116,7 +116,7 @@ def test_old_spellings_are_accepted(store: Path) -> None:
     assert record["name"] == "old" and record["arguments"] == {"a": 2}
 
 
-def test_a_combination_that_fails_ends_the_others(store: Path, tmp_path: Path) -> None:
+def test_failed_combination_ends_the_others(store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def work(number: int) -> None:
@@ -153,7 +153,7 @@ def test_versioned_resources_are_copied_into_the_run_directory(store: Path, comb
     assert record["description"] == "text"
 
 
-def test_missing_resources_are_refused_before_anything_is_started(store: Path) -> None:
+def test_missing_resources_are_refused_before_the_start(store: Path) -> None:
     hdfs.dump("x", "Resources/data.csv")
     hdfs.dump("x", "Other/data.csv")
     for given, error in ((["Resources/none"], PathNotFound), (["Resources/data.csv", "Other/data.csv"], ArgumentError)):
@@ -169,12 +169,12 @@ def test_missing_resources_are_refused_before_anything_is_started(store: Path) -
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.variant), 2])
-def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -> None:
+def test_metric_key_absent_from_the_result_is_refused(store: Path, count: int) -> None:
     with pytest.raises(ArgumentError, match="metric_key='accuracy' is not among the returned values; there are: sum"):
         launch(add, {"a": list(range(count))}, "name", False, None, "accuracy")
 
 
-def test_a_request_ends_all_combinations(store: Path, tmp_path: Path) -> None:
+def test_cancel_request_ends_all_combinations(store: Path, tmp_path: Path) -> None:
     """``hopsml runs cancel`` of the whole, whose driver waits for its parts; those that wait for a slot do not begin."""
     folder = str(tmp_path)
 

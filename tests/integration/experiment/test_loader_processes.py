@@ -31,9 +31,7 @@ def ended(folder: Path) -> bool:
     return not any(psutil.pid_exists(int(one.name.split("-")[1])) for one in folder.glob("process-*"))
 
 
-def test_workers_of_a_group_read_their_shares_by_processes_that_are_forked(
-    path: str, store: Path, tmp_path: Path
-) -> None:
+def test_forked_loader_processes_read_the_share_of_their_worker(path: str, store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def train() -> dict[str, Any]:
@@ -65,7 +63,7 @@ def test_workers_of_a_group_read_their_shares_by_processes_that_are_forked(
     wait_until(lambda: ended(tmp_path), "the processes' ends")
 
 
-def test_processes_end_with_a_worker_that_is_killed(path: str, store: Path, tmp_path: Path) -> None:
+def test_loader_processes_end_with_a_killed_worker(path: str, store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def train() -> None:

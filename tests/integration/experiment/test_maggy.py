@@ -52,7 +52,7 @@ def train(x: float, reporter: Any) -> dict[str, float]:
     return {"accuracy": x, "loss": 1 - x}
 
 
-def test_the_first_form_its_result_and_its_files(store: Path) -> None:
+def test_lagom_returns_the_result_of_maggy_and_writes_its_files(store: Path) -> None:
     result = experiment.lagom(
         train,
         "demo",
@@ -85,7 +85,7 @@ def test_the_first_form_its_result_and_its_files(store: Path) -> None:
         assert (left / name).exists()
 
 
-def test_configs_and_the_whole_configuration_at_once(store: Path) -> None:
+def test_lagom_accepts_a_config_and_the_whole_configuration_as_argument(store: Path) -> None:
     def whole(hparams: dict[str, Any], model: str, reporter: Any) -> float:
         assert model == "the model"
         return float(hparams["x"])
@@ -111,7 +111,7 @@ def test_configs_and_the_whole_configuration_at_once(store: Path) -> None:
         ),  # of which one is tried again
     ],
 )
-def test_optimizers(store: Path, optimizer: Any, trials: int, expected: int) -> None:
+def test_lagom_runs_every_maggy_optimizer(store: Path, optimizer: Any, trials: int, expected: int) -> None:
     def function(n: int = 7, act: str = "a", budget: float = 1) -> float:
         return float(n) + budget / 10
 
@@ -122,7 +122,7 @@ def test_optimizers(store: Path, optimizer: Any, trials: int, expected: int) -> 
     assert result["num_trials"] == expected
 
 
-def test_asha_gives_a_budget_to_short_trials(store: Path) -> None:
+def test_asha_assigns_small_budgets_first_and_counts_configurations(store: Path) -> None:
     result = experiment.lagom(
         lambda x, budget: x + budget / 1000, searchspace=space(), optimizer=Asha(), num_trials=4, **QUIET
     )
@@ -142,7 +142,7 @@ def test_asha_gives_a_budget_to_short_trials(store: Path) -> None:
         pytest.param(Asha, marks=pytest.mark.variant),
     ],
 )
-def test_asha_by_name_and_as_an_instance_tries_so_many_configurations_and_ends(store: Path, optimizer: Any) -> None:
+def test_asha_by_name_class_and_instance_tries_the_requested_configurations(store: Path, optimizer: Any) -> None:
     result = experiment.lagom(lambda x, budget: x, searchspace=space(), optimizer=optimizer, num_trials=5, **QUIET)
     assert result["num_trials"] == 5 and len(result["metric_list"]) > 5
 
@@ -165,14 +165,14 @@ class Falling(AbstractOptimizer):
         assert len(trials) == self.num_trials
 
 
-def test_an_own_optimizer(store: Path) -> None:
+def test_lagom_runs_a_custom_optimizer(store: Path) -> None:
     result = experiment.lagom(
         lambda x: x, searchspace=space(), optimizer=Falling(), num_trials=4, direction="min", **QUIET
     )
     assert result["metric_list"] == [1.0, 0.5, 0.25, 0.125] and result["best_val"] == 0.125
 
 
-def test_ablation(store: Path) -> None:
+def test_ablation_reports_the_effect_of_each_left_out_component(store: Path) -> None:
     class Layer:
         def __init__(self, name: str) -> None:
             self.name = name
@@ -213,14 +213,14 @@ def test_ablation(store: Path) -> None:
         ({"optimizer": Asha(resource_max=64), "num_trials": 3}, ValueError, "trials"),
     ],
 )
-def test_mistakes(given: dict[str, Any], kind: type[Exception], said: str) -> None:
+def test_invalid_lagom_arguments_are_refused(given: dict[str, Any], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         experiment.lagom(
             lambda x, budget=0: x, **{"searchspace": space(), "optimizer": "randomsearch", "num_trials": 2, **given}
         )
 
 
-def test_an_optimizer_that_is_asked_by_its_owner() -> None:
+def test_maggy_optimizer_can_be_driven_by_the_user() -> None:
     optimizer = RandomSearch()
     with pytest.raises(ArgumentError, match="num_trials and searchspace"):
         optimizer.initialize()
@@ -242,7 +242,7 @@ def test_an_optimizer_that_is_asked_by_its_owner() -> None:
     assert searcher_of(by_hyperband, space(), 1, "max", 3).total == 4
 
 
-def test_a_trial_travels_as_json() -> None:
+def test_maggy_trial_round_trips_as_json() -> None:
     trial = Trial({"param1": 5, "param2": "ada"})
     assert trial.trial_id == "3d1cc9fdb1d4d001"  # as Maggy's
     assert [trial.append_metric({"step": step, "value": 0.5 * step}) for step in (0, 2, 2)] == [0, 2, None]
@@ -259,7 +259,7 @@ def test_a_trial_travels_as_json() -> None:
         Trial._generate_id({1: 2})
 
 
-def test_every_import_place_of_the_configs() -> None:
+def test_configs_can_be_imported_from_every_maggy_module() -> None:
     for folder in ("config", "experiment_config"):
         for module, name in (
             ("tf_distributed", "TfDistributedConfig"), ("torch_distributed", "TorchDistributedConfig"),
@@ -272,7 +272,7 @@ def test_every_import_place_of_the_configs() -> None:
     assert importlib.import_module("hopsml.maggy.experiment_config.optimization").OptimizationConfig
 
 
-def test_configs_take_their_arguments_in_maggys_order() -> None:
+def test_configs_accept_positional_arguments_in_maggys_order() -> None:
     def process(dataset: Any) -> Any:
         return dataset
 
@@ -289,12 +289,12 @@ def test_configs_take_their_arguments_in_maggys_order() -> None:
     assert (search.es_interval, search.es_policy, search.hb_interval, search.dataset) == (2, "none", 2, "data")
 
 
-def test_a_base_config_runs_the_function_once(store: Path) -> None:
+def test_base_config_runs_the_function_once(store: Path) -> None:
     result = experiment.lagom(lambda: 0.5, BaseConfig(name="once"), **QUIET)
     assert result["metric_list"] == [0.5] and result["num_trials"] == 1
 
 
-def test_what_has_no_effect_is_said(store: Path) -> None:
+def test_options_without_effect_are_noted_in_the_log(store: Path) -> None:
     experiment.lagom(lambda x: x, HyperparameterOptConfig(2, "randomsearch", space(), hb_interval=5), **QUIET)
     assert "hb_interval=5 has no effect" in (newest(store) / "maggy.log").read_text()
     experiment.lagom(lambda x: x, searchspace=space(), optimizer="randomsearch", num_trials=2, hb_interval=7, **QUIET)
@@ -303,7 +303,7 @@ def test_what_has_no_effect_is_said(store: Path) -> None:
     assert "no effect" not in (newest(store) / "maggy.log").read_text()
 
 
-def test_the_interval_of_early_stopping_counts_steps() -> None:
+def test_early_stopping_interval_counts_steps() -> None:
     config = HyperparameterOptConfig(3, None, space(), es_interval=4, es_min=2)
     assert experiment.stopper_arguments(config) == {"min_trials": 2, "interval": 4}  # of a MedianStop
     with pytest.raises(ArgumentError, match="interval=0"):
@@ -319,17 +319,17 @@ def test_the_interval_of_early_stopping_counts_steps() -> None:
         ({"dataset": ["no/such/file"]}, "neither a path"),
     ],
 )
-def test_distributed_configs_that_cannot_be(store: Path, given: dict[str, Any], said: str) -> None:
+def test_invalid_distributed_configs_are_refused(store: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         experiment.lagom(lambda: 1, TfDistributedConfig(**given))
 
 
-def test_arguments_of_searches_are_refused_for_a_distributed_training() -> None:
+def test_search_arguments_are_refused_for_distributed_training() -> None:
     with pytest.raises(ArgumentError, match="retries is for searches"):
         experiment.lagom(lambda: 1, TfDistributedConfig(), retries=3)
 
 
-def test_what_is_not_there() -> None:
+def test_unsupported_maggy_features_are_refused_with_a_remedy() -> None:
     with pytest.raises(ArgumentError, match="interim_results=True"):
         TPE(interim_results=True)
 

@@ -35,7 +35,7 @@ def process_data(train_set: int, test_set: int) -> Any:
     return (x[:train_set], y[:train_set]), (x[train_set:], y[train_set:])
 
 
-def noted(folder: str, model: Any, **more: Any) -> None:
+def write_observation(folder: str, model: Any, **more: Any) -> None:
     """What this rank has seen, for the test."""
     import hashlib
 
@@ -47,12 +47,12 @@ def noted(folder: str, model: Any, **more: Any) -> None:
     Path(folder, f"{rank}.json").write_text(json.dumps({"weights": digest, "strategy": strategy, **more}))
 
 
-def seen(folder: Path) -> list[dict[str, Any]]:
+def observations(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.variant  # of test_maggy.py; weights: tests/integration/training/test_strategy_contract.py
-def test_it_distributes_shards_and_all_come_to_the_same_weights(store: Path, tmp_path: Path) -> None:
+def test_maggy_distributed_training_shards_data_and_ends_with_equal_weights(store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def train(model: Any, train_set: Any, test_set: Any, hparams: dict[str, Any], reporter: Any) -> Any:
@@ -66,7 +66,7 @@ def test_it_distributes_shards_and_all_come_to_the_same_weights(store: Path, tmp
         tests = sum(len(batch) for batch, _ in test_set.as_numpy_iterator())
         reporter.log("trained")
         moved = any((one != other).any() for one, other in zip(before, net.get_weights(), strict=True))
-        noted(folder, net, rows=rows, tests=tests, losses=history.history["loss"], moved=moved)
+        write_observation(folder, net, rows=rows, tests=tests, losses=history.history["loss"], moved=moved)
         return net.evaluate(test_set, verbose=0)
 
     config = TfDistributedConfig(
@@ -74,7 +74,7 @@ def test_it_distributes_shards_and_all_come_to_the_same_weights(store: Path, tmp
         hparams={"train_batch_size": 10, "test_batch_size": 4, "width": 8}, hb_interval=3,
     )  # fmt: skip
     result = experiment.lagom(train, config, **QUIET)
-    first, second = seen(tmp_path)
+    first, second = observations(tmp_path)
     assert first["strategy"] == second["strategy"] == "CollectiveStrategy"
     assert first["weights"] == second["weights"] and first["losses"] == second["losses"] and first["moved"]
     assert first["losses"][-1] < first["losses"][0]
@@ -89,7 +89,7 @@ def test_it_distributes_shards_and_all_come_to_the_same_weights(store: Path, tmp
 
 
 @pytest.mark.variant
-def test_a_list_of_data_and_mixed_precision(store: Path, tmp_path: Path) -> None:
+def test_maggy_distributed_training_supports_lists_of_data_and_mixed_precision(store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     class Net:  # Maggy takes a class as well as a function
@@ -107,12 +107,12 @@ def test_a_list_of_data_and_mixed_precision(store: Path, tmp_path: Path) -> None
         net.compile(tf.keras.optimizers.SGD(0.05), "mse")
         net.fit(x, y, batch_size=8, epochs=2, verbose=0)
         policy = net.layers[0].dtype_policy.name
-        noted(folder, net, policy=policy, variable=str(net.layers[0].kernel.dtype))
+        write_observation(folder, net, policy=policy, variable=str(net.layers[0].kernel.dtype))
         return {"loss": float(net.evaluate(x_test, y_test, verbose=0)), "rank_is": 1.0}
 
     config = TfDistributedConfig(Net, [64, 16], process, True, hparams={"lr": 1})
     result = experiment.lagom(train, config, **QUIET)
-    first, second = seen(tmp_path)
+    first, second = observations(tmp_path)
     assert first["weights"] == second["weights"]
     assert first["policy"] == "mixed_bfloat16" and "float32" in first["variable"]
     assert set(result) == {"loss", "rank_is", "num_workers"} and result["rank_is"] == 1.0

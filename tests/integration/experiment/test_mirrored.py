@@ -46,14 +46,16 @@ def train() -> dict[str, Any]:
     }
 
 
-def test_a_model_is_mirrored_between_logical_devices_and_has_one_set_of_statistics(store: Path) -> None:
+def test_mirrored_model_on_logical_devices_has_one_set_of_statistics(store: Path) -> None:
     result = experiment.mirrored(train, logical_devices=2, progress=False)
     found = dict(result.value)
     assert found.pop("loss") > 0 and found.pop("apart") == 0.0
     assert found == {"strategy": "MirroredStrategy", "replicas": 2, "tf_config": False, "steps": 10.0}
 
 
-def test_a_strategy_for_several_workers_is_reported_at_once(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_multi_worker_strategy_in_a_mirrored_run_is_warned_about(
+    store: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def train() -> int:
         import tensorflow as tf
 
@@ -66,7 +68,7 @@ def test_a_strategy_for_several_workers_is_reported_at_once(store: Path, capfd: 
 
 
 @pytest.mark.variant  # of test_parameter_server
-def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too(tmp_path: Path) -> None:
+def test_server_loop_outside_of_a_run_makes_its_steps(tmp_path: Path) -> None:
     (found,) = run_group("alone:server_loop", tmp_path, workers=1)
     assert (found["logs"], found["steps"]) == (12.0, 12)
     assert found["of one that has trained"] == 50_008

@@ -63,12 +63,12 @@ def by_hand(**wanted: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_jax_initialized_by_hand_finds_the_group(project: Path, size: int) -> None:
+def test_manually_initialized_jax_uses_the_group_of_the_run(project: Path, size: int) -> None:
     result = experiment.jax(by_hand, args={"num_processes": size}, num_workers=size, keep_warm=60.0, progress=False)
     assert result.metrics["json"] == [True, size]
 
 
-def test_jax_initialized_by_hand_for_another_number_is_told(project: Path) -> None:
+def test_manually_initialized_jax_with_another_size_is_refused(project: Path) -> None:
     with pytest.raises(
         WorkerFailed, match=r"num_processes=3, process_id=None\): this is process \d of the 2 of this run"
     ):
@@ -83,7 +83,7 @@ def fails_on_one() -> None:
     hopsml.barrier()
 
 
-def test_a_failed_worker_of_jax_is_named_and_takes_nobody_along_unsaid(project: Path) -> None:
+def test_failed_jax_worker_is_named_as_the_cause(project: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"rank 1 .*failed first: KeyError: 'no such layer'"):
         experiment.jax(fails_on_one, num_workers=2, keep_warm=60.0, progress=False)
 
@@ -94,7 +94,7 @@ def starts_another() -> None:
     experiment.distributed(fails_on_one, num_workers=1, progress=False)
 
 
-def test_a_verb_in_a_worker_is_told_where_it_is(project: Path) -> None:
+def test_verb_called_in_a_worker_is_refused(project: Path) -> None:
     with pytest.raises(
         WorkerFailed, match=r"EnvironmentConflict: this is rank 0 of run \S+ already, .*call the verb in a driver"
     ):
@@ -129,7 +129,7 @@ def boosted() -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_a_function_of_any_framework_finds_the_others(project: Path) -> None:
+def test_xgboost_workers_connect_through_distributed_functions(project: Path) -> None:
     run = experiment.distributed(boosted, num_workers=2, keep_warm=60.0, progress=False)
     accuracy, models, addresses, port = run.metrics["json"]
     assert accuracy > 0.9 and models[0] == models[1]
@@ -157,7 +157,7 @@ def nameless() -> str:
         return str(error)
 
 
-def test_tasks_find_one_another_by_name(project: Path) -> None:
+def test_tasks_find_the_addresses_of_others_by_role(project: Path) -> None:
     run = experiment.collective_all_reduce(looks_up, num_workers=2, keep_warm=60.0, progress=False)
     told, addresses, refused = run.metrics["json"]
     assert sorted(role for role, _ in told) == ["chief", "worker"] and told[0][0] == "chief"
@@ -177,14 +177,14 @@ def exchanges_a_lock() -> None:
     hopsml.distributed.exchange(threading.Lock())
 
 
-def test_what_cannot_be_exchanged_is_named(project: Path) -> None:
+def test_value_that_cannot_be_exchanged_is_named(project: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"exchange.*: a lock cannot be pickled"):
         experiment.distributed(exchanges_a_lock, num_workers=2, keep_warm=60.0, progress=False)
     with pytest.raises(ArgumentError, match="cannot be pickled"):
         hopsml.distributed.exchange(lambda: None)
 
 
-def test_outside_of_a_run_there_is_one_worker() -> None:
+def test_distributed_functions_outside_of_a_run_describe_one_worker() -> None:
     where = hopsml.distributed
     assert (where.rank(), where.world_size(), where.local_rank(), where.port()) == (0, 1, 0, 0)
     assert where.exchange({"a": 1}) == [{"a": 1}] and where.addresses() == ["127.0.0.1:0"]
@@ -203,6 +203,6 @@ def both() -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_tensorflow_and_torch_in_one_function(project: Path) -> None:
+def test_tensorflow_and_torch_work_in_one_function(project: Path) -> None:
     result = experiment.distributed(both, num_workers=1, progress=False)
     assert result.metrics["json"] == ["tensorflow", "torch"]

@@ -38,7 +38,7 @@ def steps_of(run: Run) -> int:
     return run.state.members[0].step or 0 if 0 in run.state.members else 0
 
 
-def goes_on(run: Run, least: int = 40) -> None:
+def wait_for_steps(run: Run, least: int = 40) -> None:
     """Until the chief has reported so many steps more: what was lost is running again."""
     before = steps_of(run)
     wait_until(lambda: run.state.is_over or steps_of(run) >= before + least, "steps", LONG_S)
@@ -46,7 +46,7 @@ def goes_on(run: Run, least: int = 40) -> None:
 
 
 @pytest.mark.variant  # of what tests/integration/training/test_legacy_keras.py shows without servers
-def test_fit_of_tf_keras_reports_and_saves_each_epoch() -> None:
+def test_tf_keras_fit_with_parameter_servers_reports_and_saves_each_epoch() -> None:
     run = submit(server_workload.fit_of_tf_keras, workers=1)
     result = run.result(LONG_S)
     assert result.value["epochs"] == 2 and steps_of(run) == 10
@@ -54,7 +54,7 @@ def test_fit_of_tf_keras_reports_and_saves_each_epoch() -> None:
     assert list((folder / "checkpoints").rglob("*0010*")) and list((folder / "events").rglob("*tfevents*"))
 
 
-def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
+def test_parameter_server_steps_are_exact_in_a_run_and_its_continuation() -> None:
     run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
     result = run.result(LONG_S)
     assert result.value["counted"] == 130 == result.value["steps"] == result.value["second"]
@@ -72,7 +72,7 @@ def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
 
 
 @pytest.mark.variant
-def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
+def test_counted_steps_are_applied_and_counting_sends_no_messages() -> None:
     value = submit(server_workload.counted_exactly).result(LONG_S).value
     assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0
     assert value["added"] == 300  # by two workers at once; Keras's own additions lose each other
@@ -81,29 +81,29 @@ def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
     assert 9 <= value["counted"] <= value["whole"]  # what another worker was at is cancelled, be it counted or not
 
 
-def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: Path) -> None:
+def test_killed_or_stopped_members_are_replaced_and_training_continues(tmp_path: Path) -> None:
     told = tmp_path / "told"
     run = submit(server_workload.train_until, args={"told": str(told)})
-    goes_on(run)
+    wait_for_steps(run)
     os.kill(process_of(run, 1), signal.SIGKILL)
     noted(run, "rank 1 (worker) is running again")
-    goes_on(run)
+    wait_for_steps(run)
     os.kill(process_of(run, 3), signal.SIGKILL)
     noted(run, "rank 3 (ps) is running again")
-    goes_on(run)
+    wait_for_steps(run)
     os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, and TensorFlow says nothing
     noted(run, "rank 2 (worker) is running again")
-    goes_on(run)
+    wait_for_steps(run)
     for rank in (3, 1):
         os.kill(process_of(run, rank), signal.SIGKILL)
     noted(run, "rank 3 (ps) is running again", 2)
-    goes_on(run)
+    wait_for_steps(run)
     told.write_text("30")
     value = run.result(LONG_S).value
     assert value["recoveries"] == 2 and value["more"] >= 30
 
 
-def test_a_server_that_was_started_again_before_anybody_noticed_counts_as_lost() -> None:
+def test_restarted_server_counts_as_lost() -> None:
     """The coordinator connects anew for a worker that comes back; what lay on the lost server is of another one then."""
     assert submit(server_workload.losses_told, workers=1).result(LONG_S).value == [
         True,
@@ -116,7 +116,7 @@ def test_a_server_that_was_started_again_before_anybody_noticed_counts_as_lost()
     ]
 
 
-def test_an_evaluator_is_in_nobodys_cluster_and_a_loop_of_ones_own_works_as_it_is(tmp_path: Path) -> None:
+def test_evaluator_is_outside_of_the_cluster_and_a_custom_loop_works(tmp_path: Path) -> None:
     told = tmp_path / "evaluator.json"
     run = submit(server_workload.evaluate_beside, workers=1, evaluator=True, args={"told": str(told)})
     assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
@@ -124,7 +124,7 @@ def test_an_evaluator_is_in_nobodys_cluster_and_a_loop_of_ones_own_works_as_it_i
     assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]
 
 
-def test_a_variable_in_parts_is_saved_and_restored() -> None:
+def test_partitioned_variable_is_saved_and_restored() -> None:
     first = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 3.0})
     found = first.result(LONG_S).value
     assert (found["step"], found["parts"], found["kernel_parts"]) == (0, 2, 1)
@@ -133,7 +133,7 @@ def test_a_variable_in_parts_is_saved_and_restored() -> None:
     assert (value["step"], value["restored"]) == (1, 3.0)
 
 
-def test_more_slots_than_there_are_are_refused_with_what_needs_them() -> None:
+def test_too_many_requested_slots_are_refused_with_their_purpose() -> None:
     with pytest.raises(
         NotEnoughSlots, match=r"num_workers=2, num_ps=3, the chief: 6 slots, but this cluster has at most 4"
     ):

@@ -15,7 +15,7 @@ from tests.helpers.cluster.workloads import WAIT_S, wait_until
 pytestmark = pytest.mark.local
 
 
-def fails(folder: str) -> None:
+def fail_on_signal(folder: str) -> None:
     """At a word."""
     import time
 
@@ -26,12 +26,12 @@ def fails(folder: str) -> None:
 
 
 @pytest.mark.parametrize("node", ["node7.example.com", ""])
-def test_a_worker_is_on_yarns_node_and_its_failures_count_for_that(
+def test_worker_host_and_its_failures_are_named_after_the_yarn_node(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str
 ) -> None:
     monkeypatch.setenv("NM_HOST", node)
     asked = DistributedOptions(
-        fails, args={"folder": str(tmp_path)}, min_workers=1, max_workers=1, progress=False, keep_warm=60.0
+        fail_on_signal, args={"folder": str(tmp_path)}, min_workers=1, max_workers=1, progress=False, keep_warm=60.0
     )
     run = plan.start(collective.build(asked, "distributed", "none"))
     wait_until((tmp_path / "there").exists, "the worker")

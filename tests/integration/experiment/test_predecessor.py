@@ -36,7 +36,7 @@ def product(a: int, b: int) -> dict[str, Any]:
     return {"accuracy": np.float32(a * b), "loss": 1.0 / b, "note": "kept"}
 
 
-def test_grid_search(store: Path) -> None:
+def test_grid_search_returns_and_writes_the_results_of_the_predecessor(store: Path) -> None:
     best_dir, best_config, outputs = experiment.grid_search(
         product, {"a": [1, 2], "b": [5, 3]}, direction="max", optimization_key="accuracy", name="grid", **QUIET
     )
@@ -56,7 +56,7 @@ def test_grid_search(store: Path) -> None:
     assert json.loads((root / "run.json").read_text())["verb"] == "grid_search"
 
 
-def test_random_search_and_old_spellings(store: Path) -> None:
+def test_random_search_accepts_old_argument_names_and_resources(store: Path) -> None:
     hdfs.dump("searched", "Resources/x")
     result = experiment.random_search(
         map_fun=lambda n, x: -abs(x - 0.5) - n, boundary_dict={"n": [1, 3], "x": [0.0, 1.0]}, samples=6,
@@ -68,12 +68,12 @@ def test_random_search_and_old_spellings(store: Path) -> None:
     assert outputs["metric"] == result.value == max(result.trials["value"]) and set(config) == {"n", "x"}
 
 
-def test_a_combination_runs_once(store: Path) -> None:
+def test_random_search_runs_each_combination_once(store: Path) -> None:
     result = experiment.random_search(lambda n: n, {"n": [1, 3]}, "MIN", 10, **QUIET)
     assert sorted(result.trials["params_n"]) == [1, 2, 3] and result.value == 1
 
 
-def test_differential_evolution(store: Path) -> None:
+def test_differential_evolution_writes_one_folder_per_generation(store: Path) -> None:
     result = experiment.differential_evolution(
         lambda x, kind: (x - 0.25) ** 2 + (kind == "b"), {"x": [1.0, 0.0], "kind": ["a", "b"]}, direction="Min",
         generations=2, population=4, **QUIET,
@@ -115,7 +115,7 @@ def saves(x: int) -> int:
     ],
     ids=["launch", "grid", "random", "evolution", "search"],
 )
-def test_the_best_trials_directory_has_the_files_of_its_logdir(store: Path, search: Callable[[], Any]) -> None:
+def test_logdir_of_the_best_trial_contains_its_files(store: Path, search: Callable[[], Any]) -> None:
     best_dir, *_, outputs = search()
     version = model.export(best_dir + "/model", "from_search")
     assert version is not None
@@ -123,7 +123,7 @@ def test_the_best_trials_directory_has_the_files_of_its_logdir(store: Path, sear
     assert hdfs.isdir(best_dir)
 
 
-def test_the_oldest_name_and_a_session_as_first_argument(store: Path) -> None:
+def test_evolutionary_search_accepts_a_session_as_first_argument(store: Path) -> None:
     result = experiment.evolutionary_search(session(), lambda x: x, {"x": [0, 9]}, generations=2, popsize=4, **QUIET)
     assert result.value == max(result.trials["value"])
 
@@ -142,7 +142,7 @@ def session() -> Any:
         pytest.param(lambda: "no/such/file", "metric", "number|file", marks=pytest.mark.variant),
     ],
 )
-def test_what_a_search_cannot_use(store: Path, returned: Any, key: str, said: str) -> None:
+def test_unusable_trial_result_fails_the_search(store: Path, returned: Any, key: str, said: str) -> None:
     with pytest.raises(RunError, match=said):
         experiment.grid_search(lambda x: returned(), {"x": [1, 2]}, optimization_key=key, retries=0, **QUIET)
 
@@ -163,7 +163,7 @@ def test_what_a_search_cannot_use(store: Path, returned: Any, key: str, said: st
         ("differential_evolution", {"x": [0.0, 1.0]}, {"generation": 9}, "no argument"),
     ],
 )
-def test_mistakes_in_the_call(verb: str, table: Any, options: dict[str, Any], said: str) -> None:
+def test_invalid_search_arguments_are_refused(verb: str, table: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
         getattr(experiment, verb)(lambda x: x, table, **options)
 
@@ -186,13 +186,13 @@ def test_mistakes_in_the_call(verb: str, table: Any, options: dict[str, Any], sa
         lambda: checked_metrics({"accuracy": "high"}),
     ],
 )
-def test_what_the_predecessor_refused_by_an_assertion_is_an_assertion_error(call: Callable[[], Any]) -> None:
+def test_refusals_by_assertion_in_the_predecessor_are_assertion_errors(call: Callable[[], Any]) -> None:
     with pytest.raises(AssertionError) as caught:
         call()
     assert isinstance(caught.value, (ArgumentError, ArgumentTypeError))
 
 
-def test_names_of_folders() -> None:
+def test_combination_folder_names_are_encoded_and_bounded() -> None:
     assert predecessor.combination({"a": 1, "b": "x"}, 0, 0) == "a=1&b=x"
     assert predecessor.combination({"path": "data/set"}, 0, 0) == "path=data%2Fset"
     assert predecessor.combination({"a": 1}, 3, 1) == "a=1.2"

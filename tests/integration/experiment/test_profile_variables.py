@@ -34,7 +34,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     applications._profiles_variables.clear()
 
 
-def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_stored_in_the_project_of_its_profile(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mine", "other"):
         result = experiment.launch(lambda: os.environ["MY_NAME"], progress=False, profile=name)
         assert Path(result.run_dir.removeprefix("file://")).parents[1] == conf / name
@@ -47,7 +47,7 @@ def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.variant
-def test_what_a_verb_asks_first_is_as_the_profile_says(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_variables_apply_to_the_first_call_of_a_process(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the first call in a process, before there is an application."""
     for name in ("HOPSML_DRAIN_S", "HOPSML_SEED"):
         monkeypatch.setenv(name, "")
@@ -65,7 +65,7 @@ def test_what_a_verb_asks_first_is_as_the_profile_says(conf: Path, monkeypatch: 
     assert RunDir(found.run_dir).read_run()["spec"]["seed"] == 5
 
 
-def test_a_misspelt_profile_is_refused_in_a_session_that_is_there(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_profile_is_refused_in_a_running_session(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = experiment.launch(os.getpid, progress=False, profile="mine")
     with pytest.raises(
         ArgumentError, match=r"profile 'mime' is unknown; the known profiles are mine, other .*did you mean mine\?"
@@ -87,7 +87,7 @@ def named(x: float) -> dict[str, object]:
     return {"metric": x, "name": os.environ["MY_NAME"]}
 
 
-def test_what_is_repeated_takes_the_profile_it_is_given(conf: Path) -> None:
+def test_repeated_run_and_continued_search_use_the_given_profile(conf: Path) -> None:
     run = experiment.collective_all_reduce(named, args={"x": 1.0}, num_workers=1, progress=False, profile="mine")
     search = experiment.search(named, {"x": ("DOUBLE", [0.0, 1.0])}, num_trials=1, progress=False, profile="mine")
     experiment.shutdown()
@@ -98,9 +98,7 @@ def test_what_is_repeated_takes_the_profile_it_is_given(conf: Path) -> None:
     assert [row["outputs"]["name"] for row in more.rows] == ["mine", "other"]
 
 
-def test_whoever_asks_where_runs_are_is_told_of_the_store_of_the_environments_profile(
-    conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_url_follows_the_profile_of_the_environment(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROFILE", "other")
     assert settings.project_url() == f"file://{conf / 'other'}"
     with experiment.recorded("etl") as run:

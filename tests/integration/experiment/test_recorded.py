@@ -32,7 +32,7 @@ def read(run_dir: str, name: str) -> dict[str, object]:
     return content
 
 
-def test_what_the_driver_does_is_a_run(project, capsys):
+def test_recorded_driver_work_is_a_run(project, capsys):
     with experiment.recorded("etl", args={"parts": 2, "password": "hunter2"}) as run:
         Path(run.path("data").removeprefix("file://")).mkdir()
         run.metrics["rows"] = 3
@@ -52,14 +52,14 @@ def test_what_the_driver_does_is_a_run(project, capsys):
     ("error", "state"),
     [(ValueError("no rows"), "FAILED"), (KeyboardInterrupt(), "CANCELLED"), (SystemExit(1), "FAILED")],
 )
-def test_a_run_says_how_its_work_failed(project, error, state):
+def test_recorded_run_has_the_error_of_its_work(project, error, state):
     with pytest.raises(type(error)), experiment.recorded("etl") as run:
         raise error
     status = read(run.run_dir, "status.json")
     assert status["state"] == state and type(error).__name__ in str(status["error"])
 
 
-def test_whoever_asked_is_told_of_the_last_run_that_began(project, monkeypatch):
+def test_job_record_contains_the_last_started_run(project, monkeypatch):
     record = f"file://{project}/told/record.json"
     assert run_dir.read_job_record(record) is None
     monkeypatch.setenv(run_dir.JOB_RECORD, record)
@@ -70,7 +70,7 @@ def test_whoever_asked_is_told_of_the_last_run_that_began(project, monkeypatch):
     assert run_dir.JOB_RECORD not in provenance.environment(), "another one each time: two runs do not differ by it"
 
 
-def test_a_run_with_workers_is_announced_as_well(project, monkeypatch):
+def test_run_with_workers_is_written_to_the_job_record(project, monkeypatch):
     record = f"file://{project}/record.json"
     monkeypatch.setenv(run_dir.JOB_RECORD, record)
     result = experiment.launch(os.getpid, progress=False, profile="local")
@@ -80,7 +80,7 @@ def test_a_run_with_workers_is_announced_as_well(project, monkeypatch):
     assert told["application"] == read(result.run_dir, "run.json")["application"]
 
 
-def test_how_many_local_workers_there_are_at_a_time(monkeypatch):
+def test_local_slots_variable_sets_the_number_of_local_workers(monkeypatch):
     monkeypatch.setenv("HOPSML_LOCAL_SLOTS", "3")
     assert profiles.load("local").local_slots == 3
     assert profiles.load("yarn").local_slots is None
@@ -104,14 +104,14 @@ def test_begin_and_end_record_what_the_driver_does_between_them(project: Path) -
     experiment.end()
 
 
-def test_begin_without_end_is_cancelled_at_the_programs_end(project: Path) -> None:
+def test_begin_without_end_is_cancelled_at_exit(project: Path) -> None:
     code = "from hopsml import experiment; print(experiment.begin('left open'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=END_S)
     status = read(done.stdout.strip(), "status.json")
     assert status["state"] == "CANCELLED" and "without experiment.end()" in str(status["error"])
 
 
-def test_older_names_say_what_there_is_instead() -> None:
+def test_removed_verb_names_point_to_their_replacement() -> None:
     for name in ("allreduce", "train_and_evaluate"):
         with pytest.raises(
             AttributeError, match=f"experiment.{name} does not exist; use hopsml.experiment.collective_all_reduce"

@@ -14,7 +14,7 @@ from tests.helpers.cluster.workloads import WAIT_S
 pytestmark = pytest.mark.tensorflow
 
 
-def test_a_resumed_run_passes_over_the_fits_that_had_finished(store: Path, tmp_path: Path) -> None:
+def test_resumed_run_skips_the_fits_that_had_finished(store: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
 
     def train() -> dict[str, list[list[int]]]:

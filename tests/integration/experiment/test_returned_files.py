@@ -37,7 +37,7 @@ def local_path(url: str) -> Path:
     return Path(url.removeprefix("file://"))
 
 
-def test_text_comes_back_as_it_was(store: Path) -> None:
+def test_returned_text_is_unchanged(store: Path) -> None:
     assert submit(lambda: TEXTS).result(WAIT_S).value == TEXTS
 
 
@@ -50,11 +50,11 @@ def with_options() -> list[str]:
     return sys.argv
 
 
-def test_a_parser_of_options_finds_the_functions_name_alone(store: Path) -> None:
+def test_argument_parser_in_a_worker_receives_only_the_function_name(store: Path) -> None:
     assert submit(with_options).result(WAIT_S).value == ["with_options"]
 
 
-def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothing(store: Path) -> None:
+def test_returned_files_arrive_in_the_run_directory_without_overwriting(store: Path) -> None:
     def train() -> dict[str, Any]:
         for folder in ("a", "b"):
             Path(folder).mkdir()
@@ -75,7 +75,7 @@ def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothi
     assert '"verb"' in (directory / "run.json").read_text()
 
 
-def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store: Path) -> None:
+def test_values_that_cannot_be_sent_are_omitted_with_a_note(store: Path) -> None:
     def train() -> dict[str, Any]:
         import threading
 
@@ -106,13 +106,13 @@ def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store:
     assert "contains itself" in notes["['itself']"] and "contains itself" in notes["['circle']"]
 
 
-def test_a_value_of_which_nothing_can_travel_leaves_a_finished_run(store: Path) -> None:
+def test_result_without_a_serializable_value_leaves_a_finished_run(store: Path) -> None:
     run = submit(lambda: (n for n in range(3)))
     assert run.result(WAIT_S).value is None
     assert any("returned, a generator, is omitted: it cannot be pickled" in note for note in run.state.notes)
 
 
-def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> None:
+def test_oversized_value_is_stored_in_the_run_directory(store: Path) -> None:
     def train() -> dict[str, Any]:
         Path("result.pickle").write_text("the function's own")
         return {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
@@ -127,7 +127,7 @@ def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> 
 
 
 @pytest.mark.variant
-def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
+def test_unpicklable_trial_output_does_not_fail_the_trial(store: Path) -> None:
     def train(x: int) -> dict[str, Any]:
         return {"loss": x, "odd": (n for n in range(x)), "path": Path("missing")}
 
@@ -139,7 +139,7 @@ def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
     )
 
 
-def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
+def test_files_in_the_workers_folder_are_stored_as_artifacts(store: Path) -> None:
     def train() -> None:
         from hopsml.cluster.worker.context import current
 
@@ -162,7 +162,7 @@ def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
     assert re.search(r"artifacts +plots/loss\.svg, rank-1/only", result.summary())
 
 
-def test_what_a_failed_function_has_saved_is_kept_as_well(store: Path) -> None:
+def test_files_of_a_failed_function_are_stored_as_artifacts(store: Path) -> None:
     def train() -> None:
         Path("before.txt").write_text("it failed")
         raise SystemExit(3)
@@ -173,7 +173,7 @@ def test_what_a_failed_function_has_saved_is_kept_as_well(store: Path) -> None:
     assert (local_path(run.run_dir) / "artifacts" / "before.txt").read_text() == "it failed"
 
 
-def test_a_relative_path_that_is_not_there_is_looked_up_somewhere_and_that_is_said(store: Path) -> None:
+def test_missing_relative_path_error_names_the_workers_folder(store: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path refers to the worker's folder /"):
         submit(lambda: Path("data.csv").read_text()).result(WAIT_S)
     with pytest.raises(WorkerFailed) as caught:
@@ -181,7 +181,7 @@ def test_a_relative_path_that_is_not_there_is_looked_up_somewhere_and_that_is_sa
     assert "is looked up" not in str(caught.value)
 
 
-def test_a_trial_keeps_what_it_saved_and_not_what_another_did(store: Path) -> None:
+def test_trial_stores_only_its_own_artifacts(store: Path) -> None:
     def train(x: int) -> int:
         Path(f"model-{x}").write_text(str(x))
         if x == 2:
@@ -197,7 +197,7 @@ def test_a_trial_keeps_what_it_saved_and_not_what_another_did(store: Path) -> No
     assert "refers to the worker's folder" in failed["error"]
 
 
-def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
+def test_files_above_the_size_limit_are_omitted_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "cwd"
     (folder / "hopsml-unused-1").mkdir(parents=True)
     (folder / "hopsml-unused-1" / "own").write_text("own")
@@ -211,7 +211,7 @@ def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "large").stat().st_size == 2000
 
 
-def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_written_again(tmp_path: Path) -> None:
+def test_existing_files_are_omitted_unless_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "cwd"
     folder.mkdir()
     (folder / "old").write_text("old")
@@ -226,7 +226,7 @@ def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_wri
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]
 
 
-def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_too(store: Path) -> None:
+def test_returned_file_name_of_a_launch_becomes_its_project_path(store: Path) -> None:
     def train(number: int) -> dict[str, str]:
         Path("plot.png").write_text(str(number))
         return {"plot": "plot.png"}
@@ -237,7 +237,7 @@ def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_t
 
 
 @pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.variant), True], ids=["alone", "in a dict"])
-def test_a_returned_model_is_noted_with_what_to_do_instead(store: Path, inside: bool) -> None:
+def test_returned_model_is_noted_with_a_remedy(store: Path, inside: bool) -> None:
     def train() -> Any:
         from sklearn.linear_model import LogisticRegression
 
@@ -251,7 +251,7 @@ def test_a_returned_model_is_noted_with_what_to_do_instead(store: Path, inside: 
     assert "(sklearn: LogisticRegression)" in note and "hopsml.model.export(model, 'NAME')" in note
 
 
-def test_models_of_all_frameworks_are_recognized_and_numbers_are_none() -> None:
+def test_models_of_all_frameworks_are_recognised() -> None:
     assert returned._models({"loss": 0.5}) == returned._models(TEXTS) == returned._models([1, 2]) == []
 
     class Module:

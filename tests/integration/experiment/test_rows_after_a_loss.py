@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.mark.local
-def test_of_a_loop(path: str, store: Path) -> None:
+def test_elastic_loop_counts_every_row_once_per_epoch_after_a_kill(path: str, store: Path) -> None:
     def train() -> list[int]:
         import os
         import signal
@@ -57,7 +57,7 @@ def test_of_a_loop(path: str, store: Path) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of a loop's, and of chaos/test_fit_mends
-def test_of_fit(path: str, store: Path) -> None:
+def test_elastic_fit_counts_every_row_once_per_epoch_after_a_kill(path: str, store: Path) -> None:
     def train() -> list[int]:
         import os
         import signal

@@ -58,7 +58,7 @@ def read(path: Path) -> Any:
 # -------------------------------------------------------------------------------------------------- what it gives
 
 
-def test_the_best_of_all_trials_and_the_table(store: Path) -> None:
+def test_search_returns_the_best_trial_and_the_table(store: Path) -> None:
     result = search(bowl, metric="height", direction="MIN", num_trials=12)
     frame = result.trials
     assert len(frame) == 12 and set(frame["state"]) == {"completed"}
@@ -75,7 +75,7 @@ def test_the_best_of_all_trials_and_the_table(store: Path) -> None:
     assert result.metrics.keys() == {"height", "x_again"} and result.name == "bowl"
 
 
-def test_what_it_leaves(store: Path) -> None:
+def test_search_writes_its_documented_files(store: Path) -> None:
     result = search(bowl, metric="height", name="bowl")
     root = folder(result)
     assert read(root / "status.json")["state"] == "FINISHED"
@@ -93,7 +93,7 @@ def test_what_it_leaves(store: Path) -> None:
         assert (left / "output.log").exists()
 
 
-def test_a_store_that_does_not_take_the_table_does_not_take_the_result(
+def test_store_outage_at_the_end_does_not_lose_the_search_result(
     store: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def away(self: LocalFileSystem, url: str, data: bytes, **more: Any) -> None:
@@ -110,12 +110,12 @@ def test_a_store_that_does_not_take_the_table_does_not_take_the_result(
     assert "has ended, but the table of trials could not be written: " in capfd.readouterr().out
 
 
-def test_the_same_seed_gives_the_same_trials(store: Path) -> None:
+def test_sequential_search_with_a_seed_is_reproducible(store: Path) -> None:
     first, second = (search(bowl, metric="height", searcher="tpe", num_trials=4, max_executors=1) for _ in range(2))
     assert list(first.trials["params_x"]) == list(second.trials["params_x"])
 
 
-def test_the_study_and_its_plots(store: Path) -> None:
+def test_optuna_study_and_plots_contain_all_trials(store: Path) -> None:
     def train(x: float, y: int) -> float:
         for step in range(3):
             hopsml.report(step=step, metric=x * step)
@@ -139,7 +139,7 @@ def test_the_study_and_its_plots(store: Path) -> None:
         result.plot("pie")
 
 
-def test_what_a_stopper_ended_at_its_last_step_is_complete_in_the_study() -> None:
+def test_trial_stopped_at_its_last_step_is_complete_in_the_study() -> None:
     """ASHA may end every trial that way: optuna would find nothing to plot."""
     ended = {3: "stopped", 9: "stopped"}
     rows = [
@@ -152,7 +152,7 @@ def test_what_a_stopper_ended_at_its_last_step_is_complete_in_the_study() -> Non
     assert study.best_trial.user_attrs["number"] == 9
 
 
-def test_grid_is_as_long_as_it_is(store: Path) -> None:
+def test_grid_search_without_num_trials_runs_the_whole_grid(store: Path) -> None:
     result = search(
         lambda a, b: a * b,
         {"a": ("DISCRETE", [1, 2]), "b": ("CATEGORICAL", [10, 30])},
@@ -175,9 +175,7 @@ def test_grid_is_as_long_as_it_is(store: Path) -> None:
         ),
     ],
 )
-def test_a_number_of_trials_counts_configurations_where_they_are_tried_again(
-    store: Path, given: dict[str, Any]
-) -> None:
+def test_num_trials_counts_configurations_that_are_retried(store: Path, given: dict[str, Any]) -> None:
     result = search(lambda x, y, budget: x + budget / 1000, **given)
     frame = result.trials
     configurations = frame[["params_x", "params_y"]].drop_duplicates()
@@ -190,11 +188,11 @@ def test_a_number_of_trials_counts_configurations_where_they_are_tried_again(
         assert len(more[["params_x", "params_y"]].drop_duplicates()) == 10
 
 
-def test_arguments_that_all_trials_share(store: Path) -> None:
+def test_shared_arguments_are_passed_to_all_trials(store: Path) -> None:
     assert search(lambda x, scale: x * scale, {"x": ("DISCRETE", [3])}, searcher="grid", args={"scale": 7}).value == 21
 
 
-def test_a_stopper_ends_trials_early_and_user_code_may_save(store: Path) -> None:
+def test_stopper_ends_trials_early_and_the_function_can_catch_it(store: Path) -> None:
     def train(level: float, kept: str) -> float:
         for step in range(200):
             try:
@@ -221,7 +219,7 @@ def test_a_stopper_ends_trials_early_and_user_code_may_save(store: Path) -> None
     )
 
 
-def test_the_table_has_the_step_at_which_each_curve_ends(store: Path) -> None:
+def test_table_has_the_last_step_of_each_curve(store: Path) -> None:
     def train(rate: float, pause_s: float) -> dict[str, float]:
         accuracy = 0.0
         for step in range(27):
@@ -250,7 +248,7 @@ def test_the_table_has_the_step_at_which_each_curve_ends(store: Path) -> None:
 # -------------------------------------------------------------------------------------------------- while it runs
 
 
-def test_the_handle_knows_how_far_it_is_and_takes_more(store: Path) -> None:
+def test_search_handle_reports_progress_and_accepts_more_trials(store: Path) -> None:
     gate = store.parent / "gate"
 
     def train(x: float, gate: str) -> float:
@@ -286,7 +284,7 @@ def test_the_handle_knows_how_far_it_is_and_takes_more(store: Path) -> None:
         run.extend(1)
 
 
-def test_a_deadline_ends_it_with_what_there_is(store: Path) -> None:
+def test_search_deadline_ends_with_the_results_so_far(store: Path) -> None:
     def train(x: float) -> float:
         step = 0
         while x > 0.2:
@@ -306,7 +304,7 @@ def test_a_deadline_ends_it_with_what_there_is(store: Path) -> None:
     assert result.counts["completed"] == 1 and result.counts["stopped"] == 1 and result.value == 0.9
 
 
-def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cancelled_search_can_be_continued(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gate = store.parent / "second-gate"
 
     def train(x: float, gate: str) -> float:
@@ -336,7 +334,7 @@ def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str])
     assert more.result(END_S).counts["completed"] == 4, "the grid has no more"
 
 
-def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> None:
+def test_only_one_of_several_concurrent_continuations_succeeds(store: Path) -> None:
     first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
 
     def go_on(_: int) -> SearchRun | str:
@@ -356,7 +354,7 @@ def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> No
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 3
 
 
-def test_a_search_can_be_gone_on_with_after_a_try_that_never_began(store: Path) -> None:
+def test_search_can_be_continued_after_a_failed_attempt(store: Path) -> None:
     first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
     directory, lines = RunDir(first.run_dir), recorded.lines_of(RunDir(first.run_dir))
     with pytest.raises(NotEnoughSlots), recorded.right_to_continue(directory, lines):
@@ -372,7 +370,7 @@ def test_a_search_can_be_gone_on_with_after_a_try_that_never_began(store: Path) 
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 2
 
 
-def test_a_search_learns_from_another(store: Path) -> None:
+def test_warm_started_search_uses_known_results(store: Path) -> None:
     known = [{"config": {"x": x / 12, "y": y}, "value": bowl(x / 12, y)["height"]} for x in range(13) for y in range(5)]
     options: dict[str, Any] = {"searcher": "tpe", "num_trials": 4, "max_executors": 1, "seed": 3}
     options |= {"metric": "height", "direction": "min"}
@@ -393,7 +391,7 @@ def fragile(x: float) -> float:
     return x
 
 
-def test_trials_that_fail_are_recorded_and_the_search_goes_on(store: Path) -> None:
+def test_failed_trials_are_recorded_and_the_search_continues(store: Path) -> None:
     result = search(fragile, {"x": ("DISCRETE", [0.1, 0.9, 0.3])}, searcher="grid", num_trials=None)
     rows = {row["config"]["x"]: row for row in result.rows}
     assert result.value == 0.3 and rows[0.9]["state"] == "failed" and rows[0.9]["attempts"] == 2  # once more elsewhere
@@ -415,13 +413,13 @@ def test_a_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: 
         search(train, {"x": ("DOUBLE", [0, 1])}, metric="acuracy", workers_per_trial=workers, framework="distributed")
 
 
-def test_no_best_of_nothing(store: Path) -> None:
+def test_search_without_any_result_fails_with_the_cause(store: Path) -> None:
     with pytest.raises(RunError, match=r"(?s)found nothing.*ZeroDivisionError") as caught:
         search(lambda x, y: 1 / 0, retries=0)
     assert read(Path(caught.value.run_dir.removeprefix("file://")) / "status.json")["state"] == "FAILED"  # type: ignore[union-attr]
 
 
-def test_what_every_trial_misses_is_said_with_the_remedy(store: Path) -> None:
+def test_missing_module_in_every_trial_is_reported_with_the_remedy(store: Path) -> None:
     def train(x: float) -> float:
         import xgboost_of_mine
 
@@ -441,7 +439,7 @@ def test_what_every_trial_misses_is_said_with_the_remedy(store: Path) -> None:
         (lambda: float("nan"), None, "nan"),
     ],
 )
-def test_a_metric_that_is_none(store: Path, returned: Any, metric: str | None, said: str) -> None:
+def test_missing_or_invalid_metric_fails_the_search(store: Path, returned: Any, metric: str | None, said: str) -> None:
     with pytest.raises(RunError, match=said):
         search(
             lambda x: returned(),
@@ -453,7 +451,7 @@ def test_a_metric_that_is_none(store: Path, returned: Any, metric: str | None, s
         )
 
 
-def test_a_flood_of_reports_from_ten_threads(store: Path) -> None:
+def test_burst_of_reports_from_ten_threads_does_not_fail_the_trial(store: Path) -> None:
     def train(x: float) -> float:
         def shout() -> None:
             for _ in range(200):
@@ -489,17 +487,17 @@ def test_a_flood_of_reports_from_ten_threads(store: Path) -> None:
         (SPACE, {"searcher_args": {"what": 1}}, "it takes"),
     ],
 )
-def test_mistakes_in_the_call(space: Any, options: dict[str, Any], said: str) -> None:
+def test_invalid_search_call_is_refused(space: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
         search(lambda x, y=0: x, space, **options)
 
 
-def test_a_parameter_without_a_value() -> None:
+def test_parameter_without_a_value_is_refused() -> None:
     with pytest.raises(ArgumentError, match="needs depth"):
         search(lambda x, y, depth: x)
 
 
-def test_a_search_of_a_newer_version_and_a_changed_file(store: Path) -> None:
+def test_search_record_of_a_newer_version_or_changed_is_refused(store: Path) -> None:
     result = search(bowl, metric="height", num_trials=1)
     path = folder(result) / "run.json"
     record = read(path)
@@ -528,7 +526,7 @@ class Bomb:
         return self.target.touch, ()
 
 
-def test_learning_from_another_search_runs_nothing_of_its_files(store: Path, tmp_path: Path) -> None:
+def test_warm_start_executes_nothing_of_the_other_searchs_files(store: Path, tmp_path: Path) -> None:
     space = {"x": ("DOUBLE", [0, 1]), "y": ("DISCRETE", [1, 2])}
     first = search(lambda x, y: x - y, space, num_trials=4)
     directory = folder(first)
@@ -545,9 +543,7 @@ def test_learning_from_another_search_runs_nothing_of_its_files(store: Path, tmp
     )
 
 
-def test_a_search_goes_on_with_a_secret_that_its_files_do_not_hold(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_continues_with_a_secret_from_the_environment(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(x: float, api_key: str) -> float:
         assert api_key == "s3cr3t-31415"
         return x
@@ -562,6 +558,6 @@ def test_a_search_goes_on_with_a_secret_that_its_files_do_not_hold(
     assert len(again.rows) == 3 and {row["state"] for row in again.rows} == {"completed"}
 
 
-def test_a_secret_in_a_search_space_is_refused_with_the_remedy(store: Path) -> None:
+def test_secret_in_a_search_space_is_refused_with_the_remedy(store: Path) -> None:
     with pytest.raises(ArgumentError, match=r"contains a secret \(api_key\).*pass the secret in args="):
         search(lambda api_key: 1.0, {"api_key": ("CATEGORICAL", ["s3cr3t-1", "s3cr3t-2"])}, num_trials=2)

@@ -20,7 +20,7 @@ def folder(result: Any) -> Path:
     return Path(result.run_dir.removeprefix("file://"))
 
 
-def test_each_trial_is_a_group_with_its_own_folder_and_ranks(store: Path, tmp_path: Path) -> None:
+def test_distributed_trial_has_its_own_group_folder_and_ranks(store: Path, tmp_path: Path) -> None:
     def train(x: int, notes: str) -> dict[str, float]:
         config = json.loads(os.environ["TF_CONFIG"])
         members = sum(len(addresses) for addresses in config["cluster"].values())
@@ -49,7 +49,7 @@ def test_each_trial_is_a_group_with_its_own_folder_and_ranks(store: Path, tmp_pa
     assert result.curves[result.best.number] == [(0, 0.0), (1, 3.0), (2, 6.0)]
 
 
-def test_a_stopped_trial_ends_its_whole_group_and_a_failed_one_does_not_end_the_search(store: Path) -> None:
+def test_stopped_trial_ends_its_group_and_a_failed_one_not_the_search(store: Path) -> None:
     def train(level: int) -> float:
         if level == 4:
             raise ValueError("level 4 is forbidden")
@@ -72,7 +72,7 @@ def test_a_stopped_trial_ends_its_whole_group_and_a_failed_one_does_not_end_the_
 
 @pytest.mark.variant
 @pytest.mark.parametrize("workers", [1, 2], ids=["lanes", "groups"])
-def test_what_a_function_that_returns_nothing_has_reported_is_its_value(store: Path, workers: int) -> None:
+def test_last_report_is_the_value_of_a_function_without_result(store: Path, workers: int) -> None:
     def train(x: int) -> None:
         hopsml.report(step=1, accuracy=float(x))
         hopsml.report(step=2, accuracy=x / 2)
@@ -85,9 +85,7 @@ def test_what_a_function_that_returns_nothing_has_reported_is_its_value(store: P
     assert result.metrics["accuracy"] == result.value == 1.0
 
 
-def test_a_promoted_trial_gets_the_workers_that_others_do_not_need(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_promoted_trial_grows_to_more_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running training grows past the step, in the middle; before it, it has what it began with."""
 
     def train(x: int) -> dict[str, int]:

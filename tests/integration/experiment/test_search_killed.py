@@ -42,7 +42,7 @@ def ended(notes: Path) -> list[str]:
     return (notes / "ended").read_text().split() if (notes / "ended").exists() else []
 
 
-def test_the_driver_is_killed_and_the_search_goes_on(store: Path, tmp_path: Path) -> None:
+def test_search_continues_after_its_driver_was_killed(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(textwrap.dedent(DRIVER))
     driver = subprocess.Popen(
@@ -76,7 +76,7 @@ def journal_ends(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_agents_and_runners_are_killed_in_the_middle(store: Path, tmp_path: Path) -> None:
+def test_search_completes_although_a_runner_and_a_lane_are_killed(store: Path, tmp_path: Path) -> None:
     def train(x: int, notes: str) -> float:
         import time
 

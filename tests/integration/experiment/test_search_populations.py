@@ -44,7 +44,7 @@ def climb(rate: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stopper", ["pbt", pytest.param("pb2", marks=pytest.mark.variant)])
-def test_the_worst_of_a_population_go_on_from_the_best(store: Path, stopper: str) -> None:
+def test_worst_population_members_continue_from_the_best(store: Path, stopper: str) -> None:
     result = experiment.search(
         climb, RATES, searcher="random", stopper=stopper, num_trials=4, metric="height", seed=11, progress=False,
         keep_warm=60.0, stopper_args={"population": 4, "interval": 3, "max_step": STEPS, "synchronous": True},
@@ -69,7 +69,7 @@ def journal_of(run_dir: str) -> list[list[Any]]:
     ]
 
 
-def test_bohb_trains_the_good_ones_longest_and_learns_where_they_lie(store: Path) -> None:
+def test_bohb_trains_good_configurations_longest_and_improves(store: Path) -> None:
     def train(x: float) -> None:
         for step in range(1, 10):
             hopsml.report(step=step, height=step - 10 * (x - 0.5) ** 2)

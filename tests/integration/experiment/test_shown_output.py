@@ -42,7 +42,7 @@ def shown_output() -> ShownOutput:
     return ShownOutput(lambda: "/runs/r/logs/g0-rank0.log")
 
 
-def test_lines_however_they_are_cut() -> None:
+def test_output_is_split_into_lines_at_any_boundary() -> None:
     output = shown_output()
     assert output.text("a\nb", 0.0) == ["a"]
     assert output.text("c\n\n10 %\r20 %\r", 0.0) == ["bc", "10 %", "20 %"]
@@ -51,7 +51,7 @@ def test_lines_however_they_are_cut() -> None:
     assert output.end("", 1.0) == []
 
 
-def test_a_flood_shows_its_first_and_last_lines_and_where_the_rest_is() -> None:
+def test_flood_of_output_shows_first_and_last_lines_and_the_log_path() -> None:
     output, shown = shown_output(), []
     for begin in range(0, FLOOD, 1000):
         shown += output.text("".join(f"{number}\n" for number in range(begin, begin + 1000)), begin / FLOOD)
@@ -63,7 +63,7 @@ def test_a_flood_shows_its_first_and_last_lines_and_where_the_rest_is() -> None:
     assert rest[0] == f"... {left_out} lines are not shown; the whole output is in /runs/r/logs/g0-rank0.log"
 
 
-def test_a_flood_that_is_over_while_the_run_goes_on() -> None:
+def test_end_of_a_flood_is_shown_while_the_run_continues() -> None:
     output = shown_output()
     output.text("x\n" * 1000, 0.0)
     assert output.other(0.5 * OVER_S) == []
@@ -71,26 +71,26 @@ def test_a_flood_that_is_over_while_the_run_goes_on() -> None:
     assert output.text("again\n", 1.6 * OVER_S) == ["again"]
 
 
-def test_a_flood_without_an_end_is_counted_now_and_then() -> None:
+def test_endless_flood_is_counted_periodically() -> None:
     output, told = shown_output(), []
     for second in range(int(3 * TELL_EVERY_S)):
         told += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
     assert len(told) == 3 and told[0].startswith("... too much output") and "lines are not shown" in told[1]
 
 
-def test_a_steady_rate_is_shown_whole() -> None:
+def test_steady_output_is_shown_completely() -> None:
     output = shown_output()
     for second in range(100):
         assert len(output.text("x\n" * 40, float(second))) == 40
 
 
-def test_a_line_without_an_end_is_cut() -> None:
+def test_overlong_line_is_split() -> None:
     output = shown_output()
     shown = [line for _ in range(100) for line in output.text("x" * 1000, 0.0)]
     assert max(map(len, shown)) < 6000 and sum(line.count("x") for line in shown) > 90_000
 
 
-def test_the_traceback_that_the_error_has_is_not_shown_before_it() -> None:
+def test_traceback_of_the_final_error_is_not_shown_before_it() -> None:
     output = shown_output()
     assert output.text("one\nname? " + TRACEBACK, 0.0) == ["one"]
     assert output.phase(True, 0.1) == []
@@ -98,7 +98,7 @@ def test_the_traceback_that_the_error_has_is_not_shown_before_it() -> None:
     assert output.end(TRACEBACK, 0.3) == ["name? ", "after it"]
 
 
-def test_a_traceback_of_somebody_elses_is_shown() -> None:
+def test_traceback_of_a_caught_error_is_shown() -> None:
     output = shown_output()
     lines = TRACEBACK.splitlines()
     assert output.text(TRACEBACK, 0.0) == []
@@ -130,7 +130,7 @@ def test_a_traceback_of_somebody_elses_is_shown() -> None:
         ),
     ],
 )
-def test_a_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, said: list[str]) -> None:
+def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, said: list[str]) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, script, how], env=os.environ, capture_output=True, text=True, timeout=END_S)
@@ -142,7 +142,7 @@ def test_a_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, o
         assert words in done.stderr
 
 
-def test_a_terminal_is_not_flooded(store: Path, tmp_path: Path) -> None:
+def test_terminal_output_is_limited_and_the_log_complete(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     done = subprocess.run(

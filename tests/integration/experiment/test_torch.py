@@ -33,7 +33,7 @@ def submit(function: Callable[..., Any], **given: Any) -> Run:
 
 
 @pytest.mark.variant
-def test_a_model_that_is_returned_is_noted(project: Path) -> None:
+def test_returned_torch_model_is_noted(project: Path) -> None:
     def train() -> Any:
         import torch
 
@@ -96,7 +96,7 @@ def of_group() -> dict[str, Any]:
     return {"json": [found, *hopsml.distributed.exchange(mine)]}
 
 
-def test_the_process_group_does_what_gloos_does_for_every_type(project: Path) -> None:
+def test_process_group_equals_gloo_for_every_type(project: Path) -> None:
     found, first, second = submit(of_group, num_workers=2).result(WAIT_S).metrics["json"]
     assert found["ranks"] == [0, 2, 0, 0]
     types = [f"torch.{name}" for name in ("float32", "float64", "bfloat16", "int64", "int8", "bool")]
@@ -111,7 +111,7 @@ def test_the_process_group_does_what_gloos_does_for_every_type(project: Path) ->
 
 
 @pytest.mark.variant
-def test_a_run_that_is_to_encrypt_takes_what_can(project: Path) -> None:
+def test_encrypted_torch_run_uses_hopsml(project: Path) -> None:
     def reduced() -> float:
         import torch
         import torch.distributed as dist
@@ -179,7 +179,7 @@ def of_models() -> dict[str, Any]:
     return {"json": hopsml.distributed.exchange(mine), "backend": dist.get_backend()}
 
 
-def test_models_on_two_workers_train_as_one_process_does_with_the_whole_batch(project: Path) -> None:
+def test_models_on_two_workers_train_as_one_process_with_the_whole_batch(project: Path) -> None:
     run = submit(of_models, num_workers=2)
     metrics = run.result(WAIT_S).metrics
     assert metrics["backend"] == "hopsml"
@@ -208,7 +208,7 @@ def of_ddp() -> dict[str, Any]:
     return {"json": [dist.get_backend(), model.module.weight.grad.tolist()[0]]}
 
 
-def test_over_gloo_a_prepared_model_is_a_ddp(project: Path) -> None:
+def test_prepared_model_over_gloo_is_a_ddp_model(project: Path) -> None:
     assert submit(of_ddp, num_workers=2, backend="gloo").result(WAIT_S).metrics["json"] == ["gloo", [1.5, 1.5]]
 
 
@@ -228,7 +228,7 @@ def for_torchrun() -> dict[str, Any]:
     return {"sum": x.item()}
 
 
-def test_a_function_written_for_torchrun_runs_as_it_is(project: Path) -> None:
+def test_torchrun_function_runs_unchanged(project: Path) -> None:
     assert submit(for_torchrun, num_workers=2).result(WAIT_S).metrics["sum"] == 3.0
 
 
@@ -250,7 +250,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_program_for_torchrun_runs_on_every_worker_as_its_main_module(project: Path) -> None:
+def test_torchrun_program_runs_on_every_worker_as_main_module(project: Path) -> None:
     given = {"name": "train.py", "source": PROGRAM, "arguments": ["--steps", "2"]}
     result = submit(whole_script._as_main_module, num_workers=2, args=given).result(WAIT_S)
     logs = Path(result.run_dir.removeprefix("file://"), "logs")
@@ -259,7 +259,7 @@ def test_a_program_for_torchrun_runs_on_every_worker_as_its_main_module(project:
     assert "operations of torch.distributed" in result.summary()
 
 
-def test_a_program_that_leaves_at_once_leaves_no_file(project: Path, tmp_path: Path) -> None:
+def test_program_that_exits_at_once_leaves_no_file(project: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
     source = f"import os, pathlib\npathlib.Path({str(told)!r}).write_text(__file__)\nos._exit(7)\n"
     given = {"name": "train.py", "source": source, "arguments": []}
@@ -269,7 +269,7 @@ def test_a_program_that_leaves_at_once_leaves_no_file(project: Path, tmp_path: P
 
 
 @pytest.mark.variant
-def test_its_driver_starts_it_with_the_arguments_that_it_gets(tmp_path: Path) -> None:
+def test_generated_driver_passes_its_arguments_to_the_program(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside" / "train.py").write_text(f"import helpers\n{PROGRAM}")
     (tmp_path / "beside" / "helpers.py").write_text("")
@@ -293,7 +293,7 @@ print("rank", dist.get_rank(), "has", x.item(), "by", dist.get_backend())
 
 
 @pytest.mark.variant
-def test_its_driver_takes_the_backend_that_it_is_made_with(tmp_path: Path) -> None:
+def test_generated_driver_uses_its_backend(tmp_path: Path) -> None:
     (tmp_path / "pair.py").write_text(PAIR)
     (tmp_path / "made").mkdir()
     path = whole_script.driver_of("torch", tmp_path / "pair.py", tmp_path / "made", "gloo")
@@ -305,7 +305,7 @@ def test_its_driver_takes_the_backend_that_it_is_made_with(tmp_path: Path) -> No
     assert "rank 1 has 0.0 by gloo" in log.read_text()
 
 
-def test_its_driver_shows_an_error_without_the_way_through_hopsml(tmp_path: Path) -> None:
+def test_generated_driver_shows_an_error_without_hopsml_frames(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "made").mkdir()
     path = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made")
@@ -343,18 +343,18 @@ def formed_twice() -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["hopsml", "gloo"])
-def test_a_group_that_was_destroyed_is_made_anew(project: Path, backend: str) -> None:
+def test_destroyed_process_group_can_be_created_again(project: Path, backend: str) -> None:
     assert submit(formed_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
 
 
-def test_workers_with_other_models_are_told_which_value_of_which_rank(project: Path) -> None:
+def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) -> None:
     with pytest.raises(
         WorkerFailed, match=r"rank 1 has weight torch.float32 \(2, 5\) where rank 0 has weight .*\(2, 4\)"
     ):
         submit(unequal, num_workers=2).result(WAIT_S)
 
 
-def test_what_this_machine_does_not_have_is_said(project: Path) -> None:
+def test_unavailable_or_unknown_backend_is_refused(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="backend='nccl': this worker has no GPU"):
         submit(for_torchrun, num_workers=2, backend="nccl").result(WAIT_S)
     with pytest.raises(ArgumentError, match="backend='mpi': it must be one of 'auto', 'hopsml', 'gloo', 'nccl'"):
@@ -401,7 +401,7 @@ def logged(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
 
 
 @pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=pytest.mark.variant)])
-def test_a_killed_worker_ends_no_other_process_unless_ddp_holds_the_group_together(
+def test_killed_worker_ends_no_other_process_unless_wrapped_in_ddp(
     project: Path, tmp_path: Path, wrapped: bool
 ) -> None:
     run = submit(steps, min_workers=1, max_workers=2, args={"folder": str(tmp_path), "wrapped": wrapped})
@@ -426,7 +426,7 @@ def test_a_killed_worker_ends_no_other_process_unless_ddp_holds_the_group_togeth
 
 
 @pytest.mark.variant
-def test_a_function_of_torch_after_one_of_tensorflow_in_the_same_agents(store: Path) -> None:
+def test_torch_function_runs_after_a_tensorflow_function_in_the_same_agents(store: Path) -> None:
     """Found by a user: the agents' next fork server had TensorFlow first, and died of torch."""
 
     def of_tensorflow() -> float:

@@ -98,6 +98,6 @@ def tired_actor() -> None:
         ),
     ],
 )
-def test_a_difference_is_named_and_nothing_hangs(project: Path, function: Callable[[], Any], words: str) -> None:
+def test_differing_reductions_are_named_without_a_hang(project: Path, function: Callable[[], Any], words: str) -> None:
     with pytest.raises(WorkerFailed, match=words):
         submit(function, num_workers=2).result(END_S)

@@ -58,7 +58,7 @@ def train(kinds: list[str], ends: str) -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_two_workers_and_a_loss_train_as_one_does(tmp_path: Path) -> None:
+def test_torch_large_batch_with_a_killed_worker_equals_one_worker(tmp_path: Path) -> None:
     alone = experiment.torch(train, args={"kinds": KINDS, "ends": ""}, num_workers=1, **QUIET).metrics["json"][0]
     for kind in KINDS:
         ends = tmp_path / kind

@@ -42,7 +42,7 @@ def played(folder: Path, backend: str, only: list[str] | None) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("only", [ONCE_BROKEN, pytest.param(None, marks=pytest.mark.variant, id="all")])
-def test_what_works_over_gloo_works_over_hopsml_or_is_refused_by_name(
+def test_operations_over_hopsml_equal_gloo_or_are_refused_by_name(
     project: Path, tmp_path: Path, only: list[str] | None
 ) -> None:
     expected, found = (played(tmp_path, backend, only) for backend in ("gloo", "hopsml"))
@@ -68,7 +68,7 @@ def uneven(sparse: bool) -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_an_operation_that_fails_under_ddp_is_an_error_with_its_cause(project: Path, sparse: bool) -> None:
+def test_failed_operation_under_ddp_raises_its_cause(project: Path, sparse: bool) -> None:
     with pytest.raises(
         WorkerFailed, match=r"rank 1 .*PeerLost: rank 0 has ended .*in all_(reduce|gather) 'torch all_reduce"
     ):
@@ -87,6 +87,6 @@ def different() -> None:
     model(torch.ones(2, 3)).sum().backward()
 
 
-def test_different_operations_of_workers_under_ddp_are_named_in_the_error(project: Path) -> None:
+def test_different_operations_under_ddp_are_named(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="CollectiveMismatch: members called different operations"):
         submit(different, num_workers=2).result(WAIT_S)

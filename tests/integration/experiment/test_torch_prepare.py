@@ -140,7 +140,7 @@ NAMED = {
 }  # fmt: skip
 
 
-def test_parameters_that_come_alive_after_prepare_are_averaged_or_named(project: Path) -> None:
+def test_parameters_trained_after_prepare_are_averaged_or_named(project: Path) -> None:
     found = submit(trained_later, num_workers=2).result(WAIT_S).metrics["json"]
     assert all("1.weight, 1.bias have no shape yet" in text for text in found.pop("lazy"))
     assert found.keys() == {*AVERAGED, *NAMED}
@@ -156,7 +156,7 @@ def test_parameters_that_come_alive_after_prepare_are_averaged_or_named(project:
 
 
 @pytest.mark.variant
-def test_over_gloo_they_are_averaged_or_named_too(project: Path) -> None:
+def test_parameters_trained_after_prepare_over_gloo_are_averaged_or_named(project: Path) -> None:
     found = submit(trained_later, num_workers=2, backend="gloo").result(WAIT_S).metrics["json"]
     assert all("1.weight, 1.bias have no shape yet" in text for text in found.pop("lazy"))
     assert found.keys() == {*AVERAGED, *NAMED}
@@ -240,7 +240,7 @@ def of_gradients_not_averaged() -> dict[str, list[Any]]:
     })  # fmt: skip
 
 
-def test_parameters_that_each_worker_changes_by_its_own_gradients_are_named(project: Path) -> None:
+def test_parameters_updated_with_local_gradients_are_named(project: Path) -> None:
     found = submit(of_gradients_not_averaged, num_workers=2).result(WAIT_S).metrics["json"]
     for case in ("an optimizer", "by hand"):
         for text in found[case]:
@@ -311,7 +311,7 @@ def of_several_models() -> dict[str, list[Any]]:
 
 
 @pytest.mark.variant
-def test_several_prepared_models_take_part_in_one_backward_pass(project: Path) -> None:
+def test_several_prepared_models_share_one_backward_pass(project: Path) -> None:
     found = submit(of_several_models, num_workers=2).result(WAIT_S).metrics["json"]
     for case, (first, second) in found.items():
         assert isinstance(first, float) and first == second, (case, first, second)
@@ -385,7 +385,7 @@ def of_sparse_gradients() -> dict[str, list[Any]]:
     })  # fmt: skip
 
 
-def test_sparse_gradients_stay_sparse_and_train_as_one_process_does(project: Path) -> None:
+def test_sparse_gradients_stay_sparse_and_train_as_one_process(project: Path) -> None:
     found = submit(of_sparse_gradients, num_workers=2).result(WAIT_S).metrics["json"]
     for case, layout in (("embedding", "torch.sparse_coo"), ("tied", "torch.strided")):
         first, second = found[case]
@@ -483,14 +483,14 @@ def search(function: Callable[..., Any], **given: Any) -> Any:
     )
 
 
-def test_trials_of_several_workers_form_the_group_of_the_framework_that_is_named(project: Path) -> None:
+def test_distributed_trials_form_the_group_of_the_named_framework(project: Path) -> None:
     found = search(tried, workers_per_trial=2, framework="torch")
     assert (found.metrics["formed"], found.metrics["workers"], found.metrics["spread"]) == (2, 2, 0.0)
     elastic = search(tried, workers_per_trial=(1, 2), framework="torch", max_executors=2)
     assert elastic.metrics["formed"] == elastic.metrics["workers"] and elastic.metrics["spread"] == 0.0
 
 
-def test_a_trial_of_one_worker_forms_no_group_and_that_is_said(project: Path) -> None:
+def test_framework_has_no_effect_with_one_worker_per_trial_and_is_noted(project: Path) -> None:
     handle = experiment.submit_search(
         tried, {"lr": ("DISCRETE", [0.1])}, searcher="grid", num_trials=None, metric="metric", progress=False,
         framework="torch",
@@ -500,7 +500,7 @@ def test_a_trial_of_one_worker_forms_no_group_and_that_is_said(project: Path) ->
 
 
 @pytest.mark.variant
-def test_trials_of_jax_see_the_devices_of_all_their_workers(project: Path) -> None:
+def test_jax_trials_use_the_devices_of_all_their_workers(project: Path) -> None:
     def devices(lr: float) -> dict[str, float]:
         import jax
 
@@ -517,7 +517,7 @@ def of_a_model() -> float:
     return hopsml.torch.prepare(torch.nn.Linear(4, 1)).weight.sum().item()
 
 
-def test_prepare_without_a_process_group_of_several_workers_names_what_forms_one(project: Path) -> None:
+def test_prepare_without_a_process_group_names_the_verb_that_forms_one(project: Path) -> None:
     with pytest.raises(RunError, match=r"workers_per_trial=..., framework='torch'\) forms it in each trial"):
         search(tried, workers_per_trial=2)
     for verb in (experiment.distributed, experiment.collective_all_reduce):
@@ -556,7 +556,7 @@ def resized(plan: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("plan", [1, pytest.param(2, marks=pytest.mark.variant)])
-def test_a_training_over_gloo_goes_on_when_its_group_becomes_or_was_one_worker(project: Path, plan: int) -> None:
+def test_gloo_training_continues_when_its_group_becomes_or_was_one_worker(project: Path, plan: int) -> None:
     first = 3 - plan
     run = submit(resized, min_workers=1, max_workers=2, backend="gloo", args={"plan": plan})
     if first == 1:

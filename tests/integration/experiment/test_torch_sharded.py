@@ -55,9 +55,7 @@ def sharded(folder: str) -> dict[str, Any]:
     return {"json": [torch.cat([one.reshape(-1) for one in weights]).tolist(), state.worlds]}
 
 
-def test_weights_are_those_of_an_undisturbed_training_whatever_becomes_of_the_group(
-    store: Path, tmp_path: Path
-) -> None:
+def test_sharded_weights_equal_undisturbed_training_through_group_changes(store: Path, tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "hurry").touch()
     expected, _ = (
@@ -119,7 +117,7 @@ def saves_parts(folder: str, steps: int, saved: bool) -> dict[str, Any]:
 
 
 @pytest.mark.variant  # of torch's own; what hopsml keeps of such a model is above
-def test_torchs_own_sharded_checkpoints_go_on_with_another_number_of_workers(store: Path, tmp_path: Path) -> None:
+def test_torch_sharded_checkpoints_load_with_another_number_of_workers(store: Path, tmp_path: Path) -> None:
     def train(workers: int, name: str, steps: int, saved: bool) -> tuple[list[float], int]:
         args = {"folder": str(tmp_path / name), "steps": steps, "saved": saved}
         weights, parts = submit(saves_parts, num_workers=workers, args=args).result(WAIT_S).metrics["json"]

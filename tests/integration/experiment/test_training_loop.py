@@ -21,7 +21,7 @@ application = warm_application(
 
 
 @pytest.mark.variant  # of training/averaging.py, each by itself
-def test_every_algorithm_trains_one_model_by_its_name_alone() -> None:
+def test_every_algorithm_trains_equal_models_by_name() -> None:
     names = ["sync_sgd", "local_sgd", "block_momentum", "elastic_averaging"]
     args = {"algorithms": names}
     result = experiment.collective_all_reduce(loop_workload.train, args=args, num_workers=2, **QUIET)
@@ -33,7 +33,7 @@ def test_every_algorithm_trains_one_model_by_its_name_alone() -> None:
 
 
 @pytest.mark.variant  # of test_parameter_server
-def test_asynchronous_sgd_goes_by_parameter_servers() -> None:
+def test_async_sgd_trains_with_parameter_servers() -> None:
     args = {"algorithms": ["async_sgd"]}
     result = experiment.parameter_server(loop_workload.train, args=args, num_workers=2, num_ps=1, **QUIET)
     found = result.value["async_sgd"]
@@ -41,7 +41,7 @@ def test_asynchronous_sgd_goes_by_parameter_servers() -> None:
     assert found["accuracy"] > 0.85
 
 
-def test_an_algorithm_that_the_run_cannot_carry_out_is_refused() -> None:
+def test_algorithm_unsupported_by_the_run_is_refused() -> None:
     def train() -> list[str]:
         return [loop_workload.refused("async_sgd"), loop_workload.refused("local_sgd", evry=3)]
 
@@ -73,7 +73,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
         pytest.param(KINDS[2:], id="block_momentum and sync_sgd", marks=pytest.mark.variant),
     ],
 )
-def test_several_calls_of_run_train_what_one_call_does(kinds: list[tuple[str, dict[str, Any]]]) -> None:
+def test_several_calls_of_run_train_as_one_call(kinds: list[tuple[str, dict[str, Any]]]) -> None:
     """Also where a call ends within a block; weights that somebody has set meanwhile are begun anew with."""
 
     def train() -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ def communication() -> dict[str, Any]:
     return {"implementation": context.spec.communication.implementation}
 
 
-def test_a_run_takes_what_was_tuned(store: Path) -> None:
+def test_run_uses_its_tuned_settings(store: Path) -> None:
     tuned.write(tuned.record_url("communication", 2), RECORD)
     run = experiment.submit(communication, num_workers=2, tuned=True, progress=False)
     assert run.result(END_S).metrics["implementation"] == "hopsml"
@@ -35,7 +35,7 @@ def test_a_run_takes_what_was_tuned(store: Path) -> None:
     assert "tuned communication: hopsml, 0.40 of the time with the default settings" in run.state.notes
 
 
-def test_without_a_record_a_run_goes_its_usual_way(store: Path) -> None:
+def test_tuned_without_a_record_is_noted_and_has_no_effect(store: Path) -> None:
     given = Communication(tuned=True)
     assert tuned.settled(given, "train", 3) == (
         given,
@@ -44,7 +44,7 @@ def test_without_a_record_a_run_goes_its_usual_way(store: Path) -> None:
     assert tuned.settled(Communication(), "train", 3) == (Communication(), "")
 
 
-def test_a_record_that_was_named_must_be_one(store: Path, tmp_path: Path) -> None:
+def test_named_tuning_record_must_exist_and_be_valid(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     with pytest.raises(PathNotFound):
         tuned.settled(Communication(tuned=str(file)), "train", 2)
@@ -55,7 +55,7 @@ def test_a_record_that_was_named_must_be_one(store: Path, tmp_path: Path) -> Non
         tuned.settled(Communication(tuned=str(file)), "train", 2)
 
 
-def test_what_was_given_by_name_stays(tmp_path: Path) -> None:
+def test_named_arguments_override_the_tuned_settings(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     chosen = {"implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False}
     file.write_text(json.dumps({**RECORD, "settings": chosen}))
@@ -78,7 +78,9 @@ def test_what_was_given_by_name_stays(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_contradicts_the_record_is_told(given: dict[str, Any], chosen: Any, told: str, tmp_path: Path) -> None:
+def test_contradiction_to_the_tuning_record_is_noted(
+    given: dict[str, Any], chosen: Any, told: str, tmp_path: Path
+) -> None:
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"chosen": "it", "ratio": 0.5, "settings": chosen}))
     asked = Communication(tuned=str(file), **given)
@@ -87,10 +89,10 @@ def test_what_contradicts_the_record_is_told(given: dict[str, Any], chosen: Any,
     assert why.startswith(f"tuned has no effect: {told}")
 
 
-def test_names_become_files(store: Path) -> None:
+def test_tuning_record_name_is_a_valid_file_name(store: Path) -> None:
     assert tuned.record_url("<lambda>", 2) == f"file://{store}/Communication/_lambda_-2.json"
 
 
-def test_a_function_without_gradients_is_told_so(store: Path) -> None:
+def test_function_without_gradients_cannot_be_tuned(store: Path) -> None:
     with pytest.raises(ArgumentError, match=r"communication\(\) has not computed gradients of several weights"):
         experiment.tune_communication(communication, num_workers=2)

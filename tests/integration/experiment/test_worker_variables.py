@@ -17,7 +17,7 @@ pytestmark = pytest.mark.local
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
-def test_every_worker_knows_rank_world_and_master(store: Path, tmp_path: Path) -> None:
+def test_every_worker_has_rank_world_size_and_master_variables(store: Path, tmp_path: Path) -> None:
     def train() -> None:
         import os
 
@@ -32,7 +32,7 @@ def test_every_worker_knows_rank_world_and_master(store: Path, tmp_path: Path) -
         assert f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}" == chief
 
 
-def test_a_trial_is_alone(store: Path) -> None:
+def test_trial_has_world_size_1_and_rank_0(store: Path) -> None:
     def train(x: int) -> int:
         import os
 
@@ -42,7 +42,7 @@ def test_a_trial_is_alone(store: Path) -> None:
     assert list(found.trials["value"]) == [10, 10, 10]
 
 
-def test_a_value_of_the_users_is_refused_or_kept(store: Path) -> None:
+def test_user_variables_that_conflict_are_refused_or_honoured(store: Path) -> None:
     def train() -> list[str]:
         import os
 

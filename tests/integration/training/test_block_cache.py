@@ -59,7 +59,7 @@ def kept(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_a_folder_that_somebody_has_removed_is_made_anew(tmp_path: Path, small_blocks: None) -> None:
+def test_removed_cache_folder_is_created_again(tmp_path: Path, small_blocks: None) -> None:
     cache, file = BlockCache(tmp_path / "cache", 100_000), CountedFile(3_000)
     file.check(cache, 0, 3_000)
     shutil.rmtree(tmp_path / "cache")
@@ -74,7 +74,7 @@ def test_a_folder_that_somebody_has_removed_is_made_anew(tmp_path: Path, small_b
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_was_read_is_there_again_for_the_same_version(tmp_path: Path) -> None:
+def test_cached_blocks_are_reused_for_the_same_version_only(tmp_path: Path) -> None:
     file, cache = CountedFile(4500), BlockCache(tmp_path / "c", 1 << 20)
     file.check(cache, 1500, 1000)
     assert file.fetched == [(1000, 2000)]
@@ -88,7 +88,7 @@ def test_what_was_read_is_there_again_for_the_same_version(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_it_never_takes_more_than_it_may_and_what_is_used_stays(tmp_path: Path) -> None:
+def test_cache_stays_within_its_size_and_retains_used_blocks(tmp_path: Path) -> None:
     file, cache, folder = CountedFile(100_000), BlockCache(tmp_path / "c", 20_000), tmp_path / "c"
     for number in range(100):
         file.check(cache, number * 1000, 1000)
@@ -101,7 +101,7 @@ def test_it_never_takes_more_than_it_may_and_what_is_used_stays(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_block_that_is_damaged_is_fetched_again(tmp_path: Path) -> None:
+def test_damaged_block_is_fetched_again(tmp_path: Path) -> None:
     file, cache = CountedFile(1000), BlockCache(tmp_path / "c", 1 << 20)
     for damage in (
         lambda content: content[:-1],
@@ -117,7 +117,7 @@ def test_a_block_that_is_damaged_is_fetched_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_a_dead_process_began_is_put_away(tmp_path: Path) -> None:
+def test_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir(mode=0o700)
     (tmp_path / "c" / ".tmp-old").write_bytes(b"x")
     os.utime(tmp_path / "c" / ".tmp-old", (1, 1))
@@ -143,7 +143,7 @@ print("read", cache._is_usable)
 """
 
 
-def test_several_processes_read_write_and_remove_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_share_the_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", READ, str(tmp_path / "c")]
     begun = [
         subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
@@ -169,7 +169,7 @@ def unusable(tmp_path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["a file", "of others", "a link to nowhere"])
-def test_a_folder_that_cannot_be_used_is_one_line_and_no_failure(
+def test_unusable_cache_folder_is_logged_once_and_reads_continue(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, cache = CountedFile(3000), BlockCache(unusable(tmp_path, kind), 1 << 30)
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_no_failure(
     assert file.fetched == [(0, 3000)] * 3
 
 
-def test_a_full_disk_is_one_line_and_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_is_logged_once_and_reads_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with small_disk.mounted(tmp_path / "disk", 1536) as disk:
         file, cache = CountedFile(3 << 20), BlockCache(disk / "c", 1 << 30)
         file.check(cache, 0, 3 << 20)
@@ -190,7 +190,9 @@ def test_a_full_disk_is_one_line_and_no_failure(tmp_path: Path, caplog: pytest.L
     assert "No space left" in line
 
 
-def test_a_disk_that_others_have_filled_is_left_to_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_disk_filled_by_other_programs_is_not_used_by_the_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with small_disk.mounted(tmp_path / "disk", 20_000) as disk:
         (disk / "others").write_bytes(bytes(18_500 << 10))
         file = CountedFile(3 << 20)
@@ -200,7 +202,7 @@ def test_a_disk_that_others_have_filled_is_left_to_them(tmp_path: Path, caplog: 
     assert "its disk is full, except for the space reserved for other programs" in line
 
 
-def test_what_the_store_says_is_raised(tmp_path: Path) -> None:
+def test_store_error_is_raised_through_the_cache(tmp_path: Path) -> None:
     def gone(offset: int, length: int) -> bytes:
         raise StorageError("it is gone", "f")
 
@@ -261,7 +263,7 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(("source", "suffix", "content"), SOURCES)
-def test_later_epochs_and_other_readers_do_not_ask_the_store(
+def test_later_epochs_and_other_readers_do_not_read_from_the_store(
     store: str, cache: Path, reads: list[str], source: Any, suffix: str, content: Callable[[int], bytes]
 ) -> None:
     for number in range(3):
@@ -280,7 +282,7 @@ def test_later_epochs_and_other_readers_do_not_ask_the_store(
         assert all((a == b).all() for a, b in zip(one, other, strict=True))
 
 
-def test_a_file_that_was_changed_is_read_anew(store: str, cache: Path) -> None:
+def test_changed_file_is_read_again_from_the_store(store: str, cache: Path) -> None:
     def content() -> list[bytes]:
         return [one for batch in hopsml.data.files(store, cache=True).batch(4) for one in batch["content"]]
 
@@ -290,7 +292,7 @@ def test_a_file_that_was_changed_is_read_anew(store: str, cache: Path) -> None:
     assert content() == [b"other"]
 
 
-def test_nothing_is_kept_of_local_files_nor_without_room(
+def test_local_files_and_a_size_limit_of_0_are_not_cached(
     tmp_path: Path, store: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_bytes(b"x")
@@ -305,7 +307,9 @@ def test_nothing_is_kept_of_local_files_nor_without_room(
         list(rows)
 
 
-def test_where_it_lies_by_default(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_cache_folder_is_below_the_yarn_local_directory(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """YARN removes an application's folder with the application."""
     monkeypatch.delenv("HOPSML_DATA_CACHE", raising=False)
     monkeypatch.setenv("LOCAL_DIRS", f"{tmp_path},/elsewhere")

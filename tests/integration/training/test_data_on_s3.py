@@ -72,7 +72,7 @@ def write(bucket: str, suffix: str, content: Callable[[range], bytes]) -> str:
     ("source", "suffix", "content"),
     [SOURCES[0], *(pytest.param(*one, marks=pytest.mark.variant) for one in SOURCES[1:])],
 )
-def test_every_row_once_an_epoch_by_way_of_the_cache_or_not(
+def test_rows_on_s3_are_read_once_per_epoch_with_and_without_cache(
     bucket: str, source: Any, suffix: str, content: Any
 ) -> None:
     folder = write(bucket, suffix, content)
@@ -84,7 +84,7 @@ def test_every_row_once_an_epoch_by_way_of_the_cache_or_not(
         assert (seen == 2).all()
 
 
-def test_whole_files(bucket: str) -> None:
+def test_whole_files_on_s3_are_read_in_order(bucket: str) -> None:
     for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/empty.jpg", "dog/notes.txt"):
         for_url(bucket).write_bytes(f"{bucket}/{name}", b"" if "empty" in name else name.encode())
     (batch,) = hopsml.data.files(bucket, [".jpg"], cache=True).batch(10)
@@ -95,7 +95,7 @@ def test_whole_files(bucket: str) -> None:
     assert batch["content"].tolist() == [b"cat/1.jpg", b"cat/2.jpg", b"dog/1.jpg", b""]
 
 
-def test_trouble_names_the_file(bucket: str) -> None:
+def test_errors_on_s3_name_the_file(bucket: str) -> None:
     folder = write(bucket, "tfrecord", records)
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.tfrecords(f"{bucket}/nowhere")
@@ -147,7 +147,7 @@ def names(url: str) -> set[str]:
     return {file.url[len(url) + 1 :] for file in filesystem.walk(url) if not file.is_dir}
 
 
-def test_a_run_reads_from_there_and_leaves_everything_there(bucket: str, project: str) -> None:
+def test_run_on_s3_reads_its_data_and_stores_its_files_there(bucket: str, project: str) -> None:
     rows = write(bucket, "tfrecord", records)
     result = experiment.collective_all_reduce(
         count_rows, args={"url": rows}, min_workers=2, max_workers=2, progress=False
@@ -168,7 +168,7 @@ def test_a_run_reads_from_there_and_leaves_everything_there(bucket: str, project
 
 @pytest.mark.torch
 @pytest.mark.variant  # of test_rows_for_torch.py, on a store whose clients a fork does not share
-def test_processes_that_are_forked_have_clients_of_their_own(bucket: str) -> None:
+def test_forked_loader_processes_read_s3_with_separate_clients(bucket: str) -> None:
     rows = hopsml.data.parquet(write(bucket, "parquet", parquet), cache=True).batch(10).shuffle(seed=1)
     wanted = ids(rows.repeat(2))  # by helper processes of this one, which live on
     batches = loader(rows, num_workers=2)

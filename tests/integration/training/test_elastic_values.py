@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.variant  # of test_elastic_fit.py, whose successor ends with the same weights
 @pytest.mark.parametrize("legacy", [pytest.param(False, id="keras 3"), pytest.param(True, id="tf_keras")])
-def test_a_successor_makes_the_same_steps_and_no_update_gets_into_a_commit(legacy: bool, tmp_path: Path) -> None:
+def test_restored_state_makes_the_same_steps_and_commits_contain_no_later_update(legacy: bool, tmp_path: Path) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
     (found,) = run_group("elastic_values:kept", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
     assert len(found["steps"]) == (8 if legacy else 10)
@@ -24,7 +24,7 @@ def test_a_successor_makes_the_same_steps_and_no_update_gets_into_a_commit(legac
     assert found["torn"] == dict.fromkeys(("model", "variables", "large"), nothing_in_eight_commits)
 
 
-def test_what_cannot_be_committed_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_state_that_cannot_be_committed_is_refused_with_a_remedy(tmp_path: Path) -> None:
     (found,) = run_group("elastic_values:refusals", tmp_path, workers=1)
     assert "State(model=...): this Sequential has no variables yet; build it" in found["unbuilt"]
     assert "State(model=...): this Unbuilt has no variables yet" in found["half built"]

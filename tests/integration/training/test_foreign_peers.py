@@ -27,14 +27,14 @@ def library() -> None:
 # Nothing listens over hopsml's collective: collective/test_strangers.py; who is let in: cluster/test_server_guard.py.
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.variant
-def test_a_stranger_is_served_at_no_port_of_a_run(way: str) -> None:
+def test_ports_of_a_run_refuse_other_users(way: str) -> None:
     found = foreign_peers.doors(way, Path(sys.executable), NOBODY, os.geteuid())
     assert len(found) >= 2 * (1 + WORKERS + (WORKERS if way == "tensorflow" else 0))  # coordinator, doors, servers
     assert [door for door in found if door.served] == []
 
 
 @pytest.mark.variant  # of the answer to a stranger; who is let in: tests/integration/cluster/test_server_guard.py
-def test_tensorflow_by_hand_serves_everybody() -> None:
+def test_unguarded_tensorflow_servers_answer_everybody() -> None:
     """What the other test asks is answered where nothing guards."""
     found = foreign_peers.doors(BY_HAND, Path(sys.executable), NOBODY)
     assert [door.served for door in found] == ["answers calls"] * WORKERS

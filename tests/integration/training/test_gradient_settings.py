@@ -44,7 +44,7 @@ def check_loop(found: list[dict[str, Any]], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LOOPS if name not in COMBINED])
-def test_a_custom_loop(results: Results, name: str) -> None:
+def test_custom_loop_with_each_setting_equals_numpy_on_all_ranks(results: Results, name: str) -> None:
     check_loop([result["loops"][name] for result in results], name)
 
 
@@ -57,23 +57,23 @@ def combined(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.variant  # of three workers
 @pytest.mark.parametrize("name", COMBINED)
-def test_a_custom_loop_of_several_settings(combined: Results, name: str) -> None:
+def test_custom_loop_with_combined_settings_equals_numpy_on_all_ranks(combined: Results, name: str) -> None:
     check_loop([result["loops"][name] for result in combined], name)
 
 
 @pytest.mark.parametrize("library", ["tf_keras", "legacy"])
 @pytest.mark.parametrize("name", ["fp16", "double_accumulate"])
-def test_a_custom_loop_with_an_optimizer_of_tf_keras(results: Results, library: str, name: str) -> None:
+def test_custom_loop_with_tf_keras_optimizer_equals_numpy(results: Results, library: str, name: str) -> None:
     check_loop([result["tf_keras"][f"{library}_{name}"] for result in results], name)
 
 
 @pytest.mark.variant  # of Keras's own, above, and of the other settings
 @pytest.mark.parametrize("library", ["tf_keras", "legacy"])
-def test_a_custom_loop_of_what_is_sent_in_part_with_an_optimizer_of_tf_keras(combined: Results, library: str) -> None:
+def test_custom_loop_with_topk_and_tf_keras_optimizer_equals_numpy(combined: Results, library: str) -> None:
     check_loop([result["tf_keras_rest"][f"{library}_topk"] for result in combined], "topk")
 
 
-def test_sparse_gradients_and_none_mean_what_they_mean(results: Results) -> None:
+def test_sparse_and_absent_gradients_are_reduced_correctly_with_every_setting(results: Results) -> None:
     for result in results:
         kinds = result["kinds"]
         table, weight, unused = kinds["plain"]
@@ -96,7 +96,7 @@ def test_only_gradients_are_compressed(results: Results) -> None:
         assert 0 < result["rounded"]["fp16"]["error"] < 0.005
 
 
-def test_fit_applies_what_was_held_back(results: Results) -> None:
+def test_fit_applies_delayed_and_accumulated_gradients(results: Results) -> None:
     first, second = (result["fits"] for result in results)
     assert first == second
     steps = 3 * 4
@@ -105,24 +105,24 @@ def test_fit_applies_what_was_held_back(results: Results) -> None:
         assert first[name]["moved"]
 
 
-def test_fit_ends_with_the_averages_of_all_steps_though_one_was_held_back(results: Results) -> None:
+def test_fit_with_double_buffering_ends_with_the_averages_of_all_steps(results: Results) -> None:
     for result in results:
         assert result["fits"]["averaged"]
 
 
 @pytest.mark.variant  # of what is accumulated over three steps, above
-def test_fit_applies_what_was_accumulated_over_an_epoch(combined: Results) -> None:
+def test_fit_applies_gradients_accumulated_over_an_epoch(combined: Results) -> None:
     first, second = (result["fits_rest"] for result in combined)
     assert first == second and first["accumulate_rest"]["iterations"] == 3 and first["accumulate_rest"]["moved"]
 
 
-def test_the_first_step_applies_nothing_and_the_second_what_a_plain_first_one_does(results: Results) -> None:
+def test_double_buffering_applies_nothing_in_the_first_step(results: Results) -> None:
     for result in results:
         assert result["fits"]["one_step"] == {"nothing": True, "first": True}
 
 
 @pytest.mark.variant
-def test_the_digits_are_learnt_as_well(tmp_path: Any) -> None:
+def test_digits_training_with_each_setting_reaches_the_same_accuracy(tmp_path: Any) -> None:
     first, second = (
         result["digits"] for result in run_group("gradients:everything", tmp_path, parts=["digits"], loops=[])
     )
@@ -132,7 +132,7 @@ def test_the_digits_are_learnt_as_well(tmp_path: Any) -> None:
         assert first[name]["accuracy"] >= first["plain"]["accuracy"] - 0.02, name
 
 
-def test_a_step_that_overflows_on_one_rank_is_none(results: Results) -> None:
+def test_overflow_on_one_rank_skips_the_step_on_all_ranks(results: Results) -> None:
     for result in results:
         found = result["overflow"]
         # Each is scaled by 4, whatever the scale is now: after the overflow gradients count twice.
@@ -140,7 +140,7 @@ def test_a_step_that_overflows_on_one_rank_is_none(results: Results) -> None:
         assert found["end"] == [-10, -4402] and found["scale"] == 2.0
 
 
-def test_who_comes_into_the_group_has_nothing_held_back_and_all_begin_alike(results: Results) -> None:
+def test_newcomer_has_no_delayed_gradients_and_all_ranks_restart_equal(results: Results) -> None:
     total = 30.0  # of a step's gradients: 10 and 20
     for rank, result in enumerate(results):
         found = result["generations"]
@@ -153,7 +153,7 @@ def test_who_comes_into_the_group_has_nothing_held_back_and_all_begin_alike(resu
         assert not found["nothing"]
 
 
-def test_what_is_left_at_the_end_is_told(results: Results) -> None:
+def test_unapplied_gradients_at_the_end_are_logged_once(results: Results) -> None:
     for result in results:
         assert result["left"] == {"iterations": 0}
         told = (
@@ -163,13 +163,13 @@ def test_what_is_left_at_the_end_is_told(results: Results) -> None:
         assert result["log"].splitlines().count(told) == 1
 
 
-def test_two_accumulations_are_refused(results: Results) -> None:
+def test_two_kinds_of_accumulation_are_refused(results: Results) -> None:
     for result in results:
         assert "gradient_accumulation_steps=2" in result["refused"]["accumulation"]
         assert "give accumulate=" in result["refused"]["accumulation"]
 
 
-def test_three_workers(tmp_path: Any) -> None:
+def test_settings_with_three_workers_equal_numpy(tmp_path: Any) -> None:
     names = ["fp16", "adasum", "double_topk", "double_powersgd", "double_accumulate"]
     found = run_group("gradients:everything", tmp_path, workers=3, parts=[], loops=names)
     for name in names:

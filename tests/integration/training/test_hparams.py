@@ -17,7 +17,7 @@ def tensorflow() -> None:
     import tensorflow  # noqa: F401
 
 
-def test_what_tensorboard_reads(tmp_path: Path) -> None:
+def test_tensorboard_reads_hparams_and_metric_of_a_trial(tmp_path: Path) -> None:
     trial_files.write_hparams(tmp_path, "abc", {"lr": 0.1, "act": "relu", "shape": (1, 2)}, "accuracy", 0.75, 9)
     assert trial_files.has_tensorboard()
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

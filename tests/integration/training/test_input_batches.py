@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
-def test_two_workers_share_the_rows(folder: Path, tmp_path: Path, kind: str) -> None:
+def test_two_workers_share_the_rows_of_a_tensorflow_data_set(folder: Path, tmp_path: Path, kind: str) -> None:
     first, second = run_group("data:read_and_fit", tmp_path / "run", path=str(folder), kind=kind)
     for one, other in zip(first["iterations"], second["iterations"], strict=True):
         assert sorted(one + other) == list(range(ROWS)) and abs(len(one) - len(other)) <= 1
@@ -38,7 +38,7 @@ def test_two_workers_share_the_rows(folder: Path, tmp_path: Path, kind: str) -> 
     assert first["finite"] and second["finite"]
 
 
-def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
+def test_absent_column_and_empty_data_are_named(folder: Path, tmp_path: Path) -> None:
     none = tmp_path / "none.parquet"
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), none)
     (found,) = run_group("data:refusals", tmp_path / "run", workers=1, path=str(folder), none=str(none))

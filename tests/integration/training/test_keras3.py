@@ -39,7 +39,7 @@ def test_loss_curve_does_not_depend_on_the_number_of_workers(results: Results, t
 
 @pytest.mark.variant  # of test_strategy_contract.py
 @pytest.mark.parametrize("part", ["fit", "several_steps"])
-def test_a_plain_strategy_does_the_same(results: Results, tmp_path: Path, part: str) -> None:
+def test_plain_strategy_equals_the_strategy_of_hopsml(results: Results, tmp_path: Path, part: str) -> None:
     for plain, ours in zip(
         run_group("keras3:training", tmp_path, parts=[part], plain=True, fresh=True), results, strict=True
     ):
@@ -54,7 +54,7 @@ def test_shuffled_arrays_are_divided_without_overlap(results: Results) -> None:
 
 
 @pytest.mark.parametrize("fit", [0, 1, 2], ids=["no seed", "no seed once more", "the user's seed"])
-def test_each_epoch_of_a_shuffled_array_has_an_order_of_its_own(results: Results, fit: int) -> None:
+def test_each_epoch_of_a_shuffled_array_has_a_different_order(results: Results, fit: int) -> None:
     first, second = (result["orders"]["orders"][fit] for result in results)
     assert len(first) == 3
     for mine, others in zip(first, second, strict=True):
@@ -64,13 +64,13 @@ def test_each_epoch_of_a_shuffled_array_has_an_order_of_its_own(results: Results
     assert first[0] != other[0]
 
 
-def test_shuffled_arrays_are_no_part_of_a_graph(tmp_path: Path) -> None:
+def test_shuffled_arrays_are_not_stored_in_the_graph(tmp_path: Path) -> None:
     """Which must not be larger than 2 GB."""
     (found,) = run_group("keras3:size_of_shuffled", tmp_path, workers=1)
     assert found["functions"] == 2 and found["largest"] < 100_000
 
 
-def test_a_worker_without_a_share_of_the_last_batch(results: Results) -> None:
+def test_worker_without_a_share_of_the_last_batch_stays_equal(results: Results) -> None:
     first, second = (result["uneven"] for result in results)
     assert first["finite"]
     assert first["weights"] == second["weights"]
@@ -79,39 +79,39 @@ def test_a_worker_without_a_share_of_the_last_batch(results: Results) -> None:
         assert result["accuracy"][0] == pytest.approx(result["accuracy"][1], abs=1e-6)
 
 
-def test_predict_keeps_the_order_of_uneven_data(results: Results) -> None:
+def test_predict_preserves_the_order_of_uneven_data(results: Results) -> None:
     for result in results:
         assert result["uneven"]["predict_shape"] == [33, 3]
         assert result["uneven"]["predict_error"] < 1e-5
 
 
-def test_several_steps_in_one_execution(results: Results) -> None:
+def test_steps_per_execution_gives_equal_results_on_all_ranks(results: Results) -> None:
     first, second = (result["several_steps"] for result in results)
     assert first == second
     assert first["losses"][1] < first["losses"][0]
 
 
 @pytest.mark.parametrize("name", ["direct", "nested"])
-def test_custom_loop(results: Results, name: str) -> None:
+def test_custom_loop_gives_equal_weights_and_statistics_on_all_ranks(results: Results, name: str) -> None:
     first, second = (result["custom_loop"][name] for result in results)
     assert first == second  # moving statistics among the weights
     assert first["losses"][-1] < first["losses"][0]
     assert any(abs(mean) > 1e-4 for mean in first["moving_mean"])
 
 
-def test_a_step_merges_gradients_statistics_and_logs_each(results: Results) -> None:
+def test_step_merges_gradients_statistics_and_logs_into_one_collective_each(results: Results) -> None:
     for result in results:
         assert result["collectives"]["_ScopedAllocator"] == 3
 
 
-def test_files_that_are_written_apart_from_the_model_are_those_that_keras_writes(results: Results) -> None:
+def test_asynchronously_written_model_files_equal_those_of_keras(results: Results) -> None:
     for result in results:
         assert result["files"] == {"differ": [], "found": result["files"]["found"], "same": True, "word": 2}
         assert result["files"]["found"] > 80
 
 
 @pytest.mark.variant  # of test_strategy_contract.py
-def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
+def test_mixed_precision_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
     first, second = run_group("keras3:mixed_precision", tmp_path)
     assert first == {**second, "sent": []}
     assert first["scales"] == [2.0**15, 2.0**14, 2.0**14]
@@ -120,7 +120,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path: Path) -> None:
 
 @pytest.mark.variant  # of integration/experiment/test_keras_saving.py
 @pytest.mark.parametrize("kind", ["tensorflow", "hopsml"])
-def test_callbacks_with_shared_paths(tmp_path: Path, kind: str) -> None:
+def test_keras_callbacks_with_shared_paths_write_once_and_resume(tmp_path: Path, kind: str) -> None:
     first, second = run_group("keras3:callbacks", tmp_path, epochs=2, kind=kind)
     assert first["weights"] == second["weights"]
     shared = tmp_path / "shared"

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.parametrize("kind", ["tensorflow", "hopsml"])
 @pytest.mark.variant
-def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
+def test_tf_keras_fit_resumes_evaluates_and_predicts_under_a_strategy(tmp_path: Path, kind: str) -> None:
     own = tmp_path / "own"
     first, second = run_group(
         "legacy_keras:training", tmp_path, env={"TF_USE_LEGACY_KERAS": "1"}, own=str(own), kind=kind
@@ -37,6 +37,6 @@ def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
     assert [message["step"] for message in sent] == [1, 2, 3, 3, 4, 5, 6, 6]
 
 
-def test_the_callbacks_are_those_of_the_models_keras(tmp_path: Path) -> None:
+def test_callbacks_use_the_keras_library_of_the_model(tmp_path: Path) -> None:
     (found,) = run_group("legacy_keras:beside_keras_3", tmp_path, workers=1)
     assert (found["keras"], found["tf_keras"]) == ([2, 1], [2, 1])  # epochs, files of events

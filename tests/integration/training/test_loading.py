@@ -20,7 +20,7 @@ from tests.helpers.training.group import run_group
 
 
 @pytest.mark.tensorflow
-def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path) -> None:
+def test_load_checkpoint_restores_keras_models_of_every_kind_of_checkpoint(tmp_path: Path) -> None:
     (found,) = run_group("loading:loaded", tmp_path, workers=1, place=str(tmp_path / "there"))
     assert len(found["same"]) == 7 and all(found["same"].values()), found["same"]
     assert found["values"]["fit"] == {"step": 0, "fit": 1, "done": 0, "history": {"loss": [1.0]}, "rate": None}
@@ -34,7 +34,7 @@ def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("torch_imported")
-def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
+def test_load_checkpoint_restores_a_torch_module_with_or_without_wrapper(tmp_path: Path) -> None:
     import torch
 
     def build(units: int = 2) -> Any:
@@ -67,7 +67,7 @@ def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
-def test_a_folder_of_the_users_own_is_named(tmp_path: Path) -> None:
+def test_load_checkpoint_names_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
     with pytest.raises(
         ArgumentError, match=r"holds neither state\.hopsml nor checkpoint\.json.*with the library that wrote them"
@@ -87,9 +87,7 @@ class _RunsCode:
 
 
 @pytest.mark.fast
-def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_of_an_untrusted_user_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(trust.VARIABLE, raising=False)
     mark, made, run = tmp_path / "code-ran", tmp_path / "made", str(tmp_path / "checkpoints")
     made.mkdir()
@@ -119,7 +117,7 @@ def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
 
 
 @pytest.mark.fast
-def test_a_state_that_is_committed_in_a_groups_folder_is_its_owners_alone_to_write(tmp_path: Path) -> None:
+def test_state_committed_in_a_group_folder_is_writable_by_its_owner_only(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "state.hopsml").write_bytes(b"x")
     shared = tmp_path / "checkpoints"

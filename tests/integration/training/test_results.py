@@ -29,7 +29,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     return folder, run_group("results:save_and_restore", folder)
 
 
-def test_restored_weights_are_the_saved_ones_on_all_ranks(saved: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_restored_weights_equal_the_saved_ones_on_all_ranks(saved: tuple[Path, list[dict[str, Any]]]) -> None:
     _, (first, second) = saved
     assert (first["nothing"], first["restored"]) == (0, 30)
     assert first["notes"] == {"note": "at 30"}
@@ -40,7 +40,7 @@ def test_restored_weights_are_the_saved_ones_on_all_ranks(saved: tuple[Path, lis
     assert first["restored"] == second["restored"]
 
 
-def test_only_complete_checkpoints_stay_and_only_as_many_as_asked(
+def test_only_the_requested_number_of_complete_checkpoints_is_retained(
     saved: tuple[Path, list[dict[str, Any]]],
 ) -> None:
     folder, _ = saved
@@ -55,13 +55,13 @@ def test_only_complete_checkpoints_stay_and_only_as_many_as_asked(
     assert not list(folder.glob("work-*/hopsml-unused-*"))
 
 
-def test_the_chief_sends_folders_of_any_size(saved: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_chief_sends_folders_of_any_size(saved: tuple[Path, list[dict[str, Any]]]) -> None:
     _, (first, second) = saved
     assert first["sent_folder"] == second["sent_folder"]
     assert [name for name, _ in first["sent_folder"]] == ["below/empty", "large"]
 
 
-def test_an_export_predicts_and_a_checkpoint_of_others_is_refused(
+def test_exported_model_predicts_and_foreign_checkpoint_is_refused(
     saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     folder, (first, second) = saved
@@ -75,7 +75,7 @@ def test_an_export_predicts_and_a_checkpoint_of_others_is_refused(
 
 
 @pytest.mark.variant  # of a model with one
-def test_a_model_with_optimizers_of_its_own_is_saved_and_goes_on_with_all_of_them(tmp_path: Path) -> None:
+def test_model_with_two_optimizers_resumes_with_both(tmp_path: Path) -> None:
     run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=2)
     steps = [one.step for one in complete_checkpoints(tmp_path / "a" / "checkpoints")]
     (longer,) = run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=3)
@@ -85,7 +85,7 @@ def test_a_model_with_optimizers_of_its_own_is_saved_and_goes_on_with_all_of_the
     assert longer["weights"] == whole["weights"]
 
 
-def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> None:
+def test_fit_reports_from_the_chief_and_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:
     first, second = run_group("results:fit_with_callbacks", tmp_path / "a", epochs=5, every=2, stop_at=4)
     assert (first["begun"], first["iterations"]) == ([0, 1], 4)
     last = complete_checkpoints(tmp_path / "a" / "checkpoints")[-1]
@@ -113,7 +113,7 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
 
 
 @pytest.mark.variant  # of integration/experiment/test_resume_fits.py
-def test_each_fit_of_a_function_has_checkpoints_of_its_own(tmp_path: Path) -> None:
+def test_each_fit_of_a_function_has_separate_checkpoints(tmp_path: Path) -> None:
     """Three models one after another."""
     whole, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
     assert whole["begun"] == other["begun"] == [[0, 1], [0, 1, 2], [0, 1, 2]]
@@ -123,7 +123,7 @@ def test_each_fit_of_a_function_has_checkpoints_of_its_own(tmp_path: Path) -> No
 
 
 @pytest.mark.variant  # of tests/integration/experiment/test_resume_fits.py, to the last bit of the weights
-def test_a_run_that_was_broken_off_in_its_second_fit_ends_with_the_weights_of_an_undisturbed_one(
+def test_run_interrupted_in_its_second_fit_ends_with_undisturbed_weights(
     tmp_path: Path,
 ) -> None:
     whole, _ = run_group("results:several_fits", tmp_path / "whole", reuse=True)
@@ -147,7 +147,7 @@ def test_a_run_that_was_broken_off_in_its_second_fit_ends_with_the_weights_of_an
 
 
 @pytest.mark.variant
-def test_a_group_that_may_change_goes_on_with_each_fit_of_a_run_of_fixed_size(tmp_path: Path) -> None:
+def test_elastic_group_resumes_each_fit_of_a_fixed_size_run(tmp_path: Path) -> None:
     run_group("results:several_fits", tmp_path / "first", workers=1, broken_off=True)
     resume = {"resume_checkpoint": str(complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder)}
     last = complete_checkpoints(tmp_path / "first" / "fit-2" / "checkpoints")[-1].folder
@@ -159,7 +159,7 @@ def test_a_group_that_may_change_goes_on_with_each_fit_of_a_run_of_fixed_size(tm
 
 
 @pytest.mark.variant
-def test_more_epochs_make_a_fit_go_on_and_later_ones_begin_anew(tmp_path: Path) -> None:
+def test_larger_epoch_count_continues_the_first_fit_and_restarts_later_ones(tmp_path: Path) -> None:
     run_group("results:several_fits", tmp_path / "first", workers=1)
     resume = {"resume_checkpoint": str(complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder)}
     for number in (2, 3):
@@ -170,7 +170,7 @@ def test_more_epochs_make_a_fit_go_on_and_later_ones_begin_anew(tmp_path: Path) 
     assert again["begun"] == [[3], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
-def test_killed_while_saving(tmp_path: Path) -> None:
+def test_kill_while_saving_leaves_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints"
     with group("results:save_for_ever", tmp_path / "saver", workers=1, directory=str(directory)) as saver:
         deadline = clock.awake() + 60

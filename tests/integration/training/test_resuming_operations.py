@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.variant  # of chaos/test_fit_mends.py, loss by loss
 @pytest.mark.parametrize(("size", "seed"), [(3, 1)])
-def test_a_traced_function_outlasts_its_group(size: int, seed: int) -> None:
+def test_traced_function_continues_after_changes_of_its_group(size: int, seed: int) -> None:
     command = [sys.executable, "-m", "tests.helpers.training.jobs.resuming_operations", str(size), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

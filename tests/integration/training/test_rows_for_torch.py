@@ -35,7 +35,7 @@ def rows(tmp_path: Path) -> Any:
     return hopsml.data.parquet(str(tmp_path / "rows.parquet")).batch(16).shuffle(seed=1, window=40)
 
 
-def test_each_pass_is_a_new_epoch_with_an_order_of_its_own(rows: Any) -> None:
+def test_each_pass_of_a_loader_is_a_new_epoch_with_another_order(rows: Any) -> None:
     batches = loader(rows)
     passes = [ids(batches) for _ in range(3)]
     assert len(batches) == len(rows) == 7
@@ -43,7 +43,7 @@ def test_each_pass_is_a_new_epoch_with_an_order_of_its_own(rows: Any) -> None:
     assert [*passes[0], *passes[1], *passes[2]] == ids(rows.repeat(3))
 
 
-def test_a_data_set_that_repeats_goes_on_behind_what_it_has_repeated(rows: Any) -> None:
+def test_repeating_data_set_continues_with_later_epochs(rows: Any) -> None:
     batches = loader(rows.repeat(2))
     assert [*ids(batches), *ids(batches)] == ids(rows.repeat(4))
 
@@ -84,7 +84,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "processes"), KINDS)
-def test_any_number_of_processes_gives_the_same_batches_in_the_same_order(
+def test_any_number_of_loader_processes_gives_the_same_batches_in_order(
     tmp_path: Path, kind: Callable[[Path], Any], processes: int
 ) -> None:
     rows = kind(tmp_path).batch(8).shuffle(seed=1, window=40)  # twelve batches: 3 have four each, the last one is short
@@ -94,12 +94,12 @@ def test_any_number_of_processes_gives_the_same_batches_in_the_same_order(
 
 
 @pytest.mark.parametrize("size", [80, 45, *(pytest.param(size, marks=pytest.mark.variant) for size in (90, 30))])
-def test_more_processes_than_batches_and_numbers_that_do_not_divide(tmp_path: Path, size: int) -> None:
+def test_batches_fewer_than_or_indivisible_by_loader_processes_are_complete(tmp_path: Path, size: int) -> None:
     rows = parquet(tmp_path).batch(size)
     assert content(loader(rows, num_workers=3)) == content(rows)
 
 
-def test_processes_that_stay_go_on_with_the_next_epoch(rows: Any) -> None:
+def test_persistent_loader_processes_continue_with_the_next_epoch(rows: Any) -> None:
     batches = loader(rows, num_workers=2, persistent_workers=True, collate_fn=loader_processes.with_pid)
     passes = [list(batches) for _ in range(3)]
     assert len({batch["pid"] for one in passes for batch in one}) == 2
@@ -108,7 +108,7 @@ def test_processes_that_stay_go_on_with_the_next_epoch(rows: Any) -> None:
     gc.collect()
 
 
-def test_passes_with_and_without_processes_follow_one_another(rows: Any) -> None:
+def test_passes_with_and_without_loader_processes_are_consecutive(rows: Any) -> None:
     import torch
 
     data = rows.torch()
@@ -120,7 +120,7 @@ def test_passes_with_and_without_processes_follow_one_another(rows: Any) -> None
     assert found == ids(rows.repeat(4))
 
 
-def test_the_users_seed_and_a_pass_that_is_left_change_nothing(rows: Any) -> None:
+def test_user_seed_and_abandoned_pass_do_not_affect_the_order(rows: Any) -> None:
     import torch
 
     batches, found = loader(rows, num_workers=2), list[int]()
@@ -133,14 +133,14 @@ def test_the_users_seed_and_a_pass_that_is_left_change_nothing(rows: Any) -> Non
     assert [*found, *ids(batches)] == [*ids(rows.repeat(3)), *ids(rows.repeat(5))[400:]]
 
 
-def test_each_process_has_the_batches_of_its_turn(rows: Any) -> None:
+def test_loader_processes_alternate_batches(rows: Any) -> None:
     batches = list(loader(rows, num_workers=2, collate_fn=loader_processes.with_pid))
     pids = [batch["pid"] for batch in batches]
     assert len(set(pids)) == 2 and os.getpid() not in pids
     assert pids == [pids[number % 2] for number in range(7)]
 
 
-def test_a_process_reads_what_its_worker_would_whatever_its_place(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_process_reads_the_share_of_its_workers_rank(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for place in ((0, 2), (1, 2)):
         monkeypatch.setattr("hopsml.training.collective.place", lambda place=place: place)
@@ -163,28 +163,28 @@ def raised(batches: Any) -> tuple[int, BaseException]:
     raise AssertionError("there was no error")
 
 
-def test_an_error_in_a_process_names_what_it_is_about(tmp_path: Path) -> None:
+def test_error_in_a_loader_process_names_column_and_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"price": [1, None, 3]}), tmp_path / "nulls.parquet")
     _, error = raised(loader(hopsml.data.parquet(str(tmp_path)).batch(2), num_workers=2))
     assert isinstance(error, ArgumentError)
     assert re.search(r"(?s)in DataLoader worker process 0.*column 'price' of .*nulls\.parquet.* has 1 null", str(error))
 
 
-def test_a_file_that_is_gone_is_named_behind_what_lies_before_it(tmp_path: Path) -> None:
+def test_deleted_file_is_named_after_the_batches_before_it(tmp_path: Path) -> None:
     rows = parquet(tmp_path).batch(10)
     (tmp_path / "rows-1.parquet").unlink()
     count, error = raised(loader(rows, num_workers=2, persistent_workers=True))
     assert count == 3 and isinstance(error, StorageError) and "rows-1.parquet" in str(error)
 
 
-def test_without_batches_it_is_said(tmp_path: Path) -> None:
+def test_missing_batch_size_is_reported_by_the_loader(tmp_path: Path) -> None:
     _, error = raised(loader(parquet(tmp_path), num_workers=1))
     assert "set it by .batch(global_batch_size)" in str(error)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_that_are_started_afresh_give_the_same(rows: Any, tmp_path: Path, method: str) -> None:
+def test_spawned_and_forkserver_loader_processes_give_the_same_batches(rows: Any, tmp_path: Path, method: str) -> None:
     path = str(tmp_path / "rows.parquet")
     run = subprocess.run(
         [sys.executable, "-m", "tests.helpers.training.jobs.loader_processes", path, method],

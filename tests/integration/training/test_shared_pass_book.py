@@ -26,7 +26,7 @@ def in_a_fork(function: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_process_counts_on_and_its_parent_behind_it() -> None:
+def test_forked_process_and_its_parent_share_the_pass_counter() -> None:
     book = SeenRows()
     assert book.begin(None) == 0
     assert in_a_fork(lambda: book.begin(of(7, 0))) == 1
@@ -38,7 +38,7 @@ def put(book: SeenRows, answers: Any) -> None:
     answers.put(book.begin(of(7, 0)))
 
 
-def test_a_process_that_is_started_counts_on() -> None:
+def test_spawned_process_shares_the_pass_counter() -> None:
     context = multiprocessing.get_context("spawn")
     book, answers = SeenRows(4), context.Queue()
     process = context.Process(target=put, args=(book, answers))
@@ -50,14 +50,14 @@ def test_a_process_that_is_started_counts_on() -> None:
     answers.join_thread()
 
 
-def test_a_copy_goes_on_by_itself() -> None:
+def test_copied_pass_counter_is_independent() -> None:
     book = SeenRows()
     book.begin(None)
     other = copy.deepcopy(book)
     assert [other.begin(None), other.begin(None), book.begin(None)] == [1, 2, 1]
 
 
-def test_threads_of_one_process_get_numbers_of_their_own() -> None:
+def test_threads_of_one_process_have_different_pass_numbers() -> None:
     book, found = SeenRows(), list[int]()
     threads = [threading.Thread(target=lambda: found.extend(book.begin(None) for _ in range(50))) for _ in range(4)]
     for thread in threads:
@@ -67,7 +67,7 @@ def test_threads_of_one_process_get_numbers_of_their_own() -> None:
     assert all(one < other for one, other in pairwise(sorted(found))) and len(found) == 200
 
 
-def test_its_memory_goes_with_it() -> None:
+def test_deleted_pass_counter_releases_its_memory() -> None:
     before = set(os.listdir("/proc/self/fd"))
     book = SeenRows()
     book.begin(None)

@@ -84,7 +84,7 @@ def read(rows: Any, rank: int = 0, size: int = 1) -> list[Any]:
     return found
 
 
-def test_lists_of_another_length_at_another_worker_are_named(stage: Stage) -> None:
+def test_list_lengths_that_differ_at_another_worker_are_named(stage: Stage) -> None:
     stage([[], [[1, 2]] * 5, [[1, 2, 3]] * 5])
     with pytest.raises(
         ArgumentError,
@@ -93,7 +93,7 @@ def test_lists_of_another_length_at_another_worker_are_named(stage: Stage) -> No
         read(Dataset(StagedRows("rows")).batch(2), rank=1, size=2)  # who reads no row of the other length
 
 
-def test_lists_that_are_alike_are_read_by_all(stage: Stage) -> None:
+def test_staged_lists_of_equal_length_are_read_by_all_workers(stage: Stage) -> None:
     stage([[[n, n + 1] for n in range(5)], [], [[n, n + 1] for n in range(5, 9)]])
     rows = Dataset(StagedRows("rows")).batch(4).shuffle(seed=1)
     both = [*read(rows, 0, 2), *read(rows, 1, 2)]
@@ -105,7 +105,7 @@ def send(rows: Any, answers: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["here"], indirect=True)
-def test_a_process_that_a_worker_starts_reads_the_same(stage: Stage) -> None:
+def test_process_started_by_a_worker_reads_the_staged_rows(stage: Stage) -> None:
     stage([[1, 2, 3], [4, 5]])
     rows = Dataset(StagedRows("rows")).batch(2).shuffle(seed=1)
     wanted = read(rows)
@@ -120,7 +120,7 @@ def test_a_process_that_a_worker_starts_reads_the_same(stage: Stage) -> None:
     answers.join_thread()
 
 
-def test_a_fork_of_a_process_that_has_read_is_told_what_to_do(stage: Stage) -> None:
+def test_forked_process_is_refused_with_a_remedy(stage: Stage) -> None:
     stage([[1, 2, 3]])
     rows = Dataset(StagedRows("rows")).batch(2)
     assert read(rows) == [1, 2, 3]
@@ -139,13 +139,13 @@ def test_a_fork_of_a_process_that_has_read_is_told_what_to_do(stage: Stage) -> N
     os.waitpid(pid, 0)
 
 
-def test_outside_of_the_run_there_are_no_rows(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_rows_cannot_be_read_outside_of_the_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "_current", None)
     with pytest.raises(RunError, match="can be read only in the training function that received them"):
         read(Dataset(StagedRows("rows")).batch(2))
 
 
-def test_a_process_that_has_asked_nobody_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_fork_of_a_process_that_has_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, cut_off in ((0, False), (os.getpid(), False), (os.getppid(), True)):
         monkeypatch.setattr(staged_rows, "_first_in", first)
         assert staged_rows.is_cut_off() is cut_off
@@ -178,7 +178,7 @@ def client(address: StageAddress) -> Iterator[StageClient]:
     client.close()
 
 
-def test_what_is_brought_is_kept_and_given(client: StageClient, address: StageAddress) -> None:
+def test_stage_stores_and_returns_a_partition(client: StageClient, address: StageAddress) -> None:
     shards = client.put("clicks", 3, 17, batch(0, 1).schema, [batch(0, 5), batch(5, 0), batch(5, 7)])
     assert [(one.first, one.count, one.rows) for one in shards] == [(0, 2, 12)]
     one = StagedPartition(3, 17, address.url, shards)
@@ -186,7 +186,7 @@ def test_what_is_brought_is_kept_and_given(client: StageClient, address: StageAd
     assert Path(address.folder, one.file("clicks")).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_large_partition_is_several_shards(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_partition_is_split_into_several_shards(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.training.data.stage.SHARD_BYTES", 1000)
     batches = [batch(100 * number, 100) for number in range(5)]  # of 800 bytes
     shards = client.put("clicks", 0, 0, batches[0].schema, batches)
@@ -198,11 +198,11 @@ def test_a_large_partition_is_several_shards(client: StageClient, monkeypatch: p
     assert client.fetch("data-clicks/0-0.arrow", shards[1])["id"].to_pylist() == list(range(200, 400))
 
 
-def test_an_empty_partition_is_kept_as_nothing(client: StageClient) -> None:
+def test_empty_partition_has_no_shards(client: StageClient) -> None:
     assert client.put("clicks", 0, 0, pa.schema([]), []) == ()
 
 
-def test_a_stream_that_breaks_leaves_nothing(client: StageClient, address: StageAddress) -> None:
+def test_interrupted_upload_leaves_no_file(client: StageClient, address: StageAddress) -> None:
     def break_off() -> Iterator[pa.RecordBatch]:
         yield batch(0, 10)
         raise RuntimeError("the task is over")
@@ -213,9 +213,7 @@ def test_a_stream_that_breaks_leaves_nothing(client: StageClient, address: Stage
     assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
 
 
-def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
-    client: StageClient, address: StageAddress
-) -> None:
+def test_table_request_waits_and_outdated_files_are_deleted(client: StageClient, address: StageAddress) -> None:
     first, second = (client.put("clicks", 0, attempt, batch(0, 1).schema, [batch(0, 10)]) for attempt in (0, 1))
     assert first == second
     found: list[FrameTable | None] = []
@@ -231,13 +229,13 @@ def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
     assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
 
 
-def test_a_table_that_does_not_come_is_asked_for_again(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_request_returns_none_after_its_timeout(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.training.data.stage._WAIT_S", 0.05)
     assert client.table("clicks", 0) is None
 
 
 @pytest.mark.parametrize("is_certified", [False, True], ids=["no certificate", "a certificate of its own"])
-def test_no_request_is_read_from_a_stranger_however_large(address: StageAddress, is_certified: bool) -> None:
+def test_unauthenticated_request_of_any_size_is_not_read(address: StageAddress, is_certified: bool) -> None:
     """Were it read, the answer would be about the token."""
     certificate, key = make_key_pair(CERTIFIED) if is_certified else (None, None)
     stranger = flight.FlightClient(
@@ -255,7 +253,7 @@ def test_no_request_is_read_from_a_stranger_however_large(address: StageAddress,
 
 
 @pytest.mark.parametrize("token", ["", "another", "a token\nBearer a token"])
-def test_without_the_token_nothing_is_given_and_nothing_taken(address: StageAddress, token: str) -> None:
+def test_stage_refuses_requests_without_the_token(address: StageAddress, token: str) -> None:
     stranger = StageClient(msgspec.structs.replace(address, token=token))
     try:
         with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightInternalError, flight.FlightServerError)):
@@ -268,7 +266,7 @@ def test_without_the_token_nothing_is_given_and_nothing_taken(address: StageAddr
 
 
 @pytest.mark.parametrize("file", ["../secret/0-0.arrow", "data-x/../../secret/0-0.arrow", "/etc/x/passwd"])
-def test_files_elsewhere_are_not_given(client: StageClient, address: StageAddress, file: str) -> None:
+def test_stage_refuses_paths_outside_of_its_folder(client: StageClient, address: StageAddress, file: str) -> None:
     secret = Path(address.folder).parent / "secret"
     secret.mkdir()
     with pa.ipc.new_file(str(secret / "0-0.arrow"), batch(0, 1).schema) as writer:
@@ -277,7 +275,7 @@ def test_files_elsewhere_are_not_given(client: StageClient, address: StageAddres
         client.fetch(file, StagedShard(0, 1, 1, 8))
 
 
-def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
+def test_full_disk_error_names_the_stage_folder(tmp_path: Path) -> None:
     with small_disk.mounted(tmp_path / "small", 256) as folder:
         stage, address = serving(folder)
         client = StageClient(address)
@@ -292,7 +290,7 @@ def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
             stage.shutdown()
 
 
-def test_idle_connections_keep_no_task_out_of_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_do_not_block_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "PATIENCE", 1)
     limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=1 << 20)
     monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
@@ -323,7 +321,7 @@ def test_idle_connections_keep_no_task_out_of_the_stage(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("piece", [(-5).to_bytes(4, signed=True), (-(1 << 31)).to_bytes(4, signed=True)])
 @pytest.mark.parametrize("name", [file_of("clicks", 3, 17).encode(), b"\xff\xfe"])
-def test_a_piece_of_negative_length_ends_the_connection_and_leaves_nothing(
+def test_piece_of_negative_length_closes_the_connection_without_a_file(
     tmp_path: Path, piece: bytes, name: bytes
 ) -> None:
     certificate, key = make_key_pair(CERTIFIED)

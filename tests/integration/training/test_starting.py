@@ -17,7 +17,7 @@ from tests.helpers.training.group import group, run_group
 pytestmark = pytest.mark.tensorflow
 
 
-def test_refusals_name_value_and_remedy(tmp_path: Path) -> None:
+def test_refused_strategy_arguments_are_named_with_value_and_remedy(tmp_path: Path) -> None:
     (found,) = run_group("starting:refusals", tmp_path, workers=1)
     for name in ("merge_scope", "implementation", "timeout_s", "heartbeat_timeout_s", "ring_order"):
         kind, message = found[name]
@@ -36,7 +36,7 @@ def test_refusals_name_value_and_remedy(tmp_path: Path) -> None:
         ({"timeout_s": 2, "heartbeat_timeout_s": 60}, signal.SIGSTOP, "DeadlineExceededError", 20),
     ],
 )
-def test_a_peer_that_goes_is_noticed(
+def test_lost_or_hanging_peer_is_detected(
     tmp_path: Path, settings: dict[str, Any], how: signal.Signals, error: str, within_s: float
 ) -> None:
     with group("starting:step_until_a_peer_goes", tmp_path, **settings) as workers:

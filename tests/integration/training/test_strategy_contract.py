@@ -77,7 +77,7 @@ def keras_results(request: pytest.FixtureRequest) -> Results:
     return list(request.getfixturevalue(request.param))
 
 
-def test_values_are_reduced_and_gathered(results: Results) -> None:
+def test_strategy_reduces_and_gathers_values(results: Results) -> None:
     rows = [[1.0, 2.0], [2.0, 4.0], [2.0, 4.0]]
     for rank, result in enumerate(results):
         assert result["values"] == {
@@ -96,7 +96,7 @@ def test_values_are_reduced_and_gathered(results: Results) -> None:
         }
 
 
-def test_a_custom_loop_with_dense_sparse_and_no_gradients(results: Results) -> None:
+def test_custom_loop_reduces_dense_sparse_and_absent_gradients(results: Results) -> None:
     """What five rows give in one process: [0, 1, 1] and [5, 0]."""
     for rank, result in enumerate(results):
         found = result["gradients"]
@@ -109,7 +109,7 @@ def test_a_custom_loop_with_dense_sparse_and_no_gradients(results: Results) -> N
         assert found["through"] == [3.0 * 2 * 1.0 * 1.0, 3.0 * 2 * 3.0 * 2.0], rank
 
 
-def test_variables_begin_equal_and_are_aggregated(results: Results) -> None:
+def test_variables_start_equal_and_are_aggregated(results: Results) -> None:
     for rank, result in enumerate(results):
         assert result["variables"] == {
             "initial": 10.0,
@@ -124,7 +124,7 @@ def test_variables_begin_equal_and_are_aggregated(results: Results) -> None:
         }
 
 
-def test_a_global_batch_is_divided(results: Results) -> None:
+def test_global_batch_is_divided_among_replicas(results: Results) -> None:
     for rank, result in enumerate(results):
         found = result["data"]
         assert [len(share) for share in found["data"]] == [4, 4, 2 - rank]
@@ -139,7 +139,7 @@ def test_a_global_batch_is_divided(results: Results) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "samples"])
-def test_weights_of_classes_and_samples_count_as_in_one_process(results: Results, kind: str) -> None:
+def test_class_and_sample_weights_count_as_in_one_process(results: Results, kind: str) -> None:
     first, second = (result["weighted"] for result in results)
     assert first[f"{kind}_group"] == second[f"{kind}_group"]
     together, alone = first[f"{kind}_group"], first[f"{kind}_alone"]
@@ -158,13 +158,13 @@ def test_fit_trains_on_every_row_of_a_source_once(short_results: Results, source
         }
 
 
-def test_state_of_a_layer_that_differs_between_workers_is_named(results: Results) -> None:
+def test_layer_state_that_differs_between_workers_is_named(results: Results) -> None:
     chief, other = (result["own_state"]["printed"] for result in results)
     assert chief == ""
     assert "none/last" in other and "mean/last" not in other and 'aggregation="mean"' in other
 
 
-def test_a_strategy_of_one_worker_reads_sources_once_and_needs_no_call(tmp_path: Path) -> None:
+def test_strategy_of_one_worker_reads_sources_once_and_trains_models_without_call(tmp_path: Path) -> None:
     (result,) = run_group(
         "strategy_contract:contract", tmp_path, 1, kind="tensorflow", parts=[], keras_parts=SHORT_PARTS
     )
@@ -173,29 +173,29 @@ def test_a_strategy_of_one_worker_reads_sources_once_and_needs_no_call(tmp_path:
     assert len(result["without_call"]) == 2
 
 
-def test_training_leaves_the_arrays_that_batches_lie_in(short_results: Results) -> None:
+def test_training_does_not_change_the_arrays_behind_batches(short_results: Results) -> None:
     assert [result["read_once"]["targets"] for result in short_results] == [True, True]
 
 
-def test_a_model_without_call_is_built_by_its_step_alike_on_all_ranks(short_results: Results) -> None:
+def test_model_without_call_is_built_equally_on_all_ranks(short_results: Results) -> None:
     first, second = (result["without_call"] for result in short_results)
     assert first == second
 
 
 @pytest.mark.parametrize("clip", ["clipvalue", "clipnorm", "global_clipnorm"])
-def test_gradients_are_clipped_as_in_one_process_dense_and_sparse_ones(results: Results, clip: str) -> None:
+def test_clipped_gradients_equal_those_of_one_process(results: Results, clip: str) -> None:
     for result in results:
         together, alone = result["clipped"][clip]
         for found, expected in zip(together, alone, strict=True):
             assert found == [pytest.approx(row, rel=1e-5) for row in expected]
 
 
-def test_batch_normalisation_over_the_global_batch(results: Results) -> None:
+def test_batch_normalisation_uses_the_global_batch(results: Results) -> None:
     for result in results:
         assert max(result["synchronized"].values()) < 1e-5
 
 
-def test_a_model_is_saved_and_loaded(results: Results) -> None:
+def test_model_is_saved_and_loaded_under_a_strategy(results: Results) -> None:
     first, second = (result["files"] for result in results)
     assert first == second
     assert first["saved"] == first["loaded"] == first["weights"]
@@ -203,7 +203,7 @@ def test_a_model_is_saved_and_loaded(results: Results) -> None:
     assert first["trained_on"][0] == first["trained_on"][1]
 
 
-def test_an_overflow_on_one_rank_skips_the_step_on_all(results: Results) -> None:
+def test_overflow_on_one_rank_skips_the_step_on_all(results: Results) -> None:
     first, second = (result["overflow"] for result in results)
     assert first == second
     assert first["scales"] == [2.0**15, 2.0**14, 2.0**14]
@@ -211,7 +211,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(results: Results) -> None
 
 
 @pytest.mark.variant  # of test_keras3.py, and of three workers below
-def test_keras_trains_alike_on_all_ranks(keras_results: Results) -> None:
+def test_keras_trains_equally_on_all_ranks(keras_results: Results) -> None:
     first, second = results = keras_results
     for part in ("fit", "several_steps", "custom_loop"):
         assert first[part] == second[part], part
@@ -232,7 +232,7 @@ def test_shuffled_arrays_are_divided_without_overlap(keras_results: Results) -> 
 
 
 @pytest.mark.variant
-def test_both_ways_give_the_same_weights(own_keras: Results, theirs: Results) -> None:
+def test_hopsml_and_tensorflow_collectives_give_identical_weights(own_keras: Results, theirs: Results) -> None:
     """To the last bit: a sum of two does not depend on its order."""
     for mine, other in zip(own_keras, theirs, strict=True):
         for part in ("fit", "several_steps", "custom_loop", "weighted", "files"):
@@ -240,13 +240,13 @@ def test_both_ways_give_the_same_weights(own_keras: Results, theirs: Results) ->
         assert mine["uneven"]["weights"] == other["uneven"]["weights"]
 
 
-def test_a_compiled_function_is_refused_with_a_remedy(own: Results) -> None:
+def test_compiled_function_is_refused_with_a_remedy(own: Results) -> None:
     for result in own:
         assert result["compiled"]["error"] in ("ArgumentError", "StagingError")  # the second is AutoGraph's wrapper
         assert "leave jit_compile out" in result["compiled"]["message"]
 
 
-def test_types_that_are_widened_gathered_or_refused(own: Results) -> None:
+def test_tensor_types_are_widened_gathered_or_refused(own: Results) -> None:
     for result in own:
         found = result["types"]
         assert found["small"] == [["uint8", [3]], None, ["int16", [3]]]
@@ -257,7 +257,7 @@ def test_types_that_are_widened_gathered_or_refused(own: Results) -> None:
 
 
 @pytest.mark.parametrize("what", ["shapes", "types", "numbers", "order"])
-def test_ranks_that_reduce_something_else_are_told(own: Results, what: str) -> None:
+def test_ranks_that_reduce_different_tensors_raise_an_error(own: Results, what: str) -> None:
     for result in own:
         kind, message = result["differing"][what]
         assert kind == "InvalidArgumentError"
@@ -265,19 +265,19 @@ def test_ranks_that_reduce_something_else_are_told(own: Results, what: str) -> N
         assert result["differing"]["afterwards"] == [2.0]
 
 
-def test_a_shape_that_differs_is_named(own: Results) -> None:
+def test_differing_shape_is_named(own: Results) -> None:
     for result in own:
         message = result["differing"]["shapes"][1]
         assert "[3,2]" in message and "[3,3]" in message
 
 
-def test_a_member_that_does_not_come(own: Results) -> None:
+def test_absent_member_is_named_at_the_deadline(own: Results) -> None:
     first, second = (result["absent"] for result in own)
     assert first["late"][0] == "DeadlineExceededError" and "rank 1" in first["late"][1]
     assert second["late"][0] in ("DeadlineExceededError", "UnavailableError")
 
 
-def test_a_step_that_is_cancelled_while_it_waits_leaves_the_group(own: Results) -> None:
+def test_cancelled_step_leaves_the_group(own: Results) -> None:
     first, second = (result["absent"] for result in own)
     assert "this rank's own" in first["cancelled"][1]
     # The second where the step was cancelled before its reduction had begun: then there was nothing to leave.
@@ -286,7 +286,7 @@ def test_a_step_that_is_cancelled_while_it_waits_leaves_the_group(own: Results) 
 
 
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
-def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
+def test_killed_member_raises_unavailable_error_and_training_continues_alone(kind: str, tmp_path: Any) -> None:
     with group("strategy_contract:loss", tmp_path, kind=kind) as started:
         started.processes[1].wait(END_S)
         found = started.wait_for(0)
@@ -301,7 +301,7 @@ def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.variant
-def test_three_workers(tmp_path: Any) -> None:
+def test_strategy_contract_holds_with_three_workers(tmp_path: Any) -> None:
     found = run_group(
         "strategy_contract:contract", tmp_path, workers=3, kind="hopsml", parts=["values", "data"], keras_parts=["fit"]
     )

@@ -27,7 +27,7 @@ def keras(request: pytest.FixtureRequest) -> Any:
     return pytest.importorskip(request.param)
 
 
-def test_functional_models(keras: Any) -> None:
+def test_without_layers_removes_layers_of_functional_models(keras: Any) -> None:
     model = without_layers(branching(keras), ["three"])
     assert [layer.name for layer in model.layers] == ["in", "one", "two", "both", "out"]
     assert model.get_layer("out").kernel.shape[0] == 6  # it gets what the removed layer got
@@ -36,7 +36,7 @@ def test_functional_models(keras: Any) -> None:
     assert [layer.name for layer in both.layers] == ["in", "one", "both", "out"]
 
 
-def test_sequential_models(keras: Any) -> None:
+def test_without_layers_removes_layers_of_sequential_models(keras: Any) -> None:
     import numpy as np
 
     sizes = {"one": 6, "two": 5, "three": 2}
@@ -46,7 +46,7 @@ def test_sequential_models(keras: Any) -> None:
     assert model(np.ones((4, 8), "float32")).shape == (4, 2) and model.get_layer("three").kernel.shape[0] == 6
 
 
-def test_what_cannot_be_left_out(keras: Any) -> None:
+def test_layers_that_cannot_be_removed_are_refused(keras: Any) -> None:
     for names, said in (
         (["four"], "no layer four"),
         (["both"], "has 2 inputs"),

@@ -45,7 +45,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.variant  # of training/test_tfrecords, test_input_batches
-def test_records_and_files_as_tensorflow_sees_them(tmp_path: Path) -> None:
+def test_tfrecords_and_files_equal_those_read_by_tensorflow(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert len(found["tensorflow"]) == 50

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
 
 
-def test_a_state_comes_back_with_its_types_shapes_and_values_and_shares_nothing() -> None:
+def test_torch_state_round_trips_exactly_without_shared_memory() -> None:
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
@@ -42,7 +42,7 @@ def test_a_state_comes_back_with_its_types_shapes_and_values_and_shares_nothing(
     optimizer.load_state_dict(together(*apart("x", optimizer.state_dict())))
 
 
-def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> None:
+def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
     """Whoever goes on after a bad batch must not diverge from the others without a word."""
     import torch
 
@@ -87,7 +87,7 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
 
 
 @pytest.mark.variant
-def test_a_state_has_the_names_that_its_module_has_without_wrappers() -> None:
+def test_torch_state_names_are_independent_of_wrappers() -> None:
     # In a process of its own: torch.compile imports triton, which crashes in one that has imported TensorFlow.
     code = f"import {__name__} as tests; tests.check_names_of_wrapped_modules()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -36,7 +36,7 @@ raise SystemExit("the script went on")
 
 
 @pytest.mark.variant  # of integration/experiment/test_tuning.py, whose measurement is not a group's
-def test_a_script_is_tuned(store: Path, tmp_path: Path) -> None:
+def test_tune_communication_measures_a_script(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [

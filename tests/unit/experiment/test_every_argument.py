@@ -73,7 +73,7 @@ def fields_of(kind: Any) -> set[str]:
     return {one.name for one in dataclasses.fields(kind)} - {"train_fn"}
 
 
-MERGED = Shown("integration/experiment/test_in_force.py::test_a_group_says_how_its_gradients_were_merged")
+MERGED = Shown("integration/experiment/test_in_force.py::test_group_reports_how_its_gradients_were_merged")
 COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "name": Changes("digits"),
     "local_logdir": Changes(True),
@@ -81,7 +81,10 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
         "integration/experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"
     ),
     "description": Changes("why"),
-    "evaluator": (Changes(True, {"num_workers": 3}), Shown("integration/experiment/test_evaluator.py::test_it_runs")),
+    "evaluator": (
+        Changes(True, {"num_workers": 3}),
+        Shown("integration/experiment/test_evaluator.py::test_last_worker_is_the_evaluator_and_the_others_train"),
+    ),
     "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "needs evaluator=True")),
     "metric_key": Changes("accuracy"),
     "args": Changes({"x": 1}),
@@ -96,7 +99,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),
     "encryption": (Changes(True), Shown("unit/experiment/test_spec.py::test_collectives_without_encryption_are_refused")),
-    "tuned": (Changes(True), Shown("integration/experiment/test_tuning.py::test_a_run_takes_what_was_tuned")),
+    "tuned": (Changes(True), Shown("integration/experiment/test_tuning.py::test_run_uses_its_tuned_settings")),
     "compression": (Changes("fp16"), MERGED),
     "topk": (Changes(0.1, {"compression": "topk"}), Refused(0.1, "setting of compression='topk'")),
     "powersgd_rank": (Changes(3, {"compression": "powersgd"}), Refused(3, "setting of compression='powersgd'")),
@@ -297,7 +300,7 @@ def test_table_has_every_argument_of_each_verb(verb: str) -> None:
 # What has a signature, or a list of names, of its own: each argument with the test that shows it.
 RUNS_AGAIN = {name: "integration/tracking/test_rerun.py" for name in ("run", "progress", "ignore", "secrets")}
 RUNS_AGAIN["profile"] = (
-    "integration/experiment/test_profile_variables.py::test_what_is_repeated_takes_the_profile_it_is_given"
+    "integration/experiment/test_profile_variables.py::test_repeated_run_and_continued_search_use_the_given_profile"
 )
 OTHERS: dict[str, tuple[set[str], dict[str, str]]] = {
     "rerun": (set(inspect.signature(repeat.rerun).parameters), {

@@ -66,24 +66,24 @@ def warmup() -> Any:
         *(pytest.param(*one, marks=pytest.mark.variant) for one in ((True, False), (False, True), (False, False))),
     ],
 )
-def test_lars_and_lamb_equal_their_papers_after_100_steps(fused: bool, compiled: bool) -> None:
+def test_keras_lars_and_lamb_equal_the_published_formulas_after_100_steps(fused: bool, compiled: bool) -> None:
     assert references.error(trained(lars, fused, compiled), references.lars(STEPS, RATES)) <= LIMIT
     assert references.error(trained(lamb, fused, compiled), references.lamb(STEPS, RATES)) <= LIMIT
 
 
-def test_the_rmsprop_warm_up_equals_its_paper_over_the_whole_transition() -> None:
+def test_keras_rmsprop_warm_up_equals_the_published_transition() -> None:
     assert references.error(trained(warmup), references.rmsprop_warmup(STEPS, RATES, 7)) <= LIMIT
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("make", [lars, lamb, warmup])
-def test_variables_of_few_bits_are_updated_by_norms_in_float32(make: Any) -> None:
+def test_keras_optimizers_compute_norms_of_low_precision_variables_in_float32(make: Any) -> None:
     for dtype, limit in (("float16", 0.05), ("bfloat16", 0.4)):
         few = [value.astype(np.float32) for value in trained(make, dtype=dtype)]
         assert references.error(few, [np.float64(value) for value in trained(make)]) <= limit
 
 
-def test_velocity_that_holds_the_rate_is_another_training_when_the_rate_changes() -> None:
+def test_velocity_that_absorbs_the_rate_differs_without_momentum_correction() -> None:
     """The same where it does not change, and wrong without correction where it does."""
     plain = trained(lambda: lars(absorbs_rate=True))
     assert references.error(plain, references.lars(STEPS, RATES)) > 1e-3
@@ -100,7 +100,7 @@ def test_velocity_that_holds_the_rate_is_another_training_when_the_rate_changes(
         *(pytest.param(kind, marks=pytest.mark.variant) for kind in ("adam", "rmsprop_warmup")),
     ],
 )
-def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) -> None:
+def test_plan_trains_a_keras_model_and_its_optimizer_can_be_saved(kind: str, tmp_path: Path) -> None:
     import keras
 
     random = np.random.default_rng(1)
@@ -129,7 +129,7 @@ def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
-def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
+def test_keras_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
     import tensorflow as tf
 
     recipe = hopsml.large_batch.Recipe(
@@ -146,7 +146,7 @@ def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
     np.testing.assert_array_equal(variable.numpy(), end)
 
 
-def test_keras_follows_the_plans_rate_to_the_last_step() -> None:
+def test_keras_optimizer_follows_the_rate_of_the_plan() -> None:
     for schedule in (hopsml.large_batch.Steps((3, 5)), hopsml.large_batch.Polynomial(), hopsml.large_batch.SlowStart()):
         recipe = hopsml.large_batch.Recipe(
             reference_batch_size=16, learning_rate=0.1, epochs=8, warmup_epochs=2, schedule=schedule
@@ -157,7 +157,7 @@ def test_keras_follows_the_plans_rate_to_the_last_step() -> None:
         assert found == pytest.approx([plan.learning_rate(step) for step in range(plan.steps)], rel=1e-5)
 
 
-def test_sparse_gradients_are_made_dense() -> None:
+def test_sparse_gradients_are_converted_to_dense_ones() -> None:
     import tensorflow as tf
 
     dense, sparse = (tf.Variable(np.ones((4, 3), np.float32)) for _ in range(2))
@@ -168,7 +168,7 @@ def test_sparse_gradients_are_made_dense() -> None:
     np.testing.assert_allclose(dense.numpy(), sparse.numpy())
 
 
-def test_the_last_gamma_of_each_longer_branch_becomes_0() -> None:
+def test_zero_last_gamma_sets_the_last_gamma_of_each_residual_branch() -> None:
     import keras
 
     found = hopsml.large_batch.zero_last_gamma(

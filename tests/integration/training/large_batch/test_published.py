@@ -54,7 +54,7 @@ def ours(rule: Any, chosen: list[int]) -> references.Arrays:
 
 
 @pytest.mark.variant
-def test_lars_is_the_published_one_without_decay() -> None:
+def test_lars_without_decay_equals_optax() -> None:
     """With decay they differ: optax takes the norm of gradient and decay together, the paper those of each."""
     every = list(range(len(references.problem())))
     layers = [each.ndim > 1 for each in references.problem()]
@@ -67,7 +67,7 @@ def test_lars_is_the_published_one_without_decay() -> None:
 
 
 @pytest.mark.variant
-def test_lamb_is_the_published_one_where_a_variable_has_a_ratio() -> None:
+def test_lamb_of_layerwise_variables_equals_optax() -> None:
     """Biases and scales have none here, and one there."""
     layers = [index for index, each in enumerate(references.problem()) if each.ndim > 1]
 

@@ -48,14 +48,14 @@ OF_EACH: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", OF_EACH)
-def test_updates_equal_the_papers_after_100_steps_one_of_them_from_a_state(kind: str) -> None:
+def test_torch_optimizers_equal_the_published_formulas_and_resume_from_a_state(kind: str) -> None:
     options, expected = OF_EACH[kind]
     assert references.error(trained(kind, **options), expected()) <= LIMIT
     assert references.error(trained(kind, stop=50, **options), expected()) <= LIMIT
 
 
 @pytest.mark.parametrize("kind", OF_EACH)
-def test_parameters_of_few_bits_keep_what_they_keep_in_float32(kind: str) -> None:
+def test_torch_optimizers_store_float32_state_for_low_precision_parameters(kind: str) -> None:
     options, expected = OF_EACH[kind]
     assert references.error(trained(kind, dtype="bfloat16", **options), expected()) <= 0.4
 
@@ -70,7 +70,7 @@ def test_parameters_of_few_bits_keep_what_they_keep_in_float32(kind: str) -> Non
         pytest.param("rmsprop_warmup", marks=pytest.mark.variant),
     ],
 )
-def test_a_plan_trains_a_module(kind: str) -> None:
+def test_plan_trains_a_torch_module(kind: str) -> None:
     import torch
 
     torch.manual_seed(1)
@@ -105,7 +105,7 @@ def test_a_plan_trains_a_module(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
-def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
+def test_torch_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
     import torch
 
     recipe = hopsml.large_batch.Recipe(
@@ -126,7 +126,7 @@ def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
     assert torch.equal(ends[-1], ends[plan.steps - 1])
 
 
-def test_biases_and_normalisations_do_not_decay() -> None:
+def test_biases_and_normalisations_have_no_weight_decay() -> None:
     import torch
 
     module = torch.nn.Sequential(
@@ -168,7 +168,7 @@ def normalised() -> Any:
 
 
 @pytest.mark.variant
-def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statistics(tmp_path: Path) -> None:
+def test_synchronised_normalisation_equals_one_process_and_statistics_are_reduced(tmp_path: Path) -> None:
     import multiprocessing
 
     spawn = multiprocessing.get_context("spawn")
@@ -193,7 +193,7 @@ def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statis
         assert results[rank][3:] == [[0.5, 0.5], [1.75, 1.75]]  # (1 + 2) / 2 + (0 + 1) / 2 - 0.25
 
 
-def test_the_last_gamma_of_each_block_becomes_0() -> None:
+def test_zero_last_gamma_sets_the_last_gamma_of_each_torch_block() -> None:
     import torch
 
     block = torch.nn.Module()
