@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # what it does is te
 
 
 @pytest.mark.timeout(400)
-def test_steps_of_two_workers():
+def test_step_benchmark_measures_two_workers():
     said: list[str] = []
     ways = ("bare", "hopsml")  # one of each kind: every other one is a group more
     times = step.measure(2, Options(rounds=2, say=said.append), ways)
@@ -24,7 +24,7 @@ def test_steps_of_two_workers():
 
 
 @pytest.mark.timeout(400)
-def test_steps_with_an_evaluator_at_work_beside_them():
+def test_evaluator_benchmark_measures_steps_beside_an_evaluation():
     report = evaluator.run(Options(rounds=1, say=lambda line: None))
     figures = {figure.name: figure.value for figure in report.figures}
     assert 0.3 < figures["evaluator.stall_ratio"] < 10 and figures["evaluator.step_ms"] > 0

@@ -19,7 +19,7 @@ HOOKS = yaml.safe_load(pages.text(".pre-commit-config.yaml"))["repos"][0]["hooks
 
 
 @pytest.mark.fast
-def test_each_tool_is_one_of_lint() -> None:
+def test_pre_commit_hooks_run_the_tools_of_lint() -> None:
     lint = pages.text("Makefile").partition("\nlint:")[2].partition("\n\n# ")[0]
     called = [line.partition("$(BIN)/")[2] for line in lint.splitlines() if "$(BIN)/" in line]
     hooks = [hook["entry"].removeprefix(".venv/bin/") for hook in HOOKS if hook.get("stages") != ["commit-msg"]]
@@ -33,7 +33,7 @@ def tool(line: str) -> str:
 
 
 @pytest.mark.local
-def test_a_commit_with_a_mistake_is_refused(tmp_path: Path) -> None:
+def test_commit_with_a_mistake_is_refused(tmp_path: Path) -> None:
     for name in (".pre-commit-config.yaml", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])

@@ -36,7 +36,7 @@ def site() -> Path:
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_every_public_name_is_there(site: Path) -> None:
+def test_site_documents_every_public_name(site: Path) -> None:
     for page, modules in PUBLIC.items():
         content = site.joinpath("reference", f"{page}.html").read_text()
         for name in modules:
@@ -49,7 +49,7 @@ def test_every_public_name_is_there(site: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
+def test_site_shows_the_arguments_of_a_verb(site: Path) -> None:
     content = site.joinpath("reference", "experiment.html").read_text()
     part = content.partition('id="hopsml.experiment.collective_all_reduce"')[2].partition('class="doc doc-object ')[0]
     shown = html.unescape(re.sub(r"<[^>]+>", "", part))
@@ -59,7 +59,7 @@ def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_the_site_asks_no_other_server(site: Path) -> None:
+def test_site_requests_no_other_server(site: Path) -> None:
     found = [
         (path.name, hit.group(0)[:100])
         for path in site.rglob("*") if path.suffix in (".html", ".css")
@@ -69,7 +69,7 @@ def test_the_site_asks_no_other_server(site: Path) -> None:
 
 
 @pytest.mark.local
-def test_no_page_names_a_module_that_may_move() -> None:
+def test_pages_name_only_public_modules() -> None:
     named = re.findall(r"^::: (\S+)", "\n".join(pages.text(page) for page in pages.users_pages()), re.M)
     for module in named:
         assert module.count(".") <= 1 or module.startswith("hopsml.maggy."), module
@@ -98,6 +98,6 @@ Raises:
 
 
 @pytest.mark.fast
-def test_arguments_that_share_a_line_get_one_each() -> None:
+def test_arguments_documented_on_one_line_are_split() -> None:
     assert one_by_one(BEFORE) == AFTER
     assert one_by_one("No arguments, none: here.") == "No arguments, none: here."

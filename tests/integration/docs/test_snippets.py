@@ -96,7 +96,7 @@ def recorded_run(home: Path) -> None:
 
 
 @pytest.mark.local
-def test_every_snippet_is_tested_here() -> None:
+def test_every_snippet_is_tested() -> None:
     found = {page: snippets(page) for page in users_pages()}
     assert {page for page, some in found.items() if some} == set(TESTED)
     assert all(len(found[page]) == len(known) for page, known in TESTED.items())
@@ -105,7 +105,7 @@ def test_every_snippet_is_tested_here() -> None:
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_a_model_is_served(home: Path) -> None:
+def test_serving_snippet_serves_a_model(home: Path) -> None:
     folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
     printed = run(home, preambles.SERVING + snippet(SERVING, "serving.canary("), **folder)
     assert "digits: version 3 of digits answers at http://127.0.0.1:" in printed and "[3. 3.]" in printed
@@ -134,7 +134,7 @@ def served(home: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.local
 @pytest.mark.variant  # of tests/integration/service/test_job_service.py
-def test_a_queue_for_one_person_and_its_client(home: Path) -> None:
+def test_local_service_snippets_submit_and_follow_a_job(home: Path) -> None:
     (home / "train.py").write_text(snippet(LOCAL_SERVICE, "experiment.distributed("))
     (home / "job.yaml").write_text("name: digits\ntasks: {main: {script: train.py, count: 2}}\n")
     submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml jobs" in block)
@@ -150,19 +150,19 @@ def test_a_queue_for_one_person_and_its_client(home: Path) -> None:
 
 
 @pytest.mark.local
-def test_a_recipe_is_carried_to_another_batch(home: Path) -> None:
+def test_large_batch_snippet_prints_the_plan(home: Path) -> None:
     assert "linear scaling: x 32" in run(home, snippet("docs/how-to/large-batch.md", "large.Recipe("))
 
 
 @pytest.mark.local
-def test_what_stands_on_two_pages_is_the_same() -> None:
+def test_snippets_on_two_pages_are_equal() -> None:
     assert snippets("docs/index.md") == snippets(FIRST)
     assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))
     assert snippet(AIRFLOW, "HopsMLOperator(").startswith(snippet("README.md", "HopsMLOperator("))
 
 
 @pytest.mark.local
-def test_the_six_lines_are_those_of_the_demo() -> None:
+def test_readme_lines_are_those_of_the_demo() -> None:
     demo = [line.strip() for line in (ROOT / "spark_jobs" / "train_digits.py").read_text().splitlines()]
     for line in snippet("README.md", "▶ import hopsml").splitlines():
         code = line[2:].partition("  #")[0].strip()
@@ -170,7 +170,7 @@ def test_the_six_lines_are_those_of_the_demo() -> None:
 
 
 @pytest.mark.local
-def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
+def test_airflow_snippet_uses_existing_operator_arguments() -> None:
     tree = ast.parse((ROOT / "hopsml" / "airflow" / "operators.py").read_text())
     known = {
         argument.arg for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"
@@ -181,7 +181,7 @@ def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
 
 
 @pytest.mark.local
-def test_the_first_ten_minutes(home: Path) -> None:
+def test_first_steps_snippet_trains(home: Path) -> None:
     printed = run(home, snippet(FIRST, "loss *= 1 - lr"))
     assert "FINISHED" in printed and f"{0.95**100:.4f}" in printed
     (log,) = (home / "project").glob("Experiments/*/logs/g0-rank1.log")
@@ -190,7 +190,7 @@ def test_the_first_ten_minutes(home: Path) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of integration/experiment/test_parameter_server.py
-def test_parameter_servers(home: Path) -> None:
+def test_parameter_server_snippet_trains(home: Path) -> None:
     (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
     printed = run(home, preambles.SERVERS + snippet(SERVERS, "ServerLoop("))
     assert "'steps': 300.0" in printed, printed
@@ -198,7 +198,7 @@ def test_parameter_servers(home: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.variant  # tests/integration/spark/test_collective.py and tests/integration/collective say it
-def test_arrays_that_workers_combine(home: Path) -> None:
+def test_communication_snippet_trains(home: Path) -> None:
     printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
     (accuracy,) = re.findall(r"'accuracy': (0\.\d+)", printed)
     assert float(accuracy) > 0.9
@@ -206,7 +206,7 @@ def test_arrays_that_workers_combine(home: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.tensorflow
-def test_algorithms(home: Path) -> None:
+def test_algorithms_snippet_trains(home: Path) -> None:
     printed = run(home, snippet(ALGORITHMS, "TrainingLoop("))
     assert (
         float(re.findall(r"local SGD: (\S+)", printed)[0]) < 5.0
@@ -214,20 +214,20 @@ def test_algorithms(home: Path) -> None:
 
 
 @pytest.mark.local
-def test_storage(home: Path) -> None:
+def test_storage_snippets_run(home: Path) -> None:
     printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
     assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
 
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_models(home: Path) -> None:
+def test_model_snippets_run(home: Path) -> None:
     printed = run(home, "\n".join(snippets(MODELS)) + "print(folder)\n", HOPSML_MODEL_CACHE=str(home / "models"))
     assert str(home / "models" / "digits-1-") in printed and re.search(r"1 +0\n.*2 +1\n", printed)
 
 
 @pytest.mark.local
-def test_day_by_day(home: Path) -> None:
+def test_run_management_snippets_run(home: Path) -> None:
     recorded_run(home)
     daily = [one for one in snippets(RUNS) if "EarlyStopping(" not in one]
     run(home, "import hopsml\n" + preambles.DAILY + "\n".join(daily) + "experiment.shutdown()\n")
@@ -247,7 +247,7 @@ def test_day_by_day(home: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.tensorflow
-def test_all_workers_stop_early_together_and_as_many_checkpoints_remain_as_are_asked_for(home: Path) -> None:
+def test_early_stopping_snippet_stops_all_workers_and_limits_checkpoints(home: Path) -> None:
     printed = run(home, "import hopsml\n" + snippet(RUNS, "EarlyStopping(") + "print(stopped.metrics)\n")
     assert "'workers_agree': True" in printed and 2 < int(re.findall(r"'epochs': (\d+)", printed)[0]) < 50
     (run_dir,) = (home / "project" / "Experiments").iterdir()
@@ -257,7 +257,7 @@ def test_all_workers_stop_early_together_and_as_many_checkpoints_remain_as_are_a
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # without a GPU there is no memory that could grow
-def test_gpu_memory_that_grows(home: Path) -> None:
+def test_gpu_memory_snippet_runs_on_two_workers(home: Path) -> None:
     printed = run(
         home, "import hopsml\n" + snippet("docs/how-to/gpus.md", "set_memory_growth(") + "print(result.metrics)\n"
     )
@@ -266,14 +266,14 @@ def test_gpu_memory_that_grows(home: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_search(home: Path) -> None:
+def test_search_snippet_runs_64_trials(home: Path) -> None:
     printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed
 
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_arguments_of_a_stopper(home: Path) -> None:
+def test_stopper_snippet_runs_10_trials(home: Path) -> None:
     first = snippet(SEARCH, "Searchspace(").partition("best = ")[0]
     script = preambles.SEARCH + first + snippet(SEARCH, "stopper_args=") + "print('trials', len(best.trials))\n"
     assert "trials 10" in run(home, script)
@@ -281,14 +281,14 @@ def test_arguments_of_a_stopper(home: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.variant  # of integration/experiment/test_torch_prepare.py
-def test_trials_of_several_workers_with_torch(home: Path) -> None:
+def test_torch_search_snippet_runs(home: Path) -> None:
     script = "from hopsml import experiment\n" + snippet(SEARCH, 'framework="torch"')
     assert "loss" in run(home, script + "print('loss', best.value)\n")
 
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of integration/cluster/test_growing.py, and of integration/training/test_elastic_fit.py
-def test_workers_that_come_and_go(home: Path) -> None:
+def test_elastic_snippet_trains(home: Path) -> None:
     shown = run(home, preambles.ELASTIC + snippet(ELASTIC, "state.resume("))
     assert "ended at its beginning" not in shown
     (status,) = (home / "project" / "Experiments").glob("*/status.json")
@@ -297,7 +297,7 @@ def test_workers_that_come_and_go(home: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_data(home: Path) -> None:
+def test_data_snippet_trains(home: Path) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -311,7 +311,7 @@ def test_data(home: Path) -> None:
 
 
 @pytest.mark.local
-def test_files_as_data(home: Path) -> None:
+def test_files_snippet_reads_images(home: Path) -> None:
     for kind in ("cat", "dog"):
         (home / "images" / kind).mkdir(parents=True)
         (home / "images" / kind / "1.jpg").write_bytes(kind.encode() * 7)
@@ -321,7 +321,7 @@ def test_files_as_data(home: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.tensorflow
-def test_notebook(home: Path) -> None:
+def test_notebook_snippet_runs(home: Path) -> None:
     cell = snippet(NOTEBOOK, "%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser
     train = snippet(FIRST, "loss *= 1 - lr").partition("if __name__")[0]
     run(
@@ -342,7 +342,7 @@ def test_notebook(home: Path) -> None:
     ],
     ids=["lightning", "trainer", "accelerate"],
 )
-def test_libraries_on_top_of_torch(home: Path, packages: tuple[str, ...], words: str, said: str) -> None:
+def test_torch_library_snippet_trains(home: Path, packages: tuple[str, ...], words: str, said: str) -> None:
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     printed = run(home, "from hopsml import experiment\n" + snippet(FRAMEWORKS, words), HOPSML_PROFILE="local")
@@ -351,7 +351,7 @@ def test_libraries_on_top_of_torch(home: Path, packages: tuple[str, ...], words:
 
 @pytest.mark.torch
 @pytest.mark.variant  # of integration/experiment/test_torch.py and integration/experiment/test_other_frameworks.py
-def test_other_frameworks(home: Path) -> None:
+def test_framework_snippets_train(home: Path) -> None:
     script = preambles.FRAMEWORKS + snippet(FRAMEWORKS, "hopsml.torch.prepare(") + snippet(FRAMEWORKS, "RabitTracker(")
     printed = run(home, script, HOPSML_PROFILE="local")
     assert len(re.findall(r"state +FINISHED", printed)) == 2
@@ -360,7 +360,7 @@ def test_other_frameworks(home: Path) -> None:
 
 
 @pytest.mark.torch
-def test_from_a_training_to_what_it_serves(home: Path) -> None:
+def test_evaluation_and_serving_snippets_run_after_a_training(home: Path) -> None:
     judged = snippet(RUNS, "hopsml.load_checkpoint(") + snippet("README.md", "experiment.evaluate(")
     script = preambles.DOORS + judged + 'print(best.metrics)\nserving.stop("digits")\n'
     printed = run(home, script, HOPSML_PROFILE="local", HOPSML_SERVING_FOLDER=str(home / "machine"))
@@ -370,7 +370,7 @@ def test_from_a_training_to_what_it_serves(home: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.variant  # half a minute; what differs is named in training/test_torch_differing.py
-def test_trainings_that_change(home: Path) -> None:
+def test_dynamic_model_snippets_train(home: Path) -> None:
     (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
     printed = run(
         home, "import hopsml\nfrom hopsml import experiment\n" + "\n".join(snippets(DYNAMIC)), HOPSML_PROFILE="local"

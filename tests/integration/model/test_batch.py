@@ -45,7 +45,7 @@ def estimator(project: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_an_estimator_comes_back_with_its_signature(estimator: Any) -> None:
+def test_exported_estimator_is_loaded_with_its_signature(estimator: Any) -> None:
     version = model.find("lr")
     assert version.description.signature == Signature(
         {"X": TensorSpec("float64", (None, 4))},
@@ -68,7 +68,7 @@ class Constant(BaseEstimator):
 
 
 @pytest.mark.parametrize("made", [LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression())])
-def test_what_was_never_fitted_is_no_version(project: str, made: Any) -> None:
+def test_unfitted_estimator_is_refused(project: str, made: Any) -> None:
     with pytest.raises(ArgumentError, match="LogisticRegression has not been fitted: call fit"):
         model.export(made, "unfitted")
     assert model.models() == []
@@ -77,7 +77,7 @@ def test_what_was_never_fitted_is_no_version(project: str, made: Any) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])
-def test_rows_of_pandas_get_the_outputs_as_columns(estimator: Any, batch_size: int | None) -> None:
+def test_prediction_of_a_pandas_table_appends_output_columns(estimator: Any, batch_size: int | None) -> None:
     rows = np.random.default_rng(2).normal(size=(1000, 4))
     table = pd.DataFrame({"id": range(1000), "features": list(rows)}, index=range(5, 1005))
     found = model.predict(table, "lr", batch_size=batch_size, prefix="p_")
@@ -86,14 +86,14 @@ def test_rows_of_pandas_get_the_outputs_as_columns(estimator: Any, batch_size: i
     np.testing.assert_allclose(np.stack(list(found["p_predict_proba"])), estimator.predict_proba(rows))
 
 
-def test_a_model_that_knows_its_columns_finds_them(project: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_model_with_feature_names_finds_its_columns(project: str, recwarn: pytest.WarningsRecorder) -> None:
     table = pd.DataFrame({"b": [1.0, 2.0, 3.0, 4.0], "a": [0.0, 1.0, 0.0, 1.0]})
     model.export(LogisticRegression().fit(table[["a", "b"]], [0, 1, 0, 1]), "named")
     assert model.predict(table, "named")["predict"].tolist() == [0, 1, 0, 1]
     assert [str(warning.message) for warning in recwarn if "feature names" in str(warning.message)] == []
 
 
-def test_the_model_is_loaded_once(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_loaded_once_for_several_predictions(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     load = contract.load
     monkeypatch.setattr(contract, "load", lambda *given: loads.append(given) or load(*given))
@@ -102,7 +102,7 @@ def test_the_model_is_loaded_once(estimator: Any, monkeypatch: pytest.MonkeyPatc
     assert len(loads) == 1
 
 
-def test_trouble_is_told_before_anything_is_computed(estimator: Any, tmp_path: Path) -> None:
+def test_invalid_prediction_call_is_refused_before_computing(estimator: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"features": [np.zeros(4)]})
     with pytest.raises(ModelNotFound, match="did you mean lr"):
         model.predict(table, "Lr_")
@@ -126,7 +126,7 @@ def test_trouble_is_told_before_anything_is_computed(estimator: Any, tmp_path: P
         model.predict(table, "notes")
 
 
-def test_executors_whose_python_has_no_hopsml_say_so_and_what_to_do(estimator: Any) -> None:
+def test_executor_python_without_hopsml_error_names_the_remedy(estimator: Any) -> None:
     """Read and called as Spark's Python worker does, in one that finds no hopsml."""
     import cloudpickle
 
@@ -141,7 +141,7 @@ def test_executors_whose_python_has_no_hopsml_say_so_and_what_to_do(estimator: A
     assert "set PYSPARK_PYTHON to an environment with them on every node" in said
 
 
-def test_an_estimator_that_cannot_be_pickled_names_its_part(project: str) -> None:
+def test_estimator_that_cannot_be_pickled_is_named_with_its_part(project: str) -> None:
     lock = threading.Lock()
     held = make_pipeline(StandardScaler(), FunctionTransformer(lambda rows: (lock, rows)))
     with pytest.raises(contract.UnsavableModel, match=r"cannot be pickled: the part steps\.functiontransformer\.func"):
@@ -150,12 +150,12 @@ def test_an_estimator_that_cannot_be_pickled_names_its_part(project: str) -> Non
         model.find("held")
 
 
-def test_an_estimator_of_texts_says_that_an_example_is_missing(project: str) -> None:
+def test_estimator_of_texts_without_example_has_no_signature(project: str) -> None:
     model.export(FunctionTransformer(str), "texts")
     assert model.find("texts").description.signature is None
 
 
-def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_of_another_user_is_not_loaded(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml.storage import trust
 
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
@@ -163,9 +163,7 @@ def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: py
         model.find("lr").local_files()
 
 
-def test_whom_the_driver_trusts_is_trusted_where_the_model_is_loaded(
-    estimator: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_owners_trusted_by_the_driver_are_trusted_by_executors(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On executors nobody has set the variable."""
     from hopsml.storage import trust
 
@@ -184,7 +182,7 @@ def test_whom_the_driver_trusts_is_trusted_where_the_model_is_loaded(
         version.local_files()
 
 
-def test_a_copy_that_was_broken_off_is_put_away_and_a_long_name_is_a_name(
+def test_interrupted_copy_is_removed_and_long_model_names_work(
     estimator: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(url: str, folder: Path, **how: Any) -> None:
@@ -204,7 +202,7 @@ def test_a_copy_that_was_broken_off_is_put_away_and_a_long_name_is_a_name(
     assert model.find("m" * 240).local_files(cache).is_dir() and not left.exists()
 
 
-def test_whole_numbers_that_the_model_cannot_hold_are_refused() -> None:
+def test_integers_out_of_the_range_of_the_model_are_refused() -> None:
     bindings = columns.bind(Signature({"x": TensorSpec("uint8", (None,))}, {}), pa.schema([("x", pa.int64())]), None)
     for value in (300, -1):
         with pytest.raises(ArgumentError, match=f"'x' contains {value}, but the model takes .*0 to 255"):
@@ -212,7 +210,7 @@ def test_whole_numbers_that_the_model_cannot_hold_are_refused() -> None:
     assert columns.tensors(bindings, pa.record_batch({"x": [7, 255]}))["x"].tolist() == [7, 255]
 
 
-def test_what_is_no_number_reaches_a_model_that_knows_what_to_do_with_it(project: str) -> None:
+def test_nan_is_passed_to_a_model_that_accepts_it(project: str) -> None:
     rows = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 3.0]})
     filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(rows, [1.0, 2.0, 3.0])
     model.export(filled, "filled")
@@ -221,7 +219,7 @@ def test_what_is_no_number_reaches_a_model_that_knows_what_to_do_with_it(project
     np.testing.assert_allclose(model.predict(together, "filled")["predict"], filled.predict(rows))
 
 
-def test_a_table_without_rows_gets_columns_without_values(estimator: Any) -> None:
+def test_empty_table_gets_empty_output_columns(estimator: Any) -> None:
     table = pd.DataFrame({"id": [1], "features": [[0.0] * 4]})
     found = model.predict(table[table["id"] > 1], "lr")
     assert list(found) == ["id", "features", "predict", "predict_proba"] and len(found) == 0
@@ -229,13 +227,13 @@ def test_a_table_without_rows_gets_columns_without_values(estimator: Any) -> Non
     assert list(model.predict(pd.DataFrame({"features": []}), "lr")) == ["features", "predict", "predict_proba"]
 
 
-def test_columns_of_pandas_may_be_called_by_numbers(estimator: Any) -> None:
+def test_pandas_columns_may_have_numbers_as_names(estimator: Any) -> None:
     rows = np.random.default_rng(2).normal(size=(5, 4))
     found = model.predict(pd.DataFrame(rows), "lr", inputs=[0, 1, 2, 3])  # type: ignore[list-item]
     assert found["predict"].tolist() == estimator.predict(rows).tolist()
 
 
-def test_arrays_of_several_dimensions_are_lists_in_lists() -> None:
+def test_multidimensional_arrays_become_nested_lists() -> None:
     pictures = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
     table = batch.arrow_of(pd.DataFrame({"picture": pictures}))
     assert table["picture"].to_pylist() == [one.tolist() for one in pictures]
@@ -248,7 +246,7 @@ def test_arrays_of_several_dimensions_are_lists_in_lists() -> None:
 PEOPLE = pd.DataFrame({"town": ["Bonn", "Rome", "Bonn", "Rome"], "age": [20.0, 30.0, 40.0, 50.0]})
 
 
-def of_people() -> Any:
+def model_of_people() -> Any:
     parts = ColumnTransformer(
         [("town", OneHotEncoder(handle_unknown="ignore"), ["town"]), ("age", "passthrough", ["age"])]
     )
@@ -256,8 +254,8 @@ def of_people() -> Any:
 
 
 @pytest.mark.parametrize("example", [PEOPLE[:2], {"age": [1.0, 2.0], "town": ["Bonn", "Oslo"]}])
-def test_of_a_table_of_several_kinds_each_column_is_an_input(project: str, example: Any) -> None:
-    people = of_people()
+def test_each_column_of_a_mixed_table_is_an_input(project: str, example: Any) -> None:
+    people = model_of_people()
     version = model.export(people, "people", example=example)
     assert version is not None and version.description.signature == Signature(
         {"town": TensorSpec("str", (None,)), "age": TensorSpec("float64", (None,))},
@@ -269,35 +267,35 @@ def test_of_a_table_of_several_kinds_each_column_is_an_input(project: str, examp
     assert try_out(loaded) == ""
 
 
-def test_an_example_that_is_given_is_not_passed_over(project: str) -> None:
+def test_example_that_does_not_fit_the_model_is_refused(project: str) -> None:
     with pytest.raises(
         ArgumentError, match="example= has no column 'town', with which the model was fitted; it has age"
     ):
-        model.export(of_people(), "people", example={"age": [1.0]})
+        model.export(model_of_people(), "people", example={"age": [1.0]})
     with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request can contain only numbers"):
-        model.export(of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
+        model.export(model_of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
     with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; for a table with both"):
-        model.export(of_people(), "people", example=PEOPLE.to_numpy())
+        model.export(model_of_people(), "people", example=PEOPLE.to_numpy())
     with pytest.raises(ArgumentError, match="StandardScaler has neither predict nor predict_proba"):
         model.export(StandardScaler().fit([[1.0], [2.0]]), "scaler", example=[[1.0]])
     assert model.models() == []
 
 
-def test_an_example_of_texts_is_a_column_of_texts(project: str) -> None:
+def test_example_of_texts_is_a_text_column(project: str) -> None:
     texts = ["good day", "bad day", "good night", "bad night"]
     made = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, [1, 0, 1, 0])
     model.export(made, "texts", example=texts[:1])
     assert model.predict(pd.DataFrame({"said": texts}), "texts")["predict"].tolist() == [1, 0, 1, 0]
 
 
-def test_labels_that_pandas_has_as_objects_are_texts(project: str) -> None:
+def test_object_labels_of_pandas_are_texts(project: str) -> None:
     labels = pd.Series(["low", "high"], dtype=object)
     model.export(LogisticRegression().fit([[0.0], [9.0]], labels), "labels")
     assert model.predict(pd.DataFrame({"x": [0.0, 9.0]}), "labels")["predict"].tolist() == ["low", "high"]
 
 
 @pytest.mark.parametrize("rows", [2, 20])
-def test_of_several_targets_each_row_has_its_own_probabilities(project: str, rows: int) -> None:
+def test_each_target_has_its_own_probabilities(project: str, rows: int) -> None:
     drawn = np.random.default_rng(0)
     x, y = drawn.normal(size=(20, 3)), drawn.integers(0, 2, (20, 2))
     made = DecisionTreeClassifier(max_depth=2).fit(x, y)
@@ -323,7 +321,7 @@ MISSING = pd.DataFrame(
 )
 
 
-def of_missing(table: Any, *, fill_text: bool = True) -> Any:
+def model_with_imputers(table: Any, *, fill_text: bool = True) -> Any:
     """A pipeline that knows what to do with values that are missing."""
     texts = [SimpleImputer(strategy="most_frequent", missing_values=np.nan)] if fill_text else []
     parts = [
@@ -363,10 +361,10 @@ TABLES = {
 
 @pytest.mark.parametrize("fill_text", [True, pytest.param(False, marks=pytest.mark.variant)])
 @pytest.mark.parametrize("trained_on", ["NaN", "no text", "NaN in text"])
-def test_values_that_are_missing_are_predicted_as_by_the_estimator_itself(
+def test_predictions_with_missing_values_equal_those_of_the_estimator(
     project: str, trained_on: str, fill_text: bool
 ) -> None:
-    trained = of_missing(TABLES[trained_on], fill_text=fill_text)
+    trained = model_with_imputers(TABLES[trained_on], fill_text=fill_text)
     version = model.export(trained, "people", example=TABLES[trained_on])
     assert version is not None and version.description.signature is not None
     kinds = {name: spec.dtype for name, spec in version.description.signature.inputs.items()}
@@ -386,13 +384,13 @@ OFTEN = ("NaN", "convert_dtypes", "objects", "NaN in text", "category", "one row
 @pytest.mark.parametrize(
     "example", [pytest.param(one, marks=[] if one in OFTEN else [pytest.mark.variant]) for one in TABLES]
 )
-def test_a_table_by_which_a_model_is_exported_is_predicted(project: str, example: str) -> None:
-    table, trained = TABLES[example], of_missing(MISSING)
+def test_table_used_as_export_example_can_be_predicted(project: str, example: str) -> None:
+    table, trained = TABLES[example], model_with_imputers(MISSING)
     model.export(trained, "people", example=table)
     assert len(model.predict(table, "people")) == len(table)
 
 
-def test_a_table_of_numbers_alone_may_lack_some_of_them(project: str) -> None:
+def test_numeric_table_may_have_missing_values(project: str) -> None:
     table = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 3.0]})
     filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(table, [1.0, 2.0, 3.0])
     for example in (table, table.convert_dtypes(), table.astype("Float32"), table.astype("double[pyarrow]")):
@@ -411,7 +409,7 @@ def test_a_table_of_numbers_alone_may_lack_some_of_them(project: str) -> None:
         ({"town": ["Bonn", "Paris"]}, r"does not accept the values of the input 'town': ValueError: .*'Paris'"),
     ],
 )
-def test_values_that_the_estimator_does_not_take_are_refused_with_their_input(
+def test_values_refused_by_the_estimator_are_named_with_their_input(
     project: str, change: dict[str, Any], words: str
 ) -> None:
     parts = ColumnTransformer([("town", OneHotEncoder(), ["town"]), ("age", "passthrough", ["age"])])
@@ -420,15 +418,15 @@ def test_values_that_the_estimator_does_not_take_are_refused_with_their_input(
         model.predict(PEOPLE[:2].assign(**change), "people")
 
 
-def test_numbers_that_are_not_whole_are_none_of_whole_numbers(project: str) -> None:
+def test_fractional_value_for_an_integer_input_is_refused(project: str) -> None:
     model.export(LogisticRegression().fit(MISSING[["rank"]], [0, 1, 1, 0]), "ranks", example=MISSING[["rank"]])
     with pytest.raises(ArgumentError, match=r"the column 'rank' contains 1\.5, but the model takes int64"):
         model.predict(pd.DataFrame({"rank": [1.0, 1.5]}), "ranks")
     assert model.predict(pd.DataFrame({"rank": [1.0, 3.0]}), "ranks")["predict"].tolist() == [0, 1]
 
 
-def test_columns_that_are_not_there_are_named_of_a_table_without_rows_too(project: str) -> None:
-    model.export(of_missing(MISSING), "people", example=MISSING)
+def test_missing_column_is_named_even_for_an_empty_table(project: str) -> None:
+    model.export(model_with_imputers(MISSING), "people", example=MISSING)
     with pytest.raises(ArgumentError, match="no column 'city'"):
         model.predict(MISSING.drop(columns="city"), "people")
     with pytest.raises(ArgumentError, match="no column 'city'"):

@@ -50,7 +50,7 @@ def exporter(source: Path, kill_at: int) -> int:
 
 @given(kills=st.lists(st.one_of(st.just(NEVER), st.integers(0, 25)), min_size=1, max_size=4))
 @settings(max_examples=10)
-def test_whoever_is_killed_leaves_nothing_that_counts(
+def test_killed_exporters_leave_only_complete_unique_versions(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int]
 ) -> None:
     home = tmp_path_factory.mktemp("exporters", numbered=True)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mlflow
 
 
 @pytest.mark.variant  # of test_registry
-def test_versions_and_aliases_are_the_same_here_and_there(
+def test_versions_and_aliases_are_equal_in_mlflow(
     mlflow_server: MlflowServer,
     folder: MakeFolder,
     tmp_path: Path,

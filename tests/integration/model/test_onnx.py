@@ -96,7 +96,7 @@ print("as it should be")
 
 
 @pytest.mark.variant  # of tests/integration/model/test_exporters.py and tests/integration/serving, with ONNX
-def test_graphs_are_called_and_served_without_the_frameworks_that_they_come_from(tmp_path: Path) -> None:
+def test_onnx_graphs_are_predicted_and_served_without_their_framework(tmp_path: Path) -> None:
     """In processes of their own: PyTorch and ONNX Runtime leave threads where they are imported."""
     environment = os.environ | {
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
@@ -217,7 +217,7 @@ print("as it should be")
 
 
 @pytest.mark.variant
-def test_graphs_of_estimators_predict_as_these_do_or_are_refused(tmp_path: Path) -> None:
+def test_onnx_graphs_of_estimators_predict_equally_or_are_refused(tmp_path: Path) -> None:
     environment = os.environ | {
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
         "HOPSML_MODEL_CACHE": str(tmp_path / "models"),

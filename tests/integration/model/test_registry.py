@@ -40,7 +40,9 @@ def exported(source: Path, name: str = "digits", **named: object) -> Version:
     return version
 
 
-def test_a_version_comes_back_as_it_was_exported(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_exported_version_is_found_with_its_description_and_files(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
     made = exported(folder("one"), metrics={"accuracy": np.float32(0.5)}, description="the first")
     found = registry.find("digits")
     assert (found.name, found.version, found.url) == ("digits", 1, f"{project}/Models/digits/1") == (*made_of(made),)
@@ -59,7 +61,7 @@ def entries(version: Version) -> list[str]:
     return sorted(set(found) - {"claim.json", "model.json"})
 
 
-def test_files_are_directly_in_the_versions_directory(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_model_files_are_directly_in_the_version_directory(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     first = exported(folder("one"))
     assert entries(first) == ["inner", "weights.bin"] and first.files_url == first.url
     assert hdfs.load("Models/digits/1/weights.bin") == b"one" * 100
@@ -73,7 +75,7 @@ def test_files_are_directly_in_the_versions_directory(project: str, folder: Make
     assert entries(again) == []
 
 
-def test_a_version_of_an_earlier_release_has_its_files_in_a_folder(
+def test_version_of_an_earlier_release_has_its_files_in_a_subfolder(
     project: str, folder: MakeFolder, tmp_path: Path
 ) -> None:
     place = Path(exported(folder("one")).url.removeprefix("file://"))
@@ -89,9 +91,7 @@ def test_a_version_of_an_earlier_release_has_its_files_in_a_folder(
 
 
 @pytest.mark.parametrize("name", ["model.json", "claim.json"])
-def test_a_model_may_have_a_file_with_the_name_of_a_record(
-    project: str, folder: MakeFolder, tmp_path: Path, name: str
-) -> None:
+def test_model_file_may_have_the_name_of_a_record(project: str, folder: MakeFolder, tmp_path: Path, name: str) -> None:
     source = folder("one")
     (source / name).write_text("a booster")
     version = exported(source)
@@ -99,9 +99,7 @@ def test_a_model_may_have_a_file_with_the_name_of_a_record(
     assert (version.local_files(private(tmp_path / "cache")) / name).read_text() == "a booster"
 
 
-def test_an_export_that_fails_leaves_no_files(
-    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_export_leaves_no_files(project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise StorageError("the store is full", "x")
 
@@ -120,7 +118,7 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def test_the_same_on_a_store_of_objects(monkeypatch: pytest.MonkeyPatch, folder: MakeFolder, tmp_path: Path) -> None:
+def test_registry_works_on_an_object_store(monkeypatch: pytest.MonkeyPatch, folder: MakeFolder, tmp_path: Path) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"memory://bucket/{tmp_path.name}")
     for word in ("one", "two"):
         exported(folder(word))
@@ -132,7 +130,7 @@ def test_the_same_on_a_store_of_objects(monkeypatch: pytest.MonkeyPatch, folder:
     assert registry.aliases("digits") == {} and exported(folder("three")).version == 3
 
 
-def test_which_version_is_meant(project: str, folder: MakeFolder) -> None:
+def test_version_is_selected_by_number_alias_or_best_metric(project: str, folder: MakeFolder) -> None:
     for word, accuracy, loss in (("a", 0.7, 0.2), ("b", 0.9, 0.3), ("c", 0.9, 0.1)):
         exported(folder(word), metrics={"accuracy": accuracy, "val_loss": loss})
     registry.set_alias("digits", "latest", "production")
@@ -155,7 +153,7 @@ def test_which_version_is_meant(project: str, folder: MakeFolder) -> None:
     assert registry.aliases("digits") == {"production": 3}
 
 
-def test_a_project_that_begins_with_a_model_is_its_owners_alone(
+def test_project_created_by_a_model_export_is_private_unless_shared(
     project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = exported(folder("a"))
@@ -168,7 +166,7 @@ def test_a_project_that_begins_with_a_model_is_its_owners_alone(
     assert {at.stat().st_mode & 0o777 for at in (shared, *shared.parents[:3])} == {0o755}
 
 
-def test_best_without_a_metric_takes_the_only_one(project: str, folder: MakeFolder) -> None:
+def test_best_without_a_metric_uses_the_only_one(project: str, folder: MakeFolder) -> None:
     exported(folder("a"), metrics={"loss": 0.1})
     exported(folder("b"), metrics={"loss": 0.2})
     exported(folder("c"))
@@ -178,7 +176,7 @@ def test_best_without_a_metric_takes_the_only_one(project: str, folder: MakeFold
     ]  # fmt: skip
 
 
-def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder) -> None:
+def test_unknown_model_version_or_metric_error_lists_the_existing_ones(project: str, folder: MakeFolder) -> None:
     with pytest.raises(ModelNotFound, match=r"there is no model 'digits' in .*Models; there are none"):
         registry.find("digits")
     exported(folder("a"), metrics={"accuracy": 0.5, "recall": 0.5})
@@ -206,7 +204,7 @@ def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder
 
 
 @pytest.mark.parametrize("alias", ["latest", "best", "3", "v1", "", "a/b", "-x"])
-def test_an_alias_is_a_word_of_its_own(project: str, folder: MakeFolder, alias: str) -> None:
+def test_invalid_alias_is_refused(project: str, folder: MakeFolder, alias: str) -> None:
     exported(folder("a"))
     with pytest.raises(ArgumentError, match="alias="):
         registry.set_alias("digits", 1, alias)
@@ -223,12 +221,12 @@ def test_an_alias_is_a_word_of_its_own(project: str, folder: MakeFolder, alias: 
         ([0.5], ArgumentTypeError, "must be a dict"),
     ],
 )
-def test_metrics_are_numbers(metrics: object, error: type[Exception], words: str) -> None:
+def test_invalid_metrics_are_refused(metrics: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         checked_metrics(metrics)
 
 
-def test_an_unknown_metric_is_a_model_that_is_not_found(project: str, folder: MakeFolder) -> None:
+def test_unknown_metric_raises_model_not_found(project: str, folder: MakeFolder) -> None:
     registry.export(str(folder("w")), "digits", metrics={"accuracy": 0.9})
     for call in (
         lambda: registry.get_best_model("digits", "acuracy", "MAX"),
@@ -243,12 +241,12 @@ def test_an_unknown_metric_is_a_model_that_is_not_found(project: str, folder: Ma
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 300, 3])
-def test_a_model_has_a_name_that_a_folder_can_have(project: str, folder: MakeFolder, name: object) -> None:
+def test_invalid_model_name_is_refused(project: str, folder: MakeFolder, name: object) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError), match="model_name="):
         registry.export(folder("a"), name)  # type: ignore[arg-type]
 
 
-def test_a_number_is_given_once(project: str, folder: MakeFolder) -> None:
+def test_version_number_is_used_once(project: str, folder: MakeFolder) -> None:
     exported(folder("a"), model_version=5)
     with pytest.raises(ModelExists, match="version 5 of the model 'digits' already exists"):
         exported(folder("b"), model_version=5)
@@ -262,7 +260,7 @@ def test_a_number_is_given_once(project: str, folder: MakeFolder) -> None:
     assert [one.version for one in registry.versions("digits")] == [5, 7]
 
 
-def test_a_version_with_an_alias_is_not_deleted_by_mistake(project: str, folder: MakeFolder) -> None:
+def test_version_with_an_alias_is_deleted_only_with_force(project: str, folder: MakeFolder) -> None:
     exported(folder("a"))
     exported(folder("b"))
     registry.set_alias("digits", 1, "production")
@@ -276,7 +274,7 @@ def test_a_version_with_an_alias_is_not_deleted_by_mistake(project: str, folder:
         registry.find("digits")
 
 
-def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeFolder) -> None:
+def test_overtaken_export_does_not_count(project: str, folder: MakeFolder) -> None:
     """Somebody overwrites the version while its files are still on their way."""
     url = f"{project}/Models/digits"
     slow = directory.acquire_version(url, 1)
@@ -287,7 +285,7 @@ def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeF
     assert registry.find("digits", 1).description.digest == fast.description.digest
 
 
-def test_a_version_stays_while_another_one_is_written_over_it(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_version_remains_usable_while_it_is_overwritten(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     old = exported(folder("old"))
     registry.set_alias("digits", 1, "production")
     claim = directory.acquire_version(old.model_path, 1, overwrite=True)
@@ -304,7 +302,7 @@ def test_a_version_stays_while_another_one_is_written_over_it(project: str, fold
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: MakeFolder, overwrite: bool) -> None:
+def test_version_deleted_during_its_export_is_not_completed(project: str, folder: MakeFolder, overwrite: bool) -> None:
     url = f"{project}/Models/digits"
     made = exported(folder("first"), model_version=1) if overwrite else exported(folder("other"), model_version=9)
     claim = directory.acquire_version(url, 1, overwrite)
@@ -317,7 +315,7 @@ def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: Ma
     assert [entry.name for entry in for_url(claim.url).list_dir(claim.url)] == ["claim.json"]
 
 
-def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_changed_model_file_is_not_used(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     version = exported(folder("a"))
     place = urls.join(version.files_url, "weights.bin")
     for_url(place).write_bytes(place, b"b" * 100)
@@ -326,7 +324,7 @@ def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFol
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_files_that_nobody_exported_are_not_copied(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_files_not_in_the_description_are_not_copied(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     """Whoever may write to the folder of a version can add files there, which no digest covers."""
     version = exported(folder("a"))
     for name in ("planted.pbtxt", "assets/planted"):
@@ -337,7 +335,7 @@ def test_files_that_nobody_exported_are_not_copied(project: str, folder: MakeFol
 
 
 @pytest.mark.parametrize("change", [{"artifacts": {"sklearn": "other"}}, {"folder": "elsewhere"}, {"files": {}}])
-def test_a_description_that_was_another_ones_at_the_lookup_is_not_loaded(
+def test_description_replaced_after_the_lookup_is_not_loaded(
     project: str, folder: MakeFolder, change: dict[str, object], tmp_path: Path
 ) -> None:
     """Somebody puts a description of his own there for a moment, and the owner's back before the owner is checked."""
@@ -351,14 +349,16 @@ def test_a_description_that_was_another_ones_at_the_lookup_is_not_loaded(
         version.local_files(private(tmp_path / "cache"))
 
 
-def test_a_version_that_is_deleted_while_it_is_fetched(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_version_deleted_during_its_download_raises_model_not_found(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
     version = exported(folder("a"))
     registry.delete("digits", 1)
     with pytest.raises(ModelNotFound, match="version 1 of the model 'digits' was deleted while it was fetched"):
         version.local_files(private(tmp_path / "cache"))
 
 
-def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_cache_writable_by_others_is_refused(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     version = exported(folder("a"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
@@ -368,7 +368,7 @@ def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeF
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
 @pytest.mark.parametrize("folder_of", [definitions.machines_folder, None], ids=["servings", "models"])
-def test_a_private_folder_behind_another_users_link_is_refused(
+def test_private_folder_behind_a_link_of_another_user_is_refused(
     project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the kernel follows it (fs.protected_symlinks=0), its owner lets it lead to a folder of his after the check."""
@@ -392,7 +392,7 @@ def test_a_private_folder_behind_another_users_link_is_refused(
         {"artifacts": {"saved_model": "/tmp/model"}},
     ],
 )
-def test_names_in_a_description_do_not_lead_out_of_its_folder(
+def test_paths_in_a_description_cannot_leave_its_folder(
     project: str, folder: MakeFolder, change: dict[str, object]
 ) -> None:
     place = urls.join(exported(folder("a")).url, "model.json")
@@ -402,7 +402,7 @@ def test_names_in_a_description_do_not_lead_out_of_its_folder(
         registry.find("digits")
 
 
-def test_a_description_that_is_none_is_told_with_its_place(project: str, folder: MakeFolder) -> None:
+def test_invalid_description_is_reported_with_its_path(project: str, folder: MakeFolder) -> None:
     version = exported(folder("a"))
     place = urls.join(version.url, "model.json")
     content = json.loads(for_url(place).read_bytes(place))
@@ -416,7 +416,7 @@ def test_a_description_that_is_none_is_told_with_its_place(project: str, folder:
         registry.find("digits")
 
 
-def test_files_are_found_here_and_in_the_project(
+def test_model_files_are_found_locally_and_in_the_project(
     project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = folder("a")
@@ -437,7 +437,7 @@ def test_files_are_found_here_and_in_the_project(
         registry.export(program, "digits")
 
 
-def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> None:
+def test_model_exported_from_a_run_has_its_lineage(project: str, folder: MakeFolder) -> None:
     run = f"{project}/Experiments/app_1"
     system = for_url(run)
     system.write_bytes(f"{run}/export/model/weights.bin", b"w")
@@ -451,7 +451,7 @@ def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> No
     assert [one["url"] for one in origin.data] == ["file:///a", "file:///b"]
 
 
-def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_full_local_disk_is_distinguished_from_the_store(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     version = exported(folder("one"))
     with small_disk.mounted(tmp_path / "small", 64) as disk:
         small_disk.fill(disk)
@@ -461,7 +461,7 @@ def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tm
 
 
 @pytest.mark.parametrize("artifact", ["saved_model", "keras", "sklearn", "torch_export", "torchscript", "onnx", "new"])
-def test_a_model_of_another_user_is_loaded_in_no_form(
+def test_model_of_another_user_is_not_loaded_in_any_form(
     project: str, folder: MakeFolder, artifact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = exported(folder("a"), "theirs")
@@ -472,9 +472,7 @@ def test_a_model_of_another_user_is_loaded_in_no_form(
         Version(theirs.url, described).local_files()
 
 
-def test_a_checkpoint_that_fails_its_checksums_is_not_exported(
-    project: str, folder: MakeFolder, tmp_path: Path
-) -> None:
+def test_corrupt_checkpoint_is_not_exported(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     stored = checkpoints.commit(folder("a"), str(tmp_path / "run" / "checkpoints"), 120)
     Path(stored, "inner", "more.txt").write_text("b")
     for given in (stored, urls.parent(stored)):

@@ -96,7 +96,7 @@ print(len(found["output_0"][0]), model.find("line").metrics)
 
 
 @pytest.mark.variant
-def test_a_module_is_exported_and_called_where_tensorflow_was_loaded_first(project: str) -> None:
+def test_torch_module_is_exported_and_predicted_after_tensorflow_was_imported(project: str) -> None:
     """Triton's library, loaded behind TensorFlow's, ends the process by a segmentation fault."""
     done = subprocess.run(
         [sys.executable, "-c", BESIDE_TENSORFLOW], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
@@ -104,7 +104,7 @@ def test_a_module_is_exported_and_called_where_tensorflow_was_loaded_first(proje
     assert done.stdout.splitlines()[-1:] == ["1 {'loss': 0.5}"], (done.returncode, done.stderr[-4000:])
 
 
-def test_modules_come_back_and_those_that_cannot_are_named(project: str) -> None:
+def test_torch_modules_predict_after_export_and_unsuitable_ones_are_named(project: str) -> None:
     """In a process of its own: PyTorch leaves threads where it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False

@@ -13,7 +13,7 @@ from hopsml.errors import CaptureError
 pytestmark = pytest.mark.spark
 
 
-def message(value: Any) -> str | None:
+def capture_error(value: Any) -> str | None:
     """Of the error that a function is refused with because it has this value; None where it is not refused."""
 
     def train() -> Any:
@@ -26,18 +26,18 @@ def message(value: Any) -> str | None:
     return None
 
 
-def test_objects_of_a_running_spark_are_refused(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_objects_captured_by_a_function_are_refused(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession(spark)
     try:
-        refused = {name: message(value) for name, value in {"session": session, "context": spark}.items()}
+        refused = {name: capture_error(value) for name, value in {"session": session, "context": spark}.items()}
         through_driver = {
-            "df": message(session.range(3)),
-            "rdd": message(spark.parallelize([1])),
-            "column": message(session.range(3).id),
+            "df": capture_error(session.range(3)),
+            "rdd": capture_error(spark.parallelize([1])),
+            "column": capture_error(session.range(3).id),
         }
-        broadcast, row = message(spark.broadcast(1)), message(session.range(1).collect()[0])
+        broadcast, row = capture_error(spark.broadcast(1)), capture_error(session.range(1).collect()[0])
         monkeypatch.setitem(globals(), "session_of_this_file", session)
         with pytest.raises(CaptureError, match=r"^uses_global captures `session_of_this_file` \(global\), a pyspark\."):
             capture(uses_global)
@@ -60,7 +60,7 @@ def uses_global() -> Any:
     return session_of_this_file.range(3)
 
 
-def test_executors_are_counted_where_no_setting_says_how_many(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_num_executors_without_a_setting_counts_live_executors(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert util.num_executors() == 2  # as the master has it
     monkeypatch.setattr(util, "executor_limit", lambda conf, master: None)
     assert util.num_executors() == 2

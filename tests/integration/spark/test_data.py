@@ -94,7 +94,7 @@ def stage_of(run: Run, rank: int) -> psutil.Process:
     return wait_until(found, f"the stage beside rank {rank}")[0]
 
 
-def test_every_row_reaches_one_worker_an_epoch_as_what_it_is(session: Any) -> None:
+def test_every_dataframe_row_reaches_one_worker_per_epoch_with_its_type(session: Any) -> None:
     from pyspark.ml.linalg import Vectors
     from pyspark.sql import Row
 
@@ -138,7 +138,7 @@ def test_every_row_reaches_one_worker_an_epoch_as_what_it_is(session: Any) -> No
     check(again.result(WAIT_S).value)
 
 
-def test_a_partition_that_is_computed_again_is_not_doubled(session: Any, tmp_path: Path) -> None:
+def test_recomputed_partition_is_not_duplicated(session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def break_once(batches: Iterator[Any]) -> Iterator[Any]:
@@ -157,7 +157,7 @@ def test_a_partition_that_is_computed_again_is_not_doubled(session: Any, tmp_pat
     assert len(list(tmp_path.glob("broken-*"))) == 4
 
 
-def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, way: str, tmp_path: Path) -> None:
+def test_rows_lost_with_their_agent_are_sent_again(session: Any, way: str, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path), "pause_at": 9}
     run = submit(count, session.range(0, ROWS, 1, 8), args, num_workers=None, min_workers=1, max_workers=2)
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
@@ -186,7 +186,7 @@ def held_back(folder: Path, first: int) -> Any:
 
 
 @pytest.mark.variant
-def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> None:
+def test_training_starts_with_the_first_rows(session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def train(rows: Any) -> dict[str, Any]:
@@ -207,9 +207,7 @@ def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> No
     check(submit(train, frame).result(WAIT_S).value)
 
 
-def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
-    session: Any, spark: Any, tmp_path: Path
-) -> None:
+def test_rows_wait_for_slots_held_by_other_jobs_but_not_by_agents(session: Any, spark: Any, tmp_path: Path) -> None:
     folder, began = str(tmp_path), str(tmp_path / "began")
 
     def hold(partition: int, _: Iterator[Any]) -> Iterator[int]:
@@ -236,7 +234,7 @@ def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
     check(run.result(WAIT_S).value)
 
 
-def test_an_agent_that_is_lost_while_rows_are_on_their_way(session: Any, tmp_path: Path) -> None:
+def test_agent_lost_during_the_transfer_of_rows_is_replaced(session: Any, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path), "pause_at": 5}
     frame = session.range(0, ROWS, 1, 8).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
     run = submit(count, frame, args, num_workers=None, min_workers=2, max_workers=2)
@@ -247,9 +245,7 @@ def test_an_agent_that_is_lost_while_rows_are_on_their_way(session: Any, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
-def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
-    session: Any, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_rows_lost_with_the_stage_process_are_sent_again(session: Any, tmp_path: Path, number: signal.Signals) -> None:
     args = {"folder": str(tmp_path), "pause_at": 9}
     run = submit(count, session.range(0, ROWS, 1, 8), args)
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
@@ -259,24 +255,24 @@ def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
 
 
 @pytest.mark.variant
-def test_what_needs_a_shuffle_has_its_rows_too(session: Any, way: str) -> None:
+def test_shuffled_dataframe_is_read_completely(session: Any, way: str) -> None:
     frame = session.range(4 * ROWS).selectExpr(f"id % {ROWS} as id").groupBy("id").count()
     check(submit(count, frame).result(WAIT_S).value)
 
 
 @pytest.mark.parametrize("rows", [0, pytest.param(1, marks=pytest.mark.variant)])
-def test_fewer_rows_than_workers(session: Any, way: str, rows: int) -> None:
+def test_dataframe_may_have_fewer_rows_than_workers(session: Any, way: str, rows: int) -> None:
     def train(rows: Any) -> list[int]:
         import hopsml
 
-        counted = [len(batch["id"]) for batch in rows.batch(8)]
-        return [len(counted), int(hopsml.all_reduce(np.array([sum(counted)]), "sum")[0])]
+        counting_computations = [len(batch["id"]) for batch in rows.batch(8)]
+        return [len(counting_computations), int(hopsml.all_reduce(np.array([sum(counting_computations)]), "sum")[0])]
 
     value = submit(train, session.range(rows)).result(WAIT_S).value
     assert value == [rows, rows]
 
 
-def test_a_dataframe_that_fails_ends_the_run_with_its_reason(session: Any) -> None:
+def test_failing_dataframe_ends_the_run_with_its_cause(session: Any) -> None:
     def fail(batches: Iterator[Any]) -> Iterator[Any]:
         raise ValueError("no such price")
         yield from batches
@@ -286,14 +282,14 @@ def test_a_dataframe_that_fails_ends_the_run_with_its_reason(session: Any) -> No
         submit(count, frame).result(WAIT_S)
 
 
-def test_a_null_is_named_with_its_column(session: Any, way: str) -> None:
+def test_null_in_a_dataframe_is_named_with_its_column(session: Any, way: str) -> None:
     frame = session.range(ROWS).selectExpr("id", "if(id = 7, null, id) as price")
     with pytest.raises(WorkerFailed, match=r"column 'price' of data='rows', partition \d+, has 1 null.* df.fillna"):
         submit(count, frame).result(WAIT_S)
 
 
 @pytest.mark.variant
-def test_lists_of_another_length_at_another_worker_are_named(session: Any, way: str) -> None:
+def test_list_lengths_that_differ_at_another_worker_are_named(session: Any, way: str) -> None:
     frame = session.range(0, ROWS, 1, 2).selectExpr("id", f"if(id < {ROWS // 2}, array(1, 2), array(1, 2, 3)) as x")
     said = "column 'x' of data='rows', partition "  # that of the worker that has looked first
     with pytest.raises(
@@ -303,7 +299,7 @@ def test_lists_of_another_length_at_another_worker_are_named(session: Any, way: 
 
 
 @pytest.mark.variant
-def test_processes_of_torchs_loader_have_the_same_batches(session: Any) -> None:
+def test_torch_loader_processes_read_the_same_batches_of_a_dataframe(session: Any) -> None:
     def train(rows: Any) -> dict[str, Any]:
         import numpy as np
         import torch
@@ -337,7 +333,7 @@ def test_processes_of_torchs_loader_have_the_same_batches(session: Any) -> None:
     assert "give the DataLoader multiprocessing_context='forkserver'" in value["said"]
 
 
-def counted(folder: Path) -> Any:
+def counting_computations(folder: Path) -> Any:
     """For ``mapInArrow``: a file for each time that a partition is computed."""
     where = str(folder)
 
@@ -353,7 +349,7 @@ def counted(folder: Path) -> Any:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("isolation", ["reuse", "process"])
-def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_path: Path, isolation: str) -> None:
+def test_trials_of_a_search_read_rows_that_are_sent_once(session: Any, tmp_path: Path, isolation: str) -> None:
     def train(rows: Any, scale: int) -> float:
         import numpy as np
 
@@ -361,7 +357,7 @@ def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_pa
         assert np.bincount(ids, minlength=ROWS).tolist() == [EPOCHS] * ROWS
         return float(scale)
 
-    frame = session.range(0, ROWS, 1, 4).mapInArrow(counted(tmp_path), "id long")
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(counting_computations(tmp_path), "id long")
     search = experiment.submit_search(
         train,
         SCALE,
@@ -382,7 +378,7 @@ def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_pa
 
 
 @pytest.mark.variant
-def test_the_predecessors_search_reads_them_too(session: Any) -> None:
+def test_grid_search_of_the_predecessor_reads_a_dataframe(session: Any) -> None:
     def train(rows: Any, batch: int) -> dict[str, float]:
         return {"metric": float(sum(len(one["id"]) for one in rows.batch(batch)))}
 
@@ -394,7 +390,7 @@ def test_the_predecessors_search_reads_them_too(session: Any) -> None:
 
 
 @pytest.mark.variant
-def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session: Any, tmp_path: Path) -> None:
+def test_search_with_data_leaves_spark_a_slot_and_survives_a_lost_agent(session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def train(rows: Any, scale: int) -> float:
@@ -432,7 +428,7 @@ def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session
     assert sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, store: Path) -> None:
+def test_invalid_data_argument_is_refused_before_the_start(session: Any, store: Path) -> None:
     frame = session.range(ROWS)
     with pytest.raises(ArgumentTypeError, match=r"data={'rows': \.\.\.} is a list; it must be a Spark DataFrame"):
         submit(count, [1, 2])
@@ -450,14 +446,14 @@ def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, stor
 
 
 @pytest.mark.variant
-def test_a_run_that_was_fed_is_repeated_by_its_verb_alone(session: Any) -> None:
+def test_run_with_data_cannot_be_rerun_without_it(session: Any) -> None:
     run = submit(count, session.range(ROWS))
     run.result(WAIT_S)
     with pytest.raises(ArgumentError, match="start it again by its verb, with data="):
         experiment.rerun(run.run_dir)
 
 
-def test_a_run_that_is_cancelled_meanwhile_leaves_neither_jobs_nor_threads(session: Any, spark: Any) -> None:
+def test_cancelled_run_leaves_no_spark_jobs_or_threads(session: Any, spark: Any) -> None:
     def dawdle(batches: Iterator[Any]) -> Iterator[Any]:
         import threading
 
@@ -475,7 +471,7 @@ def test_a_run_that_is_cancelled_meanwhile_leaves_neither_jobs_nor_threads(sessi
 
 
 @pytest.mark.variant  # of integration/docs/test_snippets.py, with a DataFrame
-def test_the_pages_snippet_trains(session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dataframe_snippet_of_the_page_trains(session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     features = rng.normal(size=(2000, 8)).astype(np.float32)
     labels = (features.sum(1) > 0).astype(np.float32)

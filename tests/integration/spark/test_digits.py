@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(600)
-def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
+def test_accuracy_and_equal_weights_do_not_depend_on_the_number_of_workers(tmp_path):
     environment = {
         **os.environ,
         "HOPSML_PROFILE": "local-cluster",

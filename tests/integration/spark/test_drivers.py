@@ -120,7 +120,7 @@ def workers_alone_hold_gpus(held: dict[str, Any]) -> None:
 
 
 @pytest.mark.variant
-def test_workers_hold_the_gpus_and_the_others_take_cores_to_spare(driver: Driver, tmp_path: Path) -> None:
+def test_only_workers_hold_gpus_and_other_roles_use_spare_cores(driver: Driver, tmp_path: Path) -> None:
     workers_alone_hold_gpus(roles(driver, tmp_path, servers=1, size=4))
     driver.say("quick")  # on the agents that hold GPUs
     assert driver.hear() == {"value": "works"}
@@ -129,7 +129,7 @@ def test_workers_hold_the_gpus_and_the_others_take_cores_to_spare(driver: Driver
     assert "this cluster has at most 4 slots" in roles(driver, tmp_path, servers=2, size=5)
 
 
-def workers(found: list[Trace]) -> list[int]:
+def worker_pids(found: list[Trace]) -> list[int]:
     return [pid for trace in found for pid in (trace.worker, trace.child)]
 
 
@@ -140,7 +140,7 @@ def workers(found: list[Trace]) -> list[int]:
         pytest.param(True, id="terminal", marks=pytest.mark.variant),
     ],
 )
-def test_an_interrupted_program_ends_its_workers_and_can_go_on(
+def test_interrupted_program_ends_its_workers_and_can_continue(
     driver: Driver, tmp_path: Path, whole_group: bool
 ) -> None:
     driver.say("train", folder=str(tmp_path))
@@ -152,7 +152,7 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
         os.kill(driver.process.pid, signal.SIGINT)
     assert driver.hear()["error"] == "KeyboardInterrupt"
     assert clock.awake() - began < GONE_S
-    assert not living(workers(found))
+    assert not living(worker_pids(found))
     # PySpark has cancelled the agents' job: the next run gets others, for these may live a moment longer.
     (tmp_path / "again").mkdir()
     driver.say("train", folder=str(tmp_path / "again"))
@@ -173,19 +173,19 @@ def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     ],
 )
 @pytest.mark.variant  # as the one below, whose JVM is gone
-def test_spark_that_is_stopped_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
+def test_stopped_spark_context_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
     driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)
     began = clock.awake()
     answer = driver.hear()
     assert clock.awake() - began < GONE_S
     assert answer["error"] == "CoordinatorLost" and "SparkContext was stopped" in answer["message"], answer
-    wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
+    wait_until(lambda: not living(worker_pids(found)), "the workers' end", GONE_S)
     driver.say("quick")  # in a new context
     assert driver.hear() == {"value": "works"}
 
 
-def test_the_loss_of_sparks_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> None:
+def test_loss_of_the_spark_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> None:
     """Nobody can bring its workers back, so it does not wait for them: in its container, the program would live on."""
     driver = Driver(tmp_path)
     try:
@@ -198,7 +198,7 @@ def test_the_loss_of_sparks_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> N
         assert clock.awake() - began < GONE_S
         assert answer["error"] == "CoordinatorLost" and "JVM" in answer["message"], answer
         assert "experiment.resume" in answer["message"]
-        wait_until(lambda: not living(workers(found)), "the workers' end", GONE_S)
+        wait_until(lambda: not living(worker_pids(found)), "the workers' end", GONE_S)
     finally:
         driver.end()
 
@@ -207,13 +207,13 @@ def _is_java(pid: int) -> bool:
     return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
 
 
-def test_nothing_outlives_a_program_that_is_killed(driver: Driver, tmp_path: Path) -> None:
+def test_killed_program_leaves_no_process(driver: Driver, tmp_path: Path) -> None:
     driver.say("train", folder=str(tmp_path))
     found = traces(tmp_path)
     agents = [pid for trace in found for pid in (trace.agent, trace.server)]
-    assert set(agents + workers(found)) <= set(driver.descendants())
+    assert set(agents + worker_pids(found)) <= set(driver.descendants())
     began = clock.awake()
     os.kill(driver.process.pid, signal.SIGKILL)
     driver.process.wait()
     wait_until(lambda: not driver.descendants(), "the end of executors, agents and workers", GONE_S)
-    assert clock.awake() - began < GONE_S and not living(workers(found))
+    assert clock.awake() - began < GONE_S and not living(worker_pids(found))

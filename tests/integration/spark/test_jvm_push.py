@@ -59,12 +59,12 @@ def stage(tmp_path: Path) -> Iterator[StageAddress]:
     door.close()
 
 
-def elsewhere(stage: StageAddress) -> StageAddress:
+def as_seen_from_another_machine(stage: StageAddress) -> StageAddress:
     """The same, as tasks on another machine see it."""
     return msgspec.structs.replace(stage, hostname="elsewhere")
 
 
-def push_all(push: JvmPush, stage: StageAddress, partitions: Sequence[int]) -> list[StagedPartition]:
+def push_to_stage(push: JvmPush, stage: StageAddress, partitions: Sequence[int]) -> list[StagedPartition]:
     placed: list[StagedPartition] = []
     push.push("clicks", [stage], partitions, placed.extend)
     return placed
@@ -82,8 +82,8 @@ def rows_of(stage: StageAddress, placed: list[StagedPartition]) -> list[dict[str
     return found
 
 
-@pytest.mark.parametrize("where", [lambda stage: stage, elsewhere], ids=["file", "socket"])
-def test_all_types_with_and_without_nulls(session: Any, stage: StageAddress, where: Any) -> None:
+@pytest.mark.parametrize("where", [lambda stage: stage, as_seen_from_another_machine], ids=["file", "socket"])
+def test_jvm_sends_all_column_types_with_and_without_nulls(session: Any, stage: StageAddress, where: Any) -> None:
     def row(n: int) -> tuple[Any, ...]:
         day = datetime.date(2026, 1, 1) + datetime.timedelta(n)
         moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=n)
@@ -102,23 +102,23 @@ def test_all_types_with_and_without_nulls(session: Any, stage: StageAddress, whe
     content = [row(n) for n in range(1, 1000)]
     frame = session.createDataFrame(content, schema).repartition(3)
     push = JvmPush(frame)
-    placed = push_all(push, where(stage), range(push.partitions))
+    placed = push_to_stage(push, where(stage), range(push.partitions))
     found = {one["id"]: tuple(one.values()) for one in rows_of(stage, placed)}
     assert len(found) == len(content)
     for given in content:
-        assert [alike(value) for value in found[given[0]]] == [alike(value) for value in given]
+        assert [rounded(value) for value in found[given[0]]] == [rounded(value) for value in given]
 
 
-def alike(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """As float32 has it, where it is a number with a point."""
     if isinstance(value, list):
-        return [alike(one) for one in value]
+        return [rounded(one) for one in value]
     return round(value, 3) if isinstance(value, float) else value
 
 
-def test_a_large_partition_is_several_batches_and_order_is_kept(session: Any, stage: StageAddress) -> None:
+def test_large_partition_is_sent_as_ordered_batches(session: Any, stage: StageAddress) -> None:
     frame = session.range(0, 5_000_000, 1, 1).selectExpr("id", "id * 2 as twice")
-    (one,) = push_all(JvmPush(frame), stage, [0])
+    (one,) = push_to_stage(JvmPush(frame), stage, [0])
     assert sum(shard.rows for shard in one.shards) == 5_000_000 and len(one.shards) == 5  # of 1 048 576 rows at most
     with pa.memory_map(str(Path(stage.folder, one.file("clicks")))) as file:
         table = pa.ipc.open_file(file).read_all()
@@ -126,7 +126,7 @@ def test_a_large_partition_is_several_batches_and_order_is_kept(session: Any, st
     assert (ids == range(5_000_000)).all() and (table["twice"].to_numpy() == 2 * ids).all()
 
 
-def test_what_is_brought_is_told_before_the_job_is_over(session: Any, stage: StageAddress, tmp_path: Path) -> None:
+def test_arrived_partitions_are_reported_before_the_job_ends(session: Any, stage: StageAddress, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def wait_for_the_other(batches: Any) -> Any:
@@ -148,13 +148,13 @@ def test_what_is_brought_is_told_before_the_job_is_over(session: Any, stage: Sta
     assert found == [0, 1]
 
 
-def test_only_the_partitions_that_are_asked_for(session: Any, stage: StageAddress) -> None:
+def test_only_requested_partitions_are_sent(session: Any, stage: StageAddress) -> None:
     push = JvmPush(session.range(0, 100, 1, 5))
-    placed = push_all(push, stage, [3, 1])
+    placed = push_to_stage(push, stage, [3, 1])
     assert [one["id"] for one in rows_of(stage, placed)] == [*range(20, 40), *range(60, 80)]
 
 
-def test_rows_that_lie_in_memory_in_another_way(session: Any, stage: StageAddress) -> None:
+def test_rows_of_uncompiled_plans_are_sent(session: Any, stage: StageAddress) -> None:
     """As they are where Spark's own code for a plan is not compiled."""
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
@@ -163,7 +163,7 @@ def test_rows_that_lie_in_memory_in_another_way(session: Any, stage: StageAddres
             [(n, [float(n)], f"row {n}") for n in range(50)], "id long, x array<float>, t string"
         )
         push = JvmPush(frame.filter("id > 9"))
-        placed = push_all(push, stage, range(push.partitions))
+        placed = push_to_stage(push, stage, range(push.partitions))
     finally:
         session.conf.unset("spark.sql.codegen.wholeStage")
         session.conf.unset("spark.sql.codegen.factoryMode")
@@ -179,26 +179,26 @@ def test_rows_that_lie_in_memory_in_another_way(session: Any, stage: StageAddres
         (({"a": 1},), "m map<string,int>", "column m is of type map"),
     ],
 )
-def test_what_it_does_not_take_is_named(session: Any, row: Any, schema: str, column: str) -> None:
+def test_unsupported_column_type_is_named(session: Any, row: Any, schema: str, column: str) -> None:
     with pytest.raises(IllegalArgumentException, match=column):
         JvmPush(session.createDataFrame([row], schema))
 
 
 @pytest.mark.parametrize("wrong", [{"token": "another"}, {"certificate": make_key_pair("hopsml-stage")[0].decode()}])
-def test_neither_a_stranger_nor_to_a_stranger(session: Any, stage: StageAddress, wrong: dict[str, Any]) -> None:
-    other = msgspec.structs.replace(elsewhere(stage), **wrong)
+def test_push_and_stage_authenticate_each_other(session: Any, stage: StageAddress, wrong: dict[str, Any]) -> None:
+    other = msgspec.structs.replace(as_seen_from_another_machine(stage), **wrong)
     with pytest.raises(Py4JJavaError, match="cannot be kept at s1"):
-        push_all(JvmPush(session.range(0, 10, 1, 1)), other, [0])
+        push_to_stage(JvmPush(session.range(0, 10, 1, 1)), other, [0])
     assert not list(Path(stage.folder).rglob("*.arrow*"))
 
 
-@pytest.mark.parametrize("where", [lambda stage: stage, elsewhere], ids=["file", "socket"])
-def test_a_full_disk_is_said(session: Any, tmp_path: Path, where: Any) -> None:
+@pytest.mark.parametrize("where", [lambda stage: stage, as_seen_from_another_machine], ids=["file", "socket"])
+def test_full_disk_of_the_stage_is_reported(session: Any, tmp_path: Path, where: Any) -> None:
     with small_disk.mounted(tmp_path / "small", 1024) as folder:
         door, address = opened(folder)
         try:
             with pytest.raises(Py4JJavaError, match=r"data='clicks' cannot be kept at s1: .*(No space|cannot keep)"):
-                push_all(JvmPush(session.range(0, 1_000_000, 1, 1)), where(address), [0])
+                push_to_stage(JvmPush(session.range(0, 1_000_000, 1, 1)), where(address), [0])
             assert not list(folder.rglob("*.part"))
         finally:
             door.close()

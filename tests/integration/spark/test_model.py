@@ -40,7 +40,7 @@ def train(kernel: list[list[float]]) -> Any:
 
 
 @pytest.mark.variant
-def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
+def test_exported_model_predicts_the_rows_of_a_dataframe(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
 
 
 @pytest.mark.variant
-def test_nulls_of_a_dataframe_are_values_that_are_missing_to_an_estimator(
+def test_dataframe_nulls_are_missing_values_for_an_estimator(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pandas as pd

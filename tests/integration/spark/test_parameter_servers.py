@@ -17,7 +17,7 @@ from tests.helpers.training import server_workload
 pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant, pytest.mark.timeout(400)]
 
 
-def test_a_server_that_is_killed_comes_back_on_its_executor(store: Path, tmp_path: Path) -> None:
+def test_killed_parameter_server_is_replaced_on_its_executor(store: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
     options = ParameterServerOptions(
         server_workload.train_until, num_workers=1, num_ps=1, args={"told": str(told)}, progress=False

@@ -42,14 +42,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
 
 @pytest.mark.parametrize("tasks", ["0", "1"])
-def test_on_two_executors_whether_or_not_tasks_have_a_gpu(
+def test_roles_hold_gpus_correctly_with_and_without_a_task_gpu_setting(
     start: Callable[..., Driver], tmp_path: Path, tasks: str
 ) -> None:
     driver = start("[2,2,1024]", task_resource_gpu_amount=tasks)
     workers_alone_hold_gpus(roles(driver, tmp_path / "run", servers=1, size=4))
 
 
-def test_with_dynamic_allocation_the_others_get_executors_without_a_gpu(
+def test_dynamic_allocation_gives_other_roles_executors_without_gpu(
     start: Callable[..., Driver], tmp_path: Path
 ) -> None:
     dynamic = {
@@ -63,7 +63,7 @@ def test_with_dynamic_allocation_the_others_get_executors_without_a_gpu(
     workers_alone_hold_gpus(held)
 
 
-def test_what_spark_refuses_is_said_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_of_spark_is_reported_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=END_S)
     assert "ALIKE 0 ResourceProfiles are only supported on YARN" in done.stdout, done.stdout + done.stderr[-2000:]

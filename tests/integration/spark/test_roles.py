@@ -17,5 +17,5 @@ pytestmark = pytest.mark.spark
     [PLAYS[0], *(pytest.param(play, marks=pytest.mark.variant) for play in PLAYS[1:])],  # as on local agents
     ids=lambda play: play.__name__,
 )
-def test_roles(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
+def test_role_contract_holds_on_spark(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
     play(tmp_path)

@@ -22,7 +22,7 @@ from tests.integration.spark.test_trouble import executor_of
 pytestmark = pytest.mark.spark
 
 
-def test_grid_search_on_executors(store: Path) -> None:
+def test_grid_search_on_executors_returns_the_best_combination(store: Path) -> None:
     def train(a: int, b: int) -> dict[str, Any]:
         return {"accuracy": a * b, "application": "hopsml"}
 
@@ -37,7 +37,7 @@ def test_grid_search_on_executors(store: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_trials_that_are_distributed_trainings_with_tensorflow(store: Path) -> None:
+def test_trials_can_be_distributed_tensorflow_trainings(store: Path) -> None:
     def train(rate: float) -> dict[str, Any]:
         import tensorflow as tf
 
@@ -67,7 +67,7 @@ def test_trials_that_are_distributed_trainings_with_tensorflow(store: Path) -> N
         assert json.loads((left / ".outputs.json").read_text())["replicas"] == 2
 
 
-def test_an_executor_is_killed_in_the_middle(store: Path, tmp_path: Path) -> None:
+def test_search_completes_although_an_executor_is_killed(store: Path, tmp_path: Path) -> None:
     def train(x: int, folder: str) -> float:
         Path(folder, f"began-{x}-{os.getpid()}").touch()
         time.sleep(0.3)
@@ -85,7 +85,7 @@ def test_an_executor_is_killed_in_the_middle(store: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.variant  # of tests/integration/experiment/test_search_killed.py, on executors
-def test_the_driver_is_killed_and_another_session_goes_on(store: Path, tmp_path: Path) -> None:
+def test_search_continues_in_another_session_after_its_driver_was_killed(store: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     folder = tmp_path / "first"

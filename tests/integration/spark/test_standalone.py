@@ -40,7 +40,7 @@ def run_on(
 @pytest.mark.timeout(400)
 @pytest.mark.variant  # of what the other files here say of Spark's local-cluster
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), ("raise", 1)])
-def test_a_job_on_standalone(tmp_path, how, status):
+def test_job_on_standalone_spark_succeeds_or_fails_with_its_status(tmp_path, how, status):
     with StandaloneSpark(workers=2, cores=1) as spark:
         done = run_on(spark.url, JOB, [how], tmp_path)
     assert done.returncode == status, done.stderr[-4000:]
@@ -52,7 +52,7 @@ def test_a_job_on_standalone(tmp_path, how, status):
 
 @pytest.mark.timeout(400)
 @pytest.mark.variant
-def test_roles(tmp_path: Path) -> None:
+def test_role_contract_holds_on_standalone_spark(tmp_path: Path) -> None:
     profile = (ROOT / "conf" / "standalone.yaml").read_text()
     (tmp_path / "standalone.yaml").write_text(profile.replace("spark.cores.max: 2", "spark.cores.max: 4"))
     with StandaloneSpark(workers=4, cores=1) as spark:

@@ -32,7 +32,7 @@ FEW_LINES = 20  # Python's own traceback among them
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "cancel"])
 @pytest.mark.variant
-def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: signal.Signals | None) -> None:
+def test_cancelled_submission_prints_no_java_stack_trace(tmp_path: Path, number: signal.Signals | None) -> None:
     """By a signal, or by ``hopsml runs cancel`` from another terminal."""
     profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,1,1024]")
     (tmp_path / "conf").mkdir()
@@ -81,7 +81,7 @@ applications.shutdown(spark=True)
 
 @pytest.mark.variant  # of integration/yarn/test_planted.py
 @pytest.mark.parametrize("door", ["submit", "script"])
-def test_no_command_line_shows_a_secret_of_the_profile(tmp_path: Path, door: str) -> None:
+def test_command_lines_contain_no_secret_of_the_profile(tmp_path: Path, door: str) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "secret.yaml").write_text(
         'master: local[1]\nspark: {spark.ui.enabled: false, spark.example.password: "s3cr3t-31415 =x", '
@@ -103,7 +103,7 @@ def test_no_command_line_shows_a_secret_of_the_profile(tmp_path: Path, door: str
 
 
 @pytest.mark.variant
-def test_an_interrupt_while_spark_is_starting(tmp_path: Path) -> None:
+def test_interrupt_during_spark_start_is_reported_briefly(tmp_path: Path) -> None:
     (tmp_path / "executors").mkdir()
     (tmp_path / "job.py").write_text(JOB)
     with spark_environment() as environment:

@@ -32,7 +32,7 @@ def executor_of(agent: int) -> int:
 # ------------------------------------------------------------------------------------------ the call
 
 
-def test_a_function_that_holds_the_context_is_refused_by_name(spark: Any, store: Path) -> None:
+def test_captured_spark_context_is_refused_by_name(spark: Any, store: Path) -> None:
     data = spark.parallelize(range(3))
     for held, word in ((spark, "SparkContext"), (data, "RDD")):
 
@@ -46,12 +46,12 @@ def test_a_function_that_holds_the_context_is_refused_by_name(spark: Any, store:
 
 
 @pytest.mark.variant
-def test_a_context_as_first_argument_of_old_code_is_dropped(spark: Any, store: Path) -> None:
+def test_context_as_first_argument_is_ignored(spark: Any, store: Path) -> None:
     result = experiment.launch(spark, lambda a: a + 1, {"a": [1]}, progress=False)
     assert result.metrics["metric"] == 2
 
 
-def test_too_many_workers_names_the_master(spark: Any, store: Path) -> None:
+def test_too_many_workers_error_names_the_master(spark: Any, store: Path) -> None:
     with pytest.raises(NotEnoughSlots, match=r"num_workers=5.*4 slots \(master local-cluster\[2,2,1024\]"):
         submit(lambda: None, SLOTS + 1)
 
@@ -60,9 +60,7 @@ def test_too_many_workers_names_the_master(spark: Any, store: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
-def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
-    store: Path, tmp_path: Path, rank: int
-) -> None:
+def test_killed_executor_ends_the_run_and_is_replaced_for_the_next(store: Path, tmp_path: Path, rank: int) -> None:
     run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
     found = traces(tmp_path)
     executors = [executor_of(trace.agent) for trace in found]
@@ -84,7 +82,7 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
 
 
 @pytest.mark.variant
-def test_an_agent_whose_connection_breaks_is_replaced_by_spark(spark: Any, store: Path) -> None:
+def test_agent_with_a_broken_connection_is_replaced_by_spark(spark: Any, store: Path) -> None:
     """To Spark it has ended well, unless it says otherwise; and nobody would ask for another one while the rest live."""
     ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(WAIT_S)
     assert ranks.value
@@ -96,7 +94,7 @@ def test_an_agent_whose_connection_breaks_is_replaced_by_spark(spark: Any, store
 
 
 @pytest.mark.parametrize("kind", [pytest.param("without hopsml", marks=pytest.mark.variant), "missing"])
-def test_a_python_that_cannot_start_agents_is_the_error(
+def test_executor_python_that_cannot_start_agents_is_the_error(
     spark: Any, store: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -116,7 +114,7 @@ def test_a_python_that_cannot_start_agents_is_the_error(
     check_run_dir(run, "FAILED", ranks=())
 
 
-def test_executors_with_another_hopsml_are_named_before_the_function_is_loaded(
+def test_executors_with_another_hopsml_version_are_named(
     spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver claims an older version, which executors compare with theirs."""
@@ -136,7 +134,7 @@ def test_agents_that_cannot_reach_the_driver_are_the_error(spark: Any, store: Pa
 
 
 @pytest.mark.variant
-def test_a_variable_that_only_the_executors_have_is_refused_or_honoured(
+def test_variable_of_the_executors_is_refused_or_honoured(
     spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'
@@ -153,7 +151,7 @@ def test_a_variable_that_only_the_executors_have_is_refused_or_honoured(
 
 
 @pytest.mark.variant
-def test_a_users_own_job_runs_beside_a_training(spark: Any, store: Path, tmp_path: Path) -> None:
+def test_user_job_runs_during_a_training(spark: Any, store: Path, tmp_path: Path) -> None:
     run = submit(workloads.report_steps, args={"folder": str(tmp_path)})
     wait_until(lambda: run.status()["phase"] == "running", "the run")
     assert spark.parallelize(range(1000), 100).map(lambda x: x + 1).count() == 1000
@@ -162,7 +160,7 @@ def test_a_users_own_job_runs_beside_a_training(spark: Any, store: Path, tmp_pat
     assert run.result(WAIT_S).value == 5
 
 
-def test_idle_agents_on_every_slot_make_way_for_a_users_job(spark: Any, store: Path, tmp_path: Path) -> None:
+def test_idle_agents_release_slots_for_a_user_job(spark: Any, store: Path, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path)}
     submit(workloads.leave_trace, SLOTS, args=args, keep_warm=600).result(WAIT_S)
     agents = [trace.agent for trace in traces(tmp_path, SLOTS)]
@@ -173,7 +171,7 @@ def test_idle_agents_on_every_slot_make_way_for_a_users_job(spark: Any, store: P
     assert submit(lambda: "works", keep_warm=600).result(WAIT_S).value == "works"
 
 
-def test_a_run_waits_for_slots_that_a_users_job_has(spark: Any, store: Path, tmp_path: Path) -> None:
+def test_run_waits_for_slots_of_a_user_job(spark: Any, store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def hold(index: int, _: Any) -> Any:

@@ -29,7 +29,7 @@ except StartTimeout as error:
 
 
 @pytest.mark.variant
-def test_a_driver_that_executors_cannot_reach_is_named_with_its_address(tmp_path: Path) -> None:
+def test_unreachable_driver_is_named_with_its_address(tmp_path: Path) -> None:
     (tmp_path / "unreachable.yaml").write_text(PROFILE)
     base = Path(__file__).parents[3] / "conf" / "local-cluster.yaml"
     (tmp_path / base.name).write_text(base.read_text())

@@ -26,7 +26,7 @@ def run(*words: str, **variables: str) -> str:
 
 
 @pytest.mark.fast
-def test_the_plan_for_1024_workers_is_the_papers() -> None:
+def test_dry_run_for_1024_workers_prints_the_published_plan() -> None:
     plan = run("hdfs:///data/imagenet", "--workers", "1024", "--dry-run")
     lines = {line.split("  ")[0]: line.split() for line in plan.splitlines() if line}
     assert lines["batch size"] == ["batch", "size", "256", "32768", "x", "128"]
@@ -49,7 +49,7 @@ def _is_row(words: list[str]) -> bool:
 @pytest.mark.variant
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
-def test_some_steps_of_resnet_50_on_generated_images(tmp_path: Path) -> None:
+def test_imagenet_job_trains_some_steps_on_generated_images(tmp_path: Path) -> None:
     data = tmp_path / "imagenet"
     for folder, count in (("train", 12), ("validation", 4)):
         (data / folder).mkdir(parents=True)

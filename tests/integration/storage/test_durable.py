@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in files}
 
 
-def test_the_disk_loses_unsynced_data(tmp_path: Path) -> None:
+def test_lossy_disk_loses_unsynced_data(tmp_path: Path) -> None:
     """Without this the other tests could not fail."""
     with lossy_disk.mounted(tmp_path / "disk") as disk:
         (disk.folder / "gone").write_text("x")
@@ -142,7 +142,7 @@ def exported(folder: Path) -> dict[str, str]:
         exported,
     ],
 )  # fmt: skip
-def test_data_that_a_call_has_stored_survives_a_power_failure(
+def test_stored_data_survives_a_power_failure(
     tmp_path: Path, act: Callable[[Path], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_MLFLOW", "0")
@@ -174,7 +174,7 @@ RUN = textwrap.dedent("""
 """)
 
 
-def test_a_run_whose_result_was_returned_is_complete_after_a_power_failure(tmp_path: Path) -> None:
+def test_run_with_a_returned_result_is_complete_after_a_power_failure(tmp_path: Path) -> None:
     with lossy_disk.mounted(tmp_path / "disk") as disk:
         (tmp_path / "train.py").write_text(RUN)
         (tmp_path / "scratch").mkdir()

@@ -42,7 +42,7 @@ def write_checkpoint(root: Path, step: int, rename: bool = True) -> None:
         aside.rename(root / "checkpoints" / f"step-{step:09d}")
 
 
-def test_what_counts_on_disk(root: Path) -> None:
+def test_scan_lists_regular_files_and_complete_checkpoints(root: Path) -> None:
     write_checkpoint(root, 1)
     write_checkpoint(root, 2, rename=False)
     (root / "checkpoints" / "best.keras").write_bytes(b"x")
@@ -54,7 +54,7 @@ def test_what_counts_on_disk(root: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["trials/t0", "a=1&b=5", "generation.0/a=1&b=5", "fit-2", "trials/t0/fit-2"])
-def test_the_checkpoints_of_trials_and_further_fits_are_whole_as_well(root: Path, tmp_path: Path, place: str) -> None:
+def test_checkpoints_of_trials_and_further_fits_are_mirrored_completely(root: Path, tmp_path: Path, place: str) -> None:
     trial = root / place
     trial.mkdir(parents=True)
     (trial / "checkpoints").mkdir()
@@ -74,7 +74,7 @@ def test_the_checkpoints_of_trials_and_further_fits_are_whole_as_well(root: Path
     assert checkpoints.steps(remote) == [2, 3] and checkpoints.latest_complete(remote) == 3
 
 
-def test_a_corrupt_checkpoint_on_the_store_costs_no_sound_one(root: Path, tmp_path: Path) -> None:
+def test_corrupt_stored_checkpoint_does_not_replace_sound_ones(root: Path, tmp_path: Path) -> None:
     """A run went back to step 2, as the store's step 3 is corrupt, and keeps one checkpoint."""
     remote = str(tmp_path / "remote" / "checkpoints")
     for step in (2, 3):
@@ -90,7 +90,7 @@ def test_a_corrupt_checkpoint_on_the_store_costs_no_sound_one(root: Path, tmp_pa
             assert checkpoints.latest_sound(remote) == 2
 
 
-def test_by_itself_it_copies_what_appears_and_what_grows(root: Path, tmp_path: Path) -> None:
+def test_mirror_copies_new_and_growing_files_periodically(root: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     with MirrorProcess(root, str(remote), interval_s=0.1) as mirror:
         wait_until(lambda: (remote / "logs/a.log").exists())
@@ -107,7 +107,7 @@ def test_by_itself_it_copies_what_appears_and_what_grows(root: Path, tmp_path: P
     assert process.returncode == 0
 
 
-def test_a_flush_waits_for_nothing_and_names_what_is_late(root: Path, tmp_path: Path) -> None:
+def test_flush_copies_without_delay_and_names_files_behind(root: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "remote"
     (blocked / "export").mkdir(parents=True)
     (blocked / "export" / "model.bin").mkdir()  # a directory has the name: this file can never be copied
@@ -127,7 +127,7 @@ def test_a_flush_waits_for_nothing_and_names_what_is_late(root: Path, tmp_path: 
         assert messages.get(timeout=30) == {"event": "recovered", "behind_count": 0, "behind": []}
 
 
-def test_a_full_disk_and_room_again(full_disk: Path, root: Path) -> None:
+def test_mirror_recovers_from_a_full_disk(full_disk: Path, root: Path) -> None:
     ballast = full_disk / "ballast"
     ballast.write_bytes(bytes(900_000))
     (root / "logs" / "a.log").write_bytes(b"x" * 300_000)
@@ -140,7 +140,7 @@ def test_a_full_disk_and_room_again(full_disk: Path, root: Path) -> None:
         assert sorted(path.name for path in full_disk.rglob("*")) == ["a.log", "logs", "run"]
 
 
-def test_the_end_of_its_input_is_a_last_flush(root: Path, tmp_path: Path) -> None:
+def test_end_of_input_causes_a_last_flush(root: Path, tmp_path: Path) -> None:
     mirror = MirrorProcess(root, str(tmp_path / "remote"), interval_s=60)
     mirror.start()
     assert mirror.flush(60).is_complete
@@ -156,7 +156,7 @@ def test_the_end_of_its_input_is_a_last_flush(root: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, "owner killed"])
-def test_it_ends_with_its_owner_after_a_last_flush(root: Path, tmp_path: Path, how: object) -> None:
+def test_mirror_flushes_and_ends_with_its_owner(root: Path, tmp_path: Path, how: object) -> None:
     remote = tmp_path / "remote"
     script = f"""
 from hopsml.storage.mirror import MirrorProcess
@@ -193,7 +193,7 @@ signal.pause()
         owner.stdout.close()
 
 
-def test_a_killed_mirror_is_started_again_and_copies_only_what_is_new(root: Path, tmp_path: Path) -> None:
+def test_killed_mirror_is_restarted_and_copies_only_new_files(root: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     (root / "export" / "old.bin").write_bytes(b"old")
     mirror = MirrorProcess(root, str(remote))
@@ -212,7 +212,7 @@ def test_a_killed_mirror_is_started_again_and_copies_only_what_is_new(root: Path
         mirror.stop()
 
 
-def test_a_frozen_mirror_does_not_hold_up_its_owner(root: Path, tmp_path: Path) -> None:
+def test_frozen_mirror_does_not_block_its_owner(root: Path, tmp_path: Path) -> None:
     mirror = MirrorProcess(root, str(tmp_path / "remote"))
     mirror.start()
     assert mirror.flush(60).is_complete
@@ -225,7 +225,7 @@ def test_a_frozen_mirror_does_not_hold_up_its_owner(root: Path, tmp_path: Path) 
     assert not mirror.is_alive
 
 
-def test_only_so_many_checkpoints_are_kept(root: Path, tmp_path: Path) -> None:
+def test_mirror_retains_the_requested_number_of_checkpoints(root: Path, tmp_path: Path) -> None:
     with MirrorProcess(root, str(tmp_path / "remote"), keep_checkpoints=2) as mirror:
         for step in (1, 2, 3):
             write_checkpoint(root, step)
@@ -233,7 +233,7 @@ def test_only_so_many_checkpoints_are_kept(root: Path, tmp_path: Path) -> None:
     assert checkpoints.steps(str(tmp_path / "remote/checkpoints")) == [2, 3]
 
 
-def test_as_many_checkpoints_are_kept_as_their_owner_keeps(root: Path, tmp_path: Path) -> None:
+def test_mirror_retains_as_many_checkpoints_as_its_owner(root: Path, tmp_path: Path) -> None:
     remote = str(tmp_path / "remote/checkpoints")
     with MirrorProcess(root, str(tmp_path / "remote")) as mirror:
         for step in (1, 2, 3):
@@ -253,7 +253,7 @@ def test_as_many_checkpoints_are_kept_as_their_owner_keeps(root: Path, tmp_path:
         assert checkpoints.steps(remote) == [5] and checkpoints.is_complete(f"{remote}/{step_name(5)}")
 
 
-def test_arguments_are_checked(root: Path) -> None:
+def test_mirror_arguments_are_validated(root: Path) -> None:
     for wrong in ({"interval_s": 0}, {"grace_s": -1}, {"keep_checkpoints": 0}):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
             MirrorProcess(root, "/x", **wrong)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def server() -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
-def test_a_silent_server(scheme: str, silent: str, tmp_path: Path) -> None:
+def test_silent_server_causes_a_timeout_and_leaves_no_process(scheme: str, silent: str, tmp_path: Path) -> None:
     url = f"{scheme}://{silent}/x"
     (tmp_path / "l").write_bytes(b"x")
     system = for_url(url, timeout_s=0.7)
@@ -67,7 +67,7 @@ def test_a_silent_server(scheme: str, silent: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["webhdfs", "http"])
-def test_a_server_that_stops_answering_is_given_up_and_then_used_again(scheme: str, server: tuple[int, str]) -> None:
+def test_stopped_server_causes_a_timeout_and_can_be_used_again(scheme: str, server: tuple[int, str]) -> None:
     pid, address = server
     url = f"{scheme}://{address}/file"
     processes, threads = psutil.Process().children(), set(threading.enumerate())
@@ -84,13 +84,13 @@ def test_a_server_that_stops_answering_is_given_up_and_then_used_again(scheme: s
     assert for_url(url).read_range(url, 5, 2) == http_server.CONTENT[5:7]
 
 
-def test_the_environment_sets_the_deadline(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_sets_the_storage_timeout(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "0.6")
     with pytest.raises(StorageTimeout, match=r"within 0.6 s.*accepts connections but does not answer"):
         for_url(f"hdfs://{silent}/x").status(f"hdfs://{silent}/x")
 
 
-def test_a_wrong_setting_that_only_the_helper_meets_is_an_argument_error(
+def test_invalid_setting_detected_in_the_helper_is_an_argument_error(
     silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "none"))

@@ -28,42 +28,42 @@ def pool() -> Iterator[HelperPool]:
     pool.close()
 
 
-def ask(pool: HelperPool) -> tuple[int, object]:
+def request_status(pool: HelperPool) -> tuple[int, object]:
     """Pid of the helper, and its answer to a request that fails at once: nothing is configured."""
     with pool.lend(30) as helper:
         helper.channel.send(NONSENSE, 30)
         return helper.process.pid, helper.channel.receive(30)
 
 
-def test_a_helper_answers_and_is_used_again(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, answer = ask(pool)
+def test_helper_process_is_reused_in_the_same_environment(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, answer = request_status(pool)
     assert isinstance(answer, dict)
     assert answer["error"] == "RuntimeError"
     assert "fs.defaultFS" in answer["text"]
-    assert ask(pool)[0] == first
+    assert request_status(pool)[0] == first
     monkeypatch.setenv("HADOOP_USER_NAME", "somebody-else")
-    second, _ = ask(pool)
+    second, _ = request_status(pool)
     assert second != first
     assert not psutil.pid_exists(first)
 
 
-def test_a_helper_that_is_lent_when_the_pool_is_closed_ends_after_its_call(pool: HelperPool) -> None:
+def test_helper_lent_at_close_ends_after_its_call(pool: HelperPool) -> None:
     with pool.lend(30) as helper:
         pool.close()
         helper.channel.send(NONSENSE, 30)
         assert isinstance(helper.channel.receive(30), dict)
     assert not psutil.pid_exists(helper.process.pid)
-    again, _ = ask(pool)
-    assert ask(pool)[0] == again
+    again, _ = request_status(pool)
+    assert request_status(pool)[0] == again
 
 
-def test_only_so_many_at_once(pool: HelperPool) -> None:
+def test_number_of_helper_processes_is_limited(pool: HelperPool) -> None:
     with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 storage helper processes"), pool.lend(0.05):
         pass
 
 
 @pytest.mark.parametrize("error", [TimeoutError, ChannelClosed, KeyboardInterrupt])
-def test_one_in_an_unknown_state_is_killed(pool: HelperPool, error: type[BaseException]) -> None:
+def test_helper_in_an_unknown_state_is_killed(pool: HelperPool, error: type[BaseException]) -> None:
     def fail() -> None:
         with pool.lend(30) as helper:
             pids.append(helper.process.pid)
@@ -73,10 +73,10 @@ def test_one_in_an_unknown_state_is_killed(pool: HelperPool, error: type[BaseExc
     with pytest.raises(error):
         fail()
     assert not psutil.pid_exists(pids[0])
-    assert ask(pool)[0] != pids[0]
+    assert request_status(pool)[0] != pids[0]
 
 
-def test_after_any_error_it_is_not_used_again(pool: HelperPool) -> None:
+def test_helper_is_not_reused_after_any_error(pool: HelperPool) -> None:
     """A guard of the user's (an alarm, a test's timeout) may end a call whose answer still comes: to whoever is next."""
 
     def fail() -> None:
@@ -87,25 +87,25 @@ def test_after_any_error_it_is_not_used_again(pool: HelperPool) -> None:
     pids: list[int] = []
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert ask(pool)[0] != pids[0]
+    assert request_status(pool)[0] != pids[0]
 
 
-def test_a_forked_child_starts_its_own(pool: HelperPool) -> None:
-    first, _ = ask(pool)
+def test_forked_child_starts_its_own_helper(pool: HelperPool) -> None:
+    first, _ = request_status(pool)
     pid = os.fork()
     if pid == 0:
         try:
-            own, _ = ask(pool)
+            own, _ = request_status(pool)
             pool.close()
             os._exit(0 if own != first else 1)
         finally:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    assert ask(pool)[0] == first
+    assert request_status(pool)[0] == first
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a blocked call"])
-def test_it_is_gone_when_its_owner_is_killed(busy: bool) -> None:
+def test_helper_ends_when_its_owner_is_killed(busy: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/"
         script = f"""
@@ -136,8 +136,8 @@ with POOL.lend(60) as helper:
             owner.stdout.close()
 
 
-def test_who_leaves_without_cleaning_up_ends_those_at_work_and_those_that_were_stopped(pool: HelperPool) -> None:
-    ask(pool)
+def test_kill_all_ends_busy_and_stopped_helpers(pool: HelperPool) -> None:
+    request_status(pool)
     with pool.lend(10.0) as idle, pool.lend(10.0) as busy:
         pool._give_back(idle)
         for helper in (idle, busy):

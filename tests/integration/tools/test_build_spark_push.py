@@ -15,7 +15,7 @@ ONLY_2_13 = (b"scala/jdk/", b"scala/collection/immutable/Seq", b"scala/collectio
 
 
 @pytest.mark.fast
-def test_without_a_compiler_it_says_what_is_lost(
+def test_missing_java_compiler_is_reported_with_its_consequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build_spark_push, "JAR", tmp_path / "push.jar")

@@ -103,12 +103,12 @@ def executor(tmp_path: Path) -> Iterator[Callable[..., Executor]]:
         each.process.communicate()
 
 
-def test_each_executor_has_its_own(executor: Callable[..., Executor]) -> None:
+def test_each_executor_is_assigned_its_own_gpu(executor: Callable[..., Executor]) -> None:
     assert executor().claim() == ["0"]
     assert executor().claim() == ["1"]
 
 
-def test_one_too_many_is_told_who_holds_them(executor: Callable[..., Executor]) -> None:
+def test_refused_executor_is_shown_who_holds_the_gpus(executor: Callable[..., Executor]) -> None:
     first, second = executor(), executor()
     first.claim()
     second.claim()
@@ -117,7 +117,7 @@ def test_one_too_many_is_told_who_holds_them(executor: Callable[..., Executor]) 
         executor().claim()
 
 
-def test_a_killed_executor_gives_its_gpu_back_at_once(executor: Callable[..., Executor]) -> None:
+def test_gpu_of_a_killed_executor_is_released_at_once(executor: Callable[..., Executor]) -> None:
     first = executor()
     first.claim()
     executor().claim()
@@ -125,7 +125,7 @@ def test_a_killed_executor_gives_its_gpu_back_at_once(executor: Callable[..., Ex
     assert executor().claim() == ["0"]
 
 
-def test_an_executor_that_comes_a_little_early_waits(executor: Callable[..., Executor]) -> None:
+def test_executor_waits_for_a_gpu_that_is_released(executor: Callable[..., Executor]) -> None:
     first = executor(HOPSML_GPUS_PER_EXECUTOR="2")
     assert first.claim() == ["0", "1"]
     early = executor(HOPSML_GPU_WAIT_S="30")
@@ -134,25 +134,25 @@ def test_an_executor_that_comes_a_little_early_waits(executor: Callable[..., Exe
     assert early.answer() == ["0"]
 
 
-def test_many_at_once_never_share(executor: Callable[..., Executor]) -> None:
+def test_concurrent_executors_never_share_a_gpu(executor: Callable[..., Executor]) -> None:
     crowd = [executor(HOPSML_EMULATED_GPUS="4") for _ in range(4)]
     for each in crowd:
         each.ask()
     assert sorted(address for each in crowd for address in each.answer()) == list("0123")
 
 
-def test_all_for_a_standalone_worker_claims_none(executor: Callable[..., Executor]) -> None:
+def test_standalone_worker_lists_all_gpus_without_locking_them(executor: Callable[..., Executor]) -> None:
     worker = executor(HOPSML_GPUS_PER_EXECUTOR="all", HOPSML_EMULATED_GPUS="12")
     assert worker.claim() == [str(index) for index in range(12)], "in numeric order"
     assert executor().claim() == ["0"]
 
 
-def test_more_than_the_node_has_is_refused_without_waiting(executor: Callable[..., Executor]) -> None:
+def test_more_gpus_than_the_node_has_are_refused_without_waiting(executor: Callable[..., Executor]) -> None:
     with pytest.raises(AssertionError, match=r"3 GPU\(s\) wanted, 2 of 2 free"):
         executor(HOPSML_GPUS_PER_EXECUTOR="3", HOPSML_GPU_WAIT_S="600").claim()
 
 
-def test_emulated_nodes_of_one_machine_are_told_apart(executor: Callable[..., Executor]) -> None:
+def test_emulated_nodes_of_one_machine_have_separate_gpus(executor: Callable[..., Executor]) -> None:
     assert executor(NM_HOST="127.0.0.11").claim() == ["0"]
     assert executor(NM_HOST="127.0.0.12").claim() == ["0"]
 
@@ -190,7 +190,7 @@ REAL = "0, GPU-aaaa-1\n1, GPU-bbbb-2\n10, GPU-cccc-3"
         ("", []),
     ],
 )
-def test_real_gpus_as_far_as_they_are_allowed(
+def test_real_gpus_are_limited_to_visible_devices(
     tmp_path: Path,
     nvidia_smi: Callable[[str, int], dict[str, str]],
     allowed: str | None,
@@ -202,20 +202,22 @@ def test_real_gpus_as_far_as_they_are_allowed(
     assert json.loads(run_script(tmp_path, environment).stdout) == {"name": "gpu", "addresses": addresses}
 
 
-def test_a_broken_driver_is_not_emulated_away(tmp_path: Path, nvidia_smi: Callable[[str, int], dict[str, str]]) -> None:
+def test_broken_driver_is_not_replaced_by_emulation(
+    tmp_path: Path, nvidia_smi: Callable[[str, int], dict[str, str]]
+) -> None:
     done = run_script(tmp_path, nvidia_smi("Driver/library version mismatch", 18))
     assert done.returncode == 1
     assert done.stdout == ""
     assert "nvidia-smi failed with exit status 18: Driver/library version mismatch" in done.stderr
 
 
-def test_two_users_can_share_the_claims(tmp_path: Path) -> None:
+def test_gpu_claims_can_be_shared_by_two_users(tmp_path: Path) -> None:
     assert run_script(tmp_path, {"HOPSML_EMULATED_GPUS": "1"}).returncode == 0
     assert (tmp_path / "claims").stat().st_mode & 0o7777 == 0o1777
     assert (tmp_path / "claims" / "claims.json").stat().st_mode & 0o777 == 0o666
 
 
-def test_a_link_in_the_place_of_the_claims_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_in_place_of_the_claims_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
     precious = tmp_path / "precious"
     precious.write_text("{}")
@@ -224,7 +226,7 @@ def test_a_link_in_the_place_of_the_claims_is_not_followed(tmp_path: Path) -> No
     assert precious.read_text() == "{}"
 
 
-def test_a_later_process_of_the_same_pid_is_another_holder() -> None:
+def test_later_process_with_the_same_pid_is_another_holder() -> None:
     holder = script.holder_of(os.getpid())
     assert script.is_alive(holder)
     earlier = holder.replace("started ", "started 1")
@@ -233,14 +235,14 @@ def test_a_later_process_of_the_same_pid_is_another_holder() -> None:
     assert not script.is_alive(other_boot)
 
 
-def test_a_holder_in_another_pid_namespace_counts_as_alive_until_the_host_was_started_again() -> None:
+def test_holder_in_another_pid_namespace_is_alive_until_a_reboot() -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert script.is_alive(f"1 started 1 boot {boot} in pid:[1]")
     assert not script.is_alive("1 started 1 boot x in pid:[1]")
 
 
 @given(st.integers(0, 12), st.sets(st.integers(0, 11)), st.integers(0, 12))
-def test_chosen_gpus_are_free_lowest_and_never_too_few(total: int, taken: set[int], count: int) -> None:
+def test_chosen_gpus_are_free_lowest_and_enough(total: int, taken: set[int], count: int) -> None:
     gpus = script.emulated(total, "node")
     claims = {gpus[str(index)]: "1 started 2" for index in taken if index < total}
     free = [index for index in range(total) if index not in taken]

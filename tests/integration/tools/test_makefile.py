@@ -24,17 +24,17 @@ WITHOUT_CARGO = {"CARGO": "no-such-cargo"}  # whose library takes minutes
 # Target -> the file and the name of a test that runs it.
 RUN_BY = {
     "help": "integration/tools/test_makefile.py::test_help_lists_every_target",
-    "setup": "integration/tools/test_setup_environment.py::test_without_java_and_maven",
-    "tf-hdfs": "integration/tools/test_makefile.py::test_tf_hdfs",
-    "airflow": "integration/tools/test_makefile.py::test_airflow",
-    "lock": "integration/tools/test_makefile.py::test_lock_pins_what_an_index_has",
-    "lint": "integration/tools/test_makefile.py::test_lint",
-    "types": "integration/tools/test_makefile.py::test_lint",
-    "style": "integration/tools/test_makefile.py::test_lint",
+    "setup": "integration/tools/test_setup_environment.py::test_setup_without_java_and_maven_succeeds_with_notes",
+    "tf-hdfs": "integration/tools/test_makefile.py::test_tf_hdfs_builds_the_library",
+    "airflow": "integration/tools/test_makefile.py::test_airflow_target_creates_its_environment",
+    "lock": "integration/tools/test_makefile.py::test_lock_pins_the_newest_versions_of_an_index",
+    "lint": "integration/tools/test_makefile.py::test_lint_passes",
+    "types": "integration/tools/test_makefile.py::test_lint_passes",
+    "style": "integration/tools/test_makefile.py::test_lint_passes",
     "docs": "integration/docs/test_site.py::site",
-    "test-fast": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
-    "test": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
-    "test-all": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
+    "test-fast": "integration/tools/test_makefile.py::test_targets_run_the_tests_selected_by_their_markers",
+    "test": "integration/tools/test_makefile.py::test_targets_run_the_tests_selected_by_their_markers",
+    "test-all": "integration/tools/test_makefile.py::test_targets_run_the_tests_selected_by_their_markers",
     "bench": "integration/tools/test_makefile.py::test_bench_takes_its_options",
     "studies": "integration/tools/test_makefile.py::test_studies_makes_a_picture",
     "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
@@ -82,7 +82,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.fast
-def test_every_target_is_run_by_a_test() -> None:
+def test_every_make_target_is_run_by_a_test() -> None:
     text = (ROOT / "Makefile").read_text()
     phony = set(re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split())  # type: ignore[index]
     rules = set(re.findall(r"^([a-z][a-z-]*):(?![=:])(?! [A-Z_]+ *:?=)", text, re.M))
@@ -106,7 +106,7 @@ def test_help_lists_every_target() -> None:
 
 
 @pytest.mark.local
-def test_lock_pins_what_an_index_has(tree: Path) -> None:
+def test_lock_pins_the_newest_versions_of_an_index(tree: Path) -> None:
     wheels = tree / "wheels"
     wheels.mkdir()
     for version in ("1.0", "1.1"):
@@ -137,7 +137,7 @@ def _write_wheel(folder: Path, name: str, version: str) -> None:
         pytest.param("test-all", ["airflow", "fast", "local", "variant"], marks=pytest.mark.variant),
     ],
 )
-def test_targets_of_tests_run_the_tests_that_their_markers_choose(tree: Path, target: str, ran: list[str]) -> None:
+def test_targets_run_the_tests_selected_by_their_markers(tree: Path, target: str, ran: list[str]) -> None:
     (tree / "tests").mkdir()
     lines = ["import pytest"]
     for name, marks in {"fast": ["fast"], "local": ["local"], "airflow": ["airflow", "variant"]}.items():
@@ -149,7 +149,7 @@ def test_targets_of_tests_run_the_tests_that_their_markers_choose(tree: Path, ta
 
 
 @pytest.mark.local
-def test_clean_removes_what_was_built(tree: Path) -> None:
+def test_clean_removes_built_files(tree: Path) -> None:
     for name in ("dist", "build", "mutants", "hopsml/collective/lib", ".cache/native", "tests/__pycache__"):
         (tree / name).mkdir(parents=True)
     made(tree, "clean")
@@ -168,7 +168,7 @@ def test_bench_takes_its_options() -> None:
 @pytest.mark.local
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-def test_lint() -> None:
+def test_lint_passes() -> None:
     assert "found nothing" in made(ROOT, "lint", timeout_s=880)
 
 
@@ -176,7 +176,7 @@ def test_lint() -> None:
 @pytest.mark.variant
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not shutil.which("cargo"), reason="no Rust")
-def test_tf_hdfs() -> None:
+def test_tf_hdfs_builds_the_library() -> None:
     made(ROOT, "tf-hdfs", timeout_s=880)
     assert list((ROOT / "hopsml" / "training" / "tensorflow" / "lib").glob("*hdfs*"))
 
@@ -184,7 +184,7 @@ def test_tf_hdfs() -> None:
 @pytest.mark.airflow
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-def test_airflow() -> None:
+def test_airflow_target_creates_its_environment() -> None:
     assert made(ROOT, "airflow", timeout_s=880).splitlines()[-1] == str(ROOT / ".cache/airflow/venv/bin/python")
 
 
@@ -208,13 +208,13 @@ def test_chaos_plays_a_scenario(tmp_path: Path) -> None:
 @pytest.mark.local
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-def test_mutants_of_one_module() -> None:
+def test_mutants_target_runs_one_module() -> None:
     assert "hopsml.storage.backoff" in made(ROOT, "mutants", "MUTANTS=hopsml.storage.backoff*", timeout_s=880)
 
 
 @pytest.mark.hadoop
 @pytest.mark.variant
-def test_hadoop_up_and_down(tree: Path, jars: Path) -> None:
+def test_hadoop_up_and_down_start_and_stop_the_cluster(tree: Path, jars: Path) -> None:
     (tree / ".cache" / "hadoop").mkdir()
     (tree / ".cache" / "hadoop" / "jars").symlink_to(jars)
     try:
@@ -238,7 +238,7 @@ def jars() -> Path:
 @pytest.mark.local
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-def test_release() -> None:
+def test_release_builds_wheels_checksums_and_sbom() -> None:
     """In the repository, so that downloaded headers and compiled objects serve the next run."""
     told = made(ROOT, "release", timeout_s=880)
     assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in told
@@ -260,7 +260,7 @@ def test_release() -> None:
 
 @pytest.mark.spark
 @pytest.mark.variant
-def test_demo(tmp_path: Path) -> None:
+def test_demo_trains_on_spark(tmp_path: Path) -> None:
     assert '"accuracy"' in made(ROOT, "demo", HOPSML_PROJECT_URL=f"file://{tmp_path}").splitlines()[-1]
 
 
@@ -268,5 +268,5 @@ def test_demo(tmp_path: Path) -> None:
 @pytest.mark.variant
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("target", ["demo-yarn", "demo-service"])
-def test_demo_on_yarn(target: str) -> None:
+def test_demo_runs_on_yarn(target: str) -> None:
     made(ROOT, target, timeout_s=880)

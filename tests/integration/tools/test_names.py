@@ -34,13 +34,13 @@ def classes() -> dict[str, list[str]]:
     return found
 
 
-def test_a_name_means_one_thing() -> None:
+def test_class_names_are_unique_in_the_package() -> None:
     twice = {name: files for name, files in classes().items() if len(files) > 1}
     assert not {name: files for name, files in twice.items() if name not in SAME_THING}, "give one a name of its own"
     assert not SAME_THING - set(twice), "these are not defined twice any more"
 
 
-def test_what_a_package_exports_is_not_hidden_by_a_module_of_the_same_name() -> None:
+def test_package_exports_are_not_hidden_by_modules_of_the_same_name() -> None:
     """The import of ``package.name`` sets that name in the package, whatever was there."""
     hidden = [
         f"{path.parent.relative_to(PACKAGE)}: {alias.name} of {node.module}"
@@ -56,14 +56,14 @@ def test_what_a_package_exports_is_not_hidden_by_a_module_of_the_same_name() -> 
 
 @pytest.mark.fast
 @pytest.mark.parametrize("name", ["", *(f".{module}" for module in hopsml._MODULES), ".maggy"])
-def test_completion_offers_the_public_names_of_a_public_module_alone(name: str) -> None:
+def test_completion_lists_only_the_public_names_of_a_module(name: str) -> None:
     module = importlib.import_module(f"hopsml{name}")
     assert sorted(dir(module)) == sorted(module.__all__)
     assert [one for one in dir(module) if not hasattr(module, one)] == []
 
 
 @pytest.mark.fast
-def test_a_public_module_lists_all_functions_and_classes_of_its_own() -> None:
+def test_public_module_lists_all_its_functions_and_classes() -> None:
     """The completion is made of the list, so a name that is missing there cannot be found."""
     for name in hopsml._MODULES:
         module = importlib.import_module(f"hopsml.{name}")
@@ -76,7 +76,7 @@ def test_a_public_module_lists_all_functions_and_classes_of_its_own() -> None:
         assert own - set(module.__all__) == internal, name
 
 
-def test_a_module_that_is_run_has_all_its_functions_by_then() -> None:
+def test_main_call_is_the_last_statement_of_a_module() -> None:
     """What stands behind the call of its main function does not exist while that runs."""
     late = []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -42,7 +42,7 @@ def fresh(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_python(fresh: Path) -> None:
+def test_setup_without_python_names_what_to_install(fresh: Path) -> None:
     done = make(fresh, fresh / "bin", "setup")
     said, of_make = done.stderr.splitlines()
     assert (
@@ -51,7 +51,7 @@ def test_without_python(fresh: Path) -> None:
 
 
 @pytest.mark.variant
-def test_without_network(fresh: Path) -> None:
+def test_setup_without_network_reports_the_failed_download(fresh: Path) -> None:
     (fresh / "bin" / "python3.11").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
     nobody = "http://127.0.0.1:9/simple"
     done = make(
@@ -64,7 +64,7 @@ def test_without_network(fresh: Path) -> None:
     assert not (fresh / ".venv" / ".complete").exists()
 
 
-def test_without_java_and_maven() -> None:
+def test_setup_without_java_and_maven_succeeds_with_notes() -> None:
     done = make(ROOT, Path("/nowhere"), "-o", ".venv/.complete", "setup")
     assert done.returncode == 0
     java, maven = done.stderr.splitlines()
@@ -75,7 +75,7 @@ def test_without_java_and_maven() -> None:
         assert refused.returncode and "setup: java is missing" in refused.stderr
 
 
-def test_java_of_java_home_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_is_searched_for_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "jdk" / "bin").mkdir(parents=True)
     (tmp_path / "jdk" / "bin" / "java").touch(0o755)
@@ -90,7 +90,7 @@ def test_java_of_java_home_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ((3, 11), False, "python3.11-venv"),
     ],
 )
-def test_another_python(version: tuple[int, int], has_pip: bool, words: str) -> None:
+def test_unsupported_python_is_refused(version: tuple[int, int], has_pip: bool, words: str) -> None:
     with pytest.raises(setup_environment.Missing, match=words):
         setup_environment.check_python(version, has_pip)
     setup_environment.check_python((3, 11), True)

@@ -41,7 +41,7 @@ context.stop()
 
 
 @pytest.mark.variant  # of the tool alone; GPUs that are told apart: tests/integration/yarn/test_yarn_jobs.py
-def test_a_job_on_one_worker_with_two_gpus(tmp_path: Path) -> None:
+def test_standalone_job_uses_two_distinct_gpus_of_one_worker(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)
     conf = {
@@ -88,7 +88,7 @@ def starter() -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 @pytest.mark.variant  # of the tool alone
-def test_it_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[str], Path]) -> None:
+def test_standalone_cluster_ends_with_a_killed_starter(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
     assert len(processes_of(home)) == 2
     process.kill()
@@ -98,7 +98,7 @@ def test_it_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.Popen[s
         time.sleep(0.05)
 
 
-def test_a_daemon_that_cannot_start_is_named_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_daemon_that_cannot_start_is_named_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho no Java here >&2\nexit 7\n")
     java.chmod(0o755)
@@ -110,6 +110,6 @@ def test_a_daemon_that_cannot_start_is_named_with_its_log(monkeypatch: pytest.Mo
         pass
 
 
-def test_a_cluster_without_workers_is_refused() -> None:
+def test_standalone_cluster_without_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="workers=0"):
         StandaloneSpark(workers=0)

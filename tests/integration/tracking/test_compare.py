@@ -31,7 +31,7 @@ def stored(run_id: str = "app_1", folder: str = "/nowhere", **facts: Any) -> Sto
 
 @settings(max_examples=40)
 @given(VALUES)
-def test_every_value_equals_what_json_makes_of_it(value: Any) -> None:
+def test_value_equals_its_json_round_trip(value: Any) -> None:
     assert compare.equal(value, value)
     assert compare.equal(json.loads(json.dumps(value)), json.loads(json.dumps(value)))
 
@@ -46,34 +46,34 @@ def test_floats_are_equal_exactly_if_their_bits_are(one: float, other: float) ->
     ("one", "other"),
     [(1, 1.0), (1, True), (0.0, -0.0), ([1], [1, 2]), ({"a": 1}, {"a": 1, "b": None}), ("1", 1), ([], {})],
 )
-def test_what_is_not_the_same_is_not_equal(one: Any, other: Any) -> None:
+def test_values_of_different_type_or_content_are_not_equal(one: Any, other: Any) -> None:
     assert not compare.equal(one, other)
 
 
-def test_the_last_bit_counts() -> None:
+def test_results_that_differ_in_the_last_bit_are_not_the_same() -> None:
     verdict = compare.same_result(stored(outputs={"a": 0.1 + 0.2}), stored(outputs={"a": 0.3}))
     assert not verdict.same
     assert [(found.name, found.left, found.right) for found in verdict.differing] == [("a", 0.1 + 0.2, 0.3)]
 
 
-def test_a_runs_own_address_and_its_log_do_not_count() -> None:
+def test_own_address_and_log_of_a_run_are_not_compared() -> None:
     one = stored("app_1", outputs={"plot": "file:///nowhere/app_1/plot.png", "log": "file:///nowhere/app_1/logs/x"})
     other = stored("app_2", outputs={"plot": "file:///nowhere/app_2/plot.png", "log": "file:///nowhere/app_2/logs/x"})
     assert compare.same_result(one, other).same
     assert compare.same_result(one, other).compared == ("plot",)
 
 
-def test_outputs_that_may_differ_are_named_by_the_caller() -> None:
+def test_ignored_outputs_may_differ() -> None:
     one, other = stored(outputs={"a": 1, "seconds": 2.5}), stored(outputs={"a": 1, "seconds": 2.75})
     assert not compare.same_result(one, other).same
     assert compare.same_result(one, other, ignore=["seconds"]).same
 
 
-def test_an_output_that_only_one_has_is_a_difference_even_if_it_is_none() -> None:
+def test_output_of_only_one_run_is_a_difference_even_if_none() -> None:
     assert not compare.same_result(stored(outputs={"metric": None}), stored(outputs={})).same
 
 
-def test_a_run_that_failed_is_not_the_same_as_one_that_finished() -> None:
+def test_failed_and_finished_run_are_not_the_same() -> None:
     assert not compare.same_result(stored(), stored(status={"state": "FAILED"})).same
 
 
@@ -84,7 +84,7 @@ def checkpoint(folder: Path, run_id: str, step: str, weights: bytes, notes: str)
     (target / "checkpoint.json").write_text(notes)
 
 
-def test_weights_of_the_last_checkpoint_count_and_its_notes_do_not(tmp_path: Path) -> None:
+def test_weights_of_the_last_checkpoint_are_compared_without_its_notes(tmp_path: Path) -> None:
     checkpoint(tmp_path, "app_1", "step-000000009", b"old", "1")
     checkpoint(tmp_path, "app_1", "step-000000010", b"weights", "1")
     checkpoint(tmp_path, "app_2", "step-000000010", b"weights", "2")

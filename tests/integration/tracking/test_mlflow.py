@@ -104,7 +104,7 @@ def sync(tracked: Path) -> subprocess.CompletedProcess[str]:
 LOSS = [(1, 1.0), (2, 0.5), (3, -1.0)]  # what train() reports
 
 
-def test_a_run_is_one_mlflow_run_below_the_users_own_and_refusals_are_told(
+def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
@@ -168,7 +168,7 @@ def accuracy_of(folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.variant
-def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
+def test_evaluation_metrics_are_logged_to_the_evaluated_run(
     server: MlflowServer, tracked: Path, tmp_path: Path
 ) -> None:
     training = submit(num_workers=1)
@@ -189,7 +189,7 @@ def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
 
 
 @pytest.mark.variant
-def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
+def test_launch_is_a_parent_run_with_children_and_registers_models_once(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
     experiment.launch(train, {"lr": [0.1, 0.2, 0.3]}, name="rates", progress=False)
@@ -212,7 +212,7 @@ def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
 
 
 @pytest.mark.variant
-def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
+def test_outages_of_the_server_lose_no_metrics(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     run = submit(args={"folder": str(tmp_path)})
@@ -250,7 +250,7 @@ def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
 
 
 @pytest.mark.variant  # of tracking/test_mlflow_entries, and of a driver that is killed
-def test_a_frozen_server_delays_nothing_and_gets_the_run_once(
+def test_frozen_server_delays_nothing_and_receives_the_run_once(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "CALL_TIMEOUT_S", 2.0)
@@ -291,7 +291,7 @@ def check_that_sending_again_changes_nothing(server: MlflowServer, run: experime
 
 
 @pytest.mark.variant  # of a driver that is killed
-def test_a_sender_that_is_killed_is_told_and_the_next_run_sends_both(
+def test_killed_sender_is_noted_and_the_next_run_sends_both(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -312,7 +312,7 @@ def test_a_sender_that_is_killed_is_told_and_the_next_run_sends_both(
         assert found.info.status == "FINISHED" and history(server, found.info.run_id) == LOSS
 
 
-def test_a_run_whose_driver_was_killed_is_sent_as_failed(
+def test_run_of_a_killed_driver_is_sent_as_failed(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     script = (
@@ -335,7 +335,7 @@ def test_a_run_whose_driver_was_killed_is_sent_as_failed(
 
 
 @pytest.mark.variant  # of tools, not of hopsml
-def test_the_server_ends_with_a_session_that_is_killed_however_early(tmp_path: Path) -> None:
+def test_server_helper_ends_with_a_killed_session(tmp_path: Path) -> None:
     code = f"""
 import os, signal, subprocess
 from pathlib import Path
@@ -366,7 +366,7 @@ def log_by_hand() -> None:
 
 
 @pytest.mark.variant
-def test_what_a_worker_logs_itself_lands_in_the_run(
+def test_metrics_logged_by_a_worker_are_in_the_run(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
     run = submit(log_by_hand)
@@ -378,7 +378,7 @@ def test_what_a_worker_logs_itself_lands_in_the_run(
 
 
 @pytest.mark.variant
-def test_a_run_that_the_user_has_chosen_is_logged_to(
+def test_run_chosen_by_the_user_is_logged_to(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
     import mlflow

@@ -31,7 +31,7 @@ def train(lr: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     "workers", [pytest.param(1, id="lanes"), pytest.param(2, id="groups", marks=pytest.mark.variant)]
 )
-def test_every_trial_is_a_run_below_the_searchs(
+def test_every_trial_is_a_child_run_of_the_search(
     server: MlflowServer,
     tracked: Path,
     request: pytest.FixtureRequest,

@@ -11,7 +11,7 @@ from tests.helpers.tracking import planted
 pytestmark = pytest.mark.local
 
 
-def test_planted_secrets_are_in_no_byte_that_runs_leave(tmp_path: Path) -> None:
+def test_run_files_and_output_contain_no_planted_secret(tmp_path: Path) -> None:
     project = tmp_path / "project"
     done = planted.run(tmp_path / "code", f"file://{project}", {})
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def test_planted_secrets_are_in_no_byte_that_runs_leave(tmp_path: Path) -> None:
     assert planted.open_to_others(str(project)) == []
 
 
-def test_the_reader_finds_what_is_planted() -> None:
+def test_leak_detector_finds_planted_secrets() -> None:
     import gzip
     import pickle
 

@@ -41,7 +41,9 @@ def folder_of(run: experiment.Run) -> Path:
     return Path(run.run_dir.removeprefix("file://"))
 
 
-def test_everything_is_there_when_the_run_is_over(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_record_is_complete_when_the_run_has_ended(
+    store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "input").write_text("abc")
     monkeypatch.setattr(inputs, "_of_driver", {})
     tracking.data(tmp_path / "input")
@@ -65,11 +67,11 @@ def test_everything_is_there_when_the_run_is_over(store: Path, monkeypatch: pyte
     assert "geheim" not in written and record["arguments"]["lr"] == 0.5
 
 
-def test_a_given_seed_is_every_workers(store: Path) -> None:
+def test_given_seed_is_used_by_every_worker(store: Path) -> None:
     assert submit(environment={"HOPSML_SEED": "17"}).result(WAIT_S).metrics["seed"] == 17
 
 
-def test_the_record_of_a_failed_run_is_complete_as_well(store: Path) -> None:
+def test_record_of_a_failed_run_is_complete(store: Path) -> None:
     def fails() -> None:
         raise ValueError("no")
 
@@ -79,7 +81,7 @@ def test_the_record_of_a_failed_run_is_complete_as_well(store: Path) -> None:
     assert (folder_of(run) / "environment.json").exists() and (folder_of(run) / "status.json").exists()
 
 
-def test_neither_a_launch_nor_the_training_waits_for_the_record(
+def test_launch_and_training_do_not_wait_for_the_record(
     store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Only the run's end does: here git stands until it is told to go on, and all else is done before that.
@@ -108,7 +110,7 @@ def test_neither_a_launch_nor_the_training_waits_for_the_record(
     assert worked < 0.1, "seconds of the caller's own work, which is 5 ms"
 
 
-def test_a_store_that_cannot_be_written_does_not_fail_the_run_and_is_told(
+def test_unwritable_record_is_reported_and_does_not_fail_the_run(
     store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_run_dir = run_role.create_run_dir
@@ -127,7 +129,7 @@ def test_a_store_that_cannot_be_written_does_not_fail_the_run_and_is_told(
     assert "is incomplete" in caplog.text
 
 
-def test_one_collector_that_breaks_leaves_the_others(tmp_path: Path) -> None:
+def test_failing_collector_does_not_affect_the_others(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}/app_1")
     more = {"broken": lambda: 1 / 0, "works": lambda: {"a": 1}}
     recording = Recording(directory, b"payload", more=more).start()
@@ -137,7 +139,7 @@ def test_one_collector_that_breaks_leaves_the_others(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in record["problems"][0]
 
 
-def test_joining_has_a_limit(tmp_path: Path) -> None:
+def test_joining_a_recording_has_a_time_limit(tmp_path: Path) -> None:
     gate = threading.Event()
     recording = Recording(RunDir(f"file://{tmp_path}/app_1"), b"", more={"slow": gate.wait}).start()
     recording.join(0.2)
@@ -146,7 +148,7 @@ def test_joining_has_a_limit(tmp_path: Path) -> None:
     recording.join()
 
 
-def test_cells_and_git_state_are_written_beside_the_function(tmp_path: Path) -> None:
+def test_script_and_git_state_are_recorded_in_the_run_directory(tmp_path: Path) -> None:
     """By the real door: a script in a repository, started as its own process."""
     project = tmp_path / "project"
     repository = tmp_path / "repository"

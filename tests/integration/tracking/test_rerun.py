@@ -45,7 +45,7 @@ def change(directory: RunDir, **entries: Any) -> None:
     directory.write_run({**directory.read_run(), **entries})
 
 
-def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Path) -> None:
+def test_rerun_of_a_seeded_training_has_bit_identical_weights(store: Path) -> None:
     first = run_once(jobs.descend, args={"lr": 0.03}, name="descent", merge_scope="all", environment={"MODE": "x"})
     again = repeat.rerun(first, progress=False)
     assert again.verdict.same and set(again.verdict.compared) == {"loss", "weights"}
@@ -70,12 +70,12 @@ def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Pat
 
 
 @pytest.mark.variant
-def test_another_seed_comes_to_other_weights(store: Path) -> None:
+def test_runs_with_different_seeds_have_different_weights(store: Path) -> None:
     results = [run_once(jobs.descend, num_workers=1).result().metrics["weights"] for _ in range(2)]
     assert len(set(results)) == 2
 
 
-def test_an_unseeded_function_is_told(store: Path) -> None:
+def test_rerun_of_an_unseeded_function_reports_the_difference(store: Path) -> None:
     again = repeat.rerun(run_once(jobs.unseeded, num_workers=1), progress=False)
     assert not again.verdict.same
     assert [found.name for found in again.verdict.differing] == ["metric"]
@@ -83,7 +83,7 @@ def test_an_unseeded_function_is_told(store: Path) -> None:
     assert ignoring.verdict.same
 
 
-def test_a_failed_run_can_be_repeated_and_fails_again(store: Path) -> None:
+def test_rerun_of_a_failed_run_fails_again(store: Path) -> None:
     def fails() -> None:
         raise ValueError("as before")
 
@@ -94,7 +94,7 @@ def test_a_failed_run_can_be_repeated_and_fails_again(store: Path) -> None:
         repeat.rerun(run.run_dir, progress=False)
 
 
-def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path, tmp_path: Path) -> None:
+def test_rerun_uses_the_recorded_function_after_its_file_changed(store: Path, tmp_path: Path) -> None:
     (tmp_path / "own_module.py").write_text("def train():\n    return 1\n")
     code = (
         "import own_module, hopsml\n"
@@ -130,35 +130,35 @@ class TestRefused:
         yield RunDir(f"file://{copy}")
         assert list((store / "Experiments").iterdir()) == [copy]
 
-    def test_a_payload_that_was_changed(self, run: RunDir) -> None:
+    def test_changed_payload_is_refused(self, run: RunDir) -> None:
         Path(run.function.removeprefix("file://")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
         with pytest.raises(
             ArgumentError, match=r"function\.pickle differs from the record of run .*changed or damaged"
         ):
             repeat.build(run.url)
 
-    def test_a_payload_that_is_missing(self, run: RunDir) -> None:
+    def test_missing_payload_is_refused(self, run: RunDir) -> None:
         Path(run.function.removeprefix("file://")).unlink()
         with pytest.raises(ArgumentError, match=r"there is no .*function\.pickle.*[Ss]tart its script again"):
             repeat.build(run.url)
 
-    def test_another_minor_version_of_python(self, run: RunDir) -> None:
+    def test_record_of_another_python_minor_version_is_refused(self, run: RunDir) -> None:
         change(run, python="3.9.18")
         with pytest.raises(ArgumentError, match=r"recorded with Python 3\.9\.18.*repeat the run with Python 3\.9"):
             repeat.build(run.url)
 
-    def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:
+    def test_record_of_an_older_hopsml_is_refused(self, run: RunDir) -> None:
         change(run, spec=None)
         with pytest.raises(ArgumentError, match="made by an older or newer one"):
             repeat.build(run.url)
 
-    def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unset_secret_variable_is_refused(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
             repeat.build(run.url)
         monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
         assert repeat.build(run.url).spec.environment["HOPSML_TEST_TOKEN"] == "geheim"
 
-    def test_a_run_that_does_not_exist(self, run: RunDir) -> None:
+    def test_unknown_run_is_refused(self, run: RunDir) -> None:
         with pytest.raises(ArgumentError, match="'app_99'"):
             repeat.build("app_99")
 
@@ -177,7 +177,7 @@ def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.Compl
 
 
 @pytest.mark.variant
-def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> None:
+def test_rerun_command_sets_the_recorded_hash_seed(store: Path) -> None:
     code = (
         "import hopsml; from tests.helpers.tracking import jobs\n"
         "print(hopsml.experiment.submit(jobs.order_of_a_set, progress=False, num_workers=1).result().run_dir)"
@@ -192,14 +192,14 @@ def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> 
     assert verdict["same"] and verdict["original"] == run_dir and verdict["compared"] == ["metric"]
 
 
-def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) -> None:
+def test_rerun_command_exits_with_status_3_if_the_result_differs(store: Path) -> None:
     run = run_once(jobs.unseeded, num_workers=1)
     again = hopsml("runs", "rerun", run.run_id, store=store)
     assert again.returncode == 3, again.stdout + again.stderr
     assert "the results differ" in again.stdout and "result: metric" in again.stdout
 
 
-def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun_requests_secrets_again_and_passes_them_to_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(api_key: str, url: str) -> dict[str, Any]:
         import os
 
@@ -223,7 +223,7 @@ def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkey
             assert path.is_dir() or b"s3cr3t" not in path.read_bytes(), path
 
 
-def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
+def test_argument_that_contains_a_secret_is_not_recorded_and_noted(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
@@ -242,7 +242,7 @@ def total(x: Any, tables: Any, few: Any) -> float:
     return float(x.sum() + tables["frame"]["a"].sum() + sum(part.sum() for part in tables["parts"]) + sum(few))
 
 
-def test_large_arguments_are_recorded_by_shape_type_and_digest_and_the_run_can_be_repeated(store: Path) -> None:
+def test_large_arguments_are_recorded_by_shape_type_and_digest(store: Path) -> None:
     x = np.arange(78_400, dtype=np.float32).reshape(280, 280)
     frame = pd.DataFrame({"a": np.ones(5_000), "b": ["text"] * 5_000})
     args = {"x": x, "tables": {"frame": frame, "parts": [x[:100], x[100:]]}, "few": np.array([1.5, 2.5])}
@@ -265,7 +265,7 @@ def test_large_arguments_are_recorded_by_shape_type_and_digest_and_the_run_can_b
 
 
 @pytest.mark.fast
-def test_what_is_recorded_of_an_argument() -> None:
+def test_recorded_argument_is_its_value_or_its_description() -> None:
     x = np.random.default_rng(1).random((40, 50))
     described = argument({"x": x, "y": {"z": [x.T]}})
     assert described["x"]["sha256"] == hashlib.sha256(x.tobytes()).hexdigest()
@@ -295,7 +295,7 @@ def test_what_is_recorded_of_an_argument() -> None:
 
 
 @pytest.mark.torch
-def test_what_is_recorded_of_a_tensor() -> None:
+def test_recorded_tensor_is_described_by_shape_type_and_digest() -> None:
     import torch
 
     x = torch.arange(4000, dtype=torch.float32).reshape(40, 100)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of tests/integration/tracking/test_rerun.py, and of the demo's job in tests/integration/notebook
 @pytest.mark.timeout(300)
-def test_on_local_workers(store: Path) -> None:
+def test_rerun_on_local_workers_has_bit_identical_weights(store: Path) -> None:
     first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(END_S)
     again = repeat.rerun(first, progress=False)
     assert again.verdict.same, again.verdict.differing
@@ -33,7 +33,7 @@ def test_on_local_workers(store: Path) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of the one above, and of the command that tests/integration/tracking/test_rerun.py gives
 @pytest.mark.timeout(600)
-def test_on_spark_executors_by_the_command(tmp_path: Path) -> None:
+def test_rerun_command_on_spark_has_bit_identical_weights(tmp_path: Path) -> None:
     """Two processes, two Spark applications; the second knows nothing of the first but its run directory."""
     environment = {
         **os.environ,

@@ -90,7 +90,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "args": Changes({"x": 1}),
     "data": (
         Refused([1], "must be a dict of DataFrames"),
-        Shown("integration/spark/test_data.py::test_every_row_reaches_one_worker_an_epoch_as_what_it_is"),
+        Shown("integration/spark/test_data.py::test_every_dataframe_row_reaches_one_worker_per_epoch_with_its_type"),
     ),
     "num_workers": Changes(3),
     "min_workers": Changes(1),
@@ -181,7 +181,7 @@ SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "warm_start": Changes("app_1"),
     "data": (
         Refused([1], "must be a dict of DataFrames"),
-        Shown("integration/spark/test_data.py::test_trials_of_a_search_read_rows_that_are_brought_once"),
+        Shown("integration/spark/test_data.py::test_trials_of_a_search_read_rows_that_are_sent_once"),
     ),
     "args": Changes({"more": 1}),
     "searcher_args": Changes({"sobol": True}, {"searcher": "random"}),
