@@ -53,7 +53,7 @@ def undisturbed() -> list[Any]:
     return [w0, b0, w1, b1]
 
 
-def submit_elastic(folder: str, least: int, most: int, step_s: float = 0.03, over: str = "tensorflow") -> Run:
+def submit(folder: str, least: int, most: int, step_s: float = 0.03, over: str = "tensorflow") -> Run:
     args = {"folder": folder, "step_s": step_s, "over": over}
     return experiment.submit(elastic_digits.train, args=args, min_workers=least, max_workers=most, progress=False)
 
@@ -71,14 +71,14 @@ def check(run: Run, generation: int) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_killed_worker_does_not_change_the_final_weights(store: Path, tmp_path: Path, rank: int) -> None:
-    run = submit_elastic(str(tmp_path), 2, 2)
+    run = submit(str(tmp_path), 2, 2)
     await_step(tmp_path, 12)
     os.kill(int((tmp_path / f"pid-{rank}-0").read_text()), signal.SIGKILL)
     check(run, 1)
 
 
 def test_group_continues_after_a_killed_executor_and_grows_again(store: Path, tmp_path: Path) -> None:
-    run = submit_elastic(str(tmp_path), 1, 2, step_s=0.15)
+    run = submit(str(tmp_path), 1, 2, step_s=0.15)
     await_step(tmp_path, 12)
     executor = next(parent for parent in agent_of(run, 1).parents() if parent.name() == "java")
     executor.kill()
