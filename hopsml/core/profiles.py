@@ -187,7 +187,7 @@ def parse(name: str, text: str, source: str) -> Profile:
         deploy_mode=str(content.get("deploy_mode", "client")),
         store=str(content.get("store") or ""),
         spark={
-            str(key): _text(value).replace("{conf}", os.path.dirname(source))
+            str(key): _spark_text(str(key), _text(value).replace("{conf}", os.path.dirname(source)))
             for key, value in (content.get("spark") or {}).items()
         },
         environment={str(key): _text(value) for key, value in (content.get("environment") or {}).items()},
@@ -209,3 +209,9 @@ def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
 def _text(value: Any) -> str:
     """Convert a YAML value to the text of a setting."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _spark_text(key: str, value: str) -> str:
+    """Return a Spark setting; Spark refuses a driver's IPv6 address without brackets."""
+    is_bare = key in ("spark.driver.host", "spark.driver.bindAddress") and ":" in value and not value.startswith("[")
+    return f"[{value}]" if is_bare else value

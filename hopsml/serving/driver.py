@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.cluster.driver.backends.spark_executors import driver_addresses
 from hopsml.core import processes, redact
 from hopsml.core import settings as hopsml_settings
 from hopsml.core.newer_python import UTC
@@ -52,9 +53,8 @@ class ClusterServing:
 
     async def serve(self) -> str:
         """Run the serving until it is stopped, and return why it ended; empty if it was stopped on request."""
-        settings, conf = self._settings, self._context.getConf()
-        host = conf.get("spark.driver.host", "127.0.0.1")
-        bind = conf.get("spark.driver.bindAddress", host)
+        settings = self._settings
+        bind, host = driver_addresses(self._context.getConf().get)
         own = settings.host if settings.host not in LOOPBACK else ""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.clock import END_S
+from tests.helpers.lone_host import WIRED, on_lone_host
 from tools.shaped_network import hindrance
 
 pytestmark = [pytest.mark.local, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]
@@ -30,37 +31,11 @@ print(json.dumps({"facts": dataclasses.asdict(found), "status": finding.status.n
 
 def look(folder: Path, devices: str, hosts: str = "", resolver: str = "", driver_host: str = "") -> dict[str, Any]:
     """Return the doctor's findings on a host named node1 with this network, hosts file and resolver."""
-    (folder / "hosts").write_text(hosts)
-    (folder / "resolv.conf").write_text(resolver or "options timeout:1 attempts:1\n")
-    script = f"""set -e
-    mount --bind {folder}/hosts /etc/hosts
-    mount --bind {folder}/resolv.conf /etc/resolv.conf
-    hostname node1
-    ip link set lo up
-    {devices}
-    exec "$@"
-    """
-    words = [
-        "unshare",
-        "--net",
-        "--mount",
-        "--uts",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        sys.executable,
-        "-c",
-        LOOK,
-        driver_host,
-        "",
-    ]
+    command = [sys.executable, "-c", LOOK, driver_host, ""]
+    words = on_lone_host(folder, devices, command, hosts=hosts, resolver=resolver)
     done = subprocess.run(words, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
-
-
-WIRED = "ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up;"
 
 
 def test_host_with_only_ipv6_announces_its_address_and_can_bind(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
-from hopsml.cluster.driver.backends.spark_executors import Launches, job_failure, parse, why_none
+from hopsml.cluster.driver.backends.spark_executors import Launches, driver_addresses, job_failure, parse, why_none
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of
 from hopsml.cluster.gang.events import ConcludeRun, Phase
+from hopsml.core import profiles
 
 pytestmark = pytest.mark.fast
 
@@ -81,3 +82,22 @@ def test_different_python_of_the_executors_is_named_with_the_remedy(text: str) -
     assert found.startswith(
         "the executors have Python 3.10, the driver has Python 3.12; set PYSPARK_PYTHON to a Python 3.12"
     )
+
+
+def test_a_driver_with_an_ipv6_address_is_announced_without_brackets() -> None:
+    def addresses(**settings: str) -> tuple[str, str]:
+        known = {f"spark.driver.{name}": value for name, value in settings.items()}
+        return driver_addresses(known.get)
+
+    assert addresses(host="[fd00::5]") == ("fd00::5", "fd00::5")
+    assert addresses(host="[fd00::5]", bindAddress="[::]") == ("::", "fd00::5")
+    assert addresses(host="node1", bindAddress="0.0.0.0") == ("0.0.0.0", "node1")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("fd00::5", "[fd00::5]"), ("[fd00::5]", "[fd00::5]"), ("10.0.0.5", "10.0.0.5")]
+)
+def test_a_profile_gives_spark_the_brackets_of_an_ipv6_address(given: str, expected: str) -> None:
+    keys = ("spark.driver.host", "spark.driver.bindAddress")
+    text = "\n".join(["master: yarn", "spark:", *(f"  {key}: '{given}'" for key in keys)])
+    assert profiles.parse("mine", text, "mine.yaml").spark == dict.fromkeys(keys, expected)

@@ -140,8 +140,8 @@ class SparkBackend:
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """Return the addresses of Spark's driver, which are also the coordinator's."""
-        host = self._conf.get("spark.driver.host", "127.0.0.1").strip("[]")  # Spark writes IPv6 addresses with brackets
-        return self._conf.get("spark.driver.bindAddress", host).strip("[]"), (host,)
+        bind, announced = spark_executors.driver_addresses(self._conf.get)
+        return bind, (announced,)
 
     # ------------------------------------------------------------------------------------------ agents
 

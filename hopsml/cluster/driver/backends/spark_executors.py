@@ -22,6 +22,16 @@ from hopsml.core.callbacks import nonblocking_logger
 from hopsml.submission.spark_command import spark_submit
 
 
+def driver_addresses(setting: Callable[[str, str], str]) -> tuple[str, str]:
+    """Return the address at which Spark's driver listens, and the one that it announces, without IPv6 brackets.
+
+    Args:
+        setting: returns a setting of the application by name and default.
+    """
+    announced = setting("spark.driver.host", "127.0.0.1")
+    return setting("spark.driver.bindAddress", announced).strip("[]"), announced.strip("[]")
+
+
 class ResourceProfiles:
     """Resource profiles of one application, each made once: executors that Spark has started for one serve no other."""
 
