@@ -6,7 +6,7 @@ import ipaddress
 import json
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 _FOR_ALL, _FOR_GRPC = ("no_proxy", "NO_PROXY"), "no_grpc_proxy"
 
@@ -60,20 +60,47 @@ def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.Op
 
     ``urllib.request.urlopen`` would use the proxies that the environment had at its first call in this process.
     """
-    direct = [urllib.request.ProxyHandler({})] if _is_loopback(_host(url)) else []
+    direct = [urllib.request.ProxyHandler({})] if is_loopback(_host(url)) else []
     return urllib.request.build_opener(*direct, *handlers)
 
 
-def explain(url: str) -> str:
-    """Return the part of an error message that names the proxy of ``url``; empty if it is requested directly."""
+def explain(url: str, *, by_requests: bool = False) -> str:
+    """Return the part of an error message that names the proxy of ``url``; empty if it is requested directly.
+
+    Args:
+        url: the URL.
+        by_requests: True if the client is the package ``requests``, which reads all_proxy as well.
+    """
     parts, host = urllib.parse.urlsplit(url), _host(url)
-    proxy = urllib.request.getproxies().get(parts.scheme, "")
-    if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+    known = urllib.request.getproxies()
+    names = [name for name in (parts.scheme, *(["all"] if by_requests else [])) if known.get(name)]
+    if not names or is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return ""
-    named = urllib.parse.urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
-    return (
-        f"; the request went through the proxy {named} ({parts.scheme}_proxy); set no_proxy={host} to connect directly"
-    )
+    named = _named(known[names[0]])
+    return f"; the request went through the proxy {named} ({names[0]}_proxy); set no_proxy={host} to connect directly"
+
+
+def explain_any(scheme: str) -> str:
+    """Return the part of an error message that names the proxy for a scheme; empty without one.
+
+    It is for clients whose servers are unknown here.
+    """
+    proxy = urllib.request.getproxies().get(scheme, "")
+    return f"; {scheme}_proxy names the proxy {_named(proxy)}; no_proxy excludes hosts" if proxy else ""
+
+
+def _named(proxy: str) -> str:
+    """Return host and port of a proxy, without its password."""
+    return urllib.parse.urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
+
+
+def exclude_this_machine(environment: MutableMapping[str, str]) -> None:
+    """Let clients on the package ``requests`` connect to loopback addresses directly, as ``opener`` does.
+
+    Args:
+        environment: variables of a process of hopsml's own.
+    """
+    environment.update(bypassing(("localhost", "127.0.0.1", "::1"), dict(environment)))
 
 
 def _host(url: str) -> str:
@@ -81,7 +108,7 @@ def _host(url: str) -> str:
     return urllib.parse.urlsplit(url).hostname or ""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return True for a loopback address or "localhost"."""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -178,7 +178,7 @@ def yarn() -> YarnFacts:
             problem, status = f"{base}: HTTP {error.code} {error.reason}", error.code
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = getattr(error, "reason", None) or error
-            problem, status = f"{base}: {reason}", 0
+            problem, status = f"{base}: {reason}{proxies.explain(base)}", 0
     return YarnFacts(addresses, problem=problem, status=status)
 
 

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hopsml.core import proxies
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, PermissionRefused, ServiceError
 from hopsml.service import rules_files
@@ -319,8 +320,8 @@ class Provider:
                 ) from error
             except (RequestException, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
                 raise ServiceError(
-                    f"the provider {self.rules.issuer} cannot be reached ({type(error).__name__}: {str(error)[:200]}); try "
-                    "again later; tokens still work"
+                    f"the provider {self.rules.issuer} cannot be reached ({type(error).__name__}: {str(error)[:200]})"
+                    f"{proxies.explain(self.rules.issuer, by_requests=True)}; try again later; tokens still work"
                 ) from error
 
     def _description(self, session: OAuth2Session) -> dict[str, Any]:

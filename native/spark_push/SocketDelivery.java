@@ -5,6 +5,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.net.Proxy;
 import java.net.Socket;
 import java.nio.ByteBuffer;
 import java.security.GeneralSecurityException;
@@ -26,7 +27,7 @@ final class SocketDelivery implements Delivery {
   private final byte[] piece = new byte[PIECE];
 
   SocketDelivery(Stage stage, String file) throws IOException {
-    Socket plain = new Socket();
+    Socket plain = new Socket(Proxy.NO_PROXY); // stages are hosts of the cluster, whatever socksProxyHost is
     try {
       plain.connect(new InetSocketAddress(stage.host, stage.port), CONNECT_MS);
       plain.setSoTimeout(ANSWER_MS);

@@ -282,12 +282,14 @@ class RemoteFileSystem(FileSystem):
         )
 
     def _why_silent(self, url: str) -> str:
-        """Describe for each server whether its port accepts connections, after a deadline has passed."""
+        """Name the proxy, or describe for each server whether its port accepts connections, after a deadline."""
+        if through := self._store.through(url):
+            return through.removeprefix("; ")
         found = []
         for address in self._store.addresses(url)[:_SERVERS_TRIED]:
             host, _, port = address.rpartition(":")
             try:
-                socket.create_connection((host, int(port)), timeout=1.0).close()
+                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
                 found.append(f"{address} accepts connections but does not answer (frozen or overloaded?)")
             except (OSError, ValueError) as error:
                 found.append(f"{address}: {error}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from hopsml.core import proxies
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
@@ -39,6 +40,11 @@ class FsspecStore(RemoteStore):
     def addresses(url: str) -> list[str]:
         """Return no addresses, since fsspec does not provide them."""
         return []
+
+    @staticmethod
+    def through(url: str) -> str:
+        """Return the part of an error message that names the proxy of the environment, if there is one."""
+        return proxies.explain_any("https")
 
     @staticmethod
     def is_in_this_process(url: str) -> bool:

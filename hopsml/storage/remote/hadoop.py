@@ -159,7 +159,7 @@ class HadoopStore(RemoteStore):
                     facts = json.load(answer)["beans"][0]
                 return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
             except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-                last = ConnectionError(f"{bean}: {error!r}")
+                last = ConnectionError(f"{bean}: {error!r}{proxies.explain(bean)}")
         raise last
 
     def _new_folder_mode(self, url: str) -> int:

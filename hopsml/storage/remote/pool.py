@@ -24,8 +24,8 @@ _IDLE_KEPT = 4
 _IDLE_S = 60.0  # an idle helper is not lent after that: the process ends by itself after 90 s
 # Prefixes of variables that a client reads when it is created: a helper started with other values is not reused.
 _RELEVANT = (
-    "HADOOP_", "KRB5", "FSSPEC_", "AWS_", "AZURE_", "GOOGLE_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy",
-    "REQUESTS_CA_BUNDLE", "SSL_CERT_", "USER", "LOGNAME",
+    "HADOOP_", "KRB5", "FSSPEC_", "AWS_", "AZURE_", "GOOGLE_", "HTTP_", "HTTPS_", "NO_PROXY", "ALL_PROXY", "http_", "https_",
+    "no_proxy", "all_proxy", "REQUESTS_CA_BUNDLE", "SSL_CERT_", "USER", "LOGNAME",
 )  # fmt: skip
 
 

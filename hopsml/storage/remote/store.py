@@ -126,6 +126,11 @@ class RemoteStore(Protocol):
         """Return ``host:port`` of each server behind the store, if known, to report which one does not respond."""
 
     @staticmethod
+    def through(url: str) -> str:
+        """Return the part of an error message that names the proxy of requests to the store; empty for none."""
+        return ""
+
+    @staticmethod
     def is_in_this_process(url: str) -> bool:
         """Return True if the store's files are in the calling process itself, so that no other one could read them."""
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from hopsml.core import redact, settings
+from hopsml.core import proxies, redact, settings
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
@@ -38,6 +38,13 @@ class WebHdfsStore(HadoopStore):
         if f"dfs.ha.namenodes.{authority}" in settings.hadoop_settings() or not authority:
             return web_addresses(url)
         return [authority if ":" in authority else f"{authority}:{_DEFAULT_PORTS[scheme]}"]
+
+    @staticmethod
+    def through(url: str) -> str:
+        """Return the part of an error message that names the proxy of requests to the web services."""
+        kind = "https" if urls.split(url)[0] == "swebhdfs" else "http"
+        found = [proxies.explain(f"{kind}://{one}", by_requests=True) for one in WebHdfsStore.addresses(url)]
+        return next((text for text in found if text), "")
 
     def status(self, url: str) -> FileStatus:
         """Return the attributes of one file or directory; FileNotFoundError if there is none."""
@@ -132,6 +139,7 @@ class WebHdfsStore(HadoopStore):
         part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
         token = hadoop.for_service(hadoop.from_environment(), self._authority)
         with requests.Session() as session:
+            session.trust_env = not all(proxies.is_loopback(proxies.host_of(one)) for one in addresses)
             if token:
                 redact.register("delegation_token", token.as_text())
                 yield hdfs.TokenClient(address, token.as_text(), session=session, timeout=part_s)

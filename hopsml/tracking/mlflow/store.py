@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from hopsml.core import extras, redact
+from hopsml.core import extras, proxies, redact
 from hopsml.errors import HopsmlError
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.entries import KEY_TAG, Row
@@ -47,6 +47,7 @@ def limit_waiting(timeout_s: float) -> None:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, round(timeout_s)))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    proxies.exclude_this_machine(os.environ)
     os.environ.pop("MLFLOW_RUN_ID", None)
 
 
@@ -77,8 +78,9 @@ def _told_apart(call: Call) -> Call:
             raise
         except Exception as error:
             code = getattr(error, "error_code", "")
-            text = redact.text(f"{self.uri}: {error}")
-            raise (MlflowRefused if code in _REFUSALS else MlflowAway)(text) from error
+            is_refusal = code in _REFUSALS
+            through = "" if is_refusal else proxies.explain(self.uri, by_requests=True)
+            raise (MlflowRefused if is_refusal else MlflowAway)(redact.text(f"{self.uri}: {error}{through}")) from error
 
     return cast("Call", checked)
 
