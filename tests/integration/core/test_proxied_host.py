@@ -117,7 +117,7 @@ def errors(folder: Path, variables: dict[str, str], names: list[str]) -> dict[st
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_errors_of_requests_that_the_proxy_swallowed_name_it(tmp_path: Path) -> None:
+def test_request_that_a_proxy_does_not_answer_fails_and_names_the_proxy(tmp_path: Path) -> None:
     names = ["job_service", "resource_manager", "webhdfs", "name_node", "mlflow", "doctor"]
     for name, text in errors(tmp_path, VARIABLES, names).items():
         assert f"the request went through the proxy {PROXY}:{PORT} (http_proxy); set no_proxy={OTHER}" in text, (
@@ -127,14 +127,14 @@ def test_errors_of_requests_that_the_proxy_swallowed_name_it(tmp_path: Path) -> 
         assert "secret" not in text and "frozen" not in text, (name, text)
 
 
-def test_all_proxy_concerns_clients_that_read_it_alone(tmp_path: Path) -> None:
+def test_all_proxy_is_named_only_by_clients_that_read_it(tmp_path: Path) -> None:
     found = errors(tmp_path, ONLY_ALL, ["resource_manager", "webhdfs", "mlflow"])
     assert "refused" in found["resource_manager"] and "proxy" not in found["resource_manager"]
     for name in ("webhdfs", "mlflow"):
         assert f"the request went through the proxy {PROXY}:{PORT} (all_proxy)" in found[name], found[name]
 
 
-def test_servers_of_this_machine_and_servings_are_reached_directly(tmp_path: Path) -> None:
+def test_request_to_this_machine_or_a_serving_bypasses_the_proxy(tmp_path: Path) -> None:
     for name, text in errors(tmp_path, VARIABLES, ["mlflow_here", "webhdfs_here", "serving"]).items():
         assert "refused" in text.lower() and PROXY not in text, (name, text)
 

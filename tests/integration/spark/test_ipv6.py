@@ -1,4 +1,4 @@
-"""Tests of Spark on a host with IPv6 alone: runs, rows of ``data=``, lost workers, predictions and servings."""
+"""Tests of Spark on a host with only IPv6: runs, rows of ``data=``, lost workers, predictions and servings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def served() -> dict[str, Any]:
 
 
 def play(folder: Path, name: str, profile: str) -> dict[str, Any]:
-    """Call a function of this module on a host with IPv6 alone; return its value."""
+    """Call a function of this module on a host with only IPv6; return its value."""
     (folder / "six.yaml").write_text(PROFILE)
     (folder / "local-cluster.yaml").write_text((ROOT / "conf" / "local-cluster.yaml").read_text())
     (folder / "local.yaml").write_text((ROOT / "conf" / "local.yaml").read_text())
@@ -126,7 +126,7 @@ def play(folder: Path, name: str, profile: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(400)
-def test_runs_work_on_a_spark_with_ipv6_alone(tmp_path: Path) -> None:
+def test_runs_on_spark_with_only_ipv6_train_read_rows_and_recover(tmp_path: Path) -> None:
     found = play(tmp_path, "trained", "six")
     assert (found["sum"], found["leader"], found["rows"]) == (2.0, SIX, float(ROWS))
     assert f'["[{SIX}]:' in found["cluster"]
@@ -135,7 +135,7 @@ def test_runs_work_on_a_spark_with_ipv6_alone(tmp_path: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_a_serving_works_on_a_spark_with_ipv6_alone(tmp_path: Path) -> None:
+def test_serving_on_spark_with_only_ipv6_answers(tmp_path: Path) -> None:
     found = play(tmp_path, "served", "local")
     assert found["url"].startswith(f"http://[{SIX}]:") and found["answer"] == 7.0
 

@@ -84,7 +84,7 @@ def test_different_python_of_the_executors_is_named_with_the_remedy(text: str) -
     )
 
 
-def test_a_driver_with_an_ipv6_address_is_announced_without_brackets() -> None:
+def test_ipv6_address_of_a_driver_is_announced_without_brackets() -> None:
     def addresses(**settings: str) -> tuple[str, str]:
         known = {f"spark.driver.{name}": value for name, value in settings.items()}
         return driver_addresses(known.get)
@@ -97,7 +97,7 @@ def test_a_driver_with_an_ipv6_address_is_announced_without_brackets() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"), [("fd00::5", "[fd00::5]"), ("[fd00::5]", "[fd00::5]"), ("10.0.0.5", "10.0.0.5")]
 )
-def test_a_profile_gives_spark_the_brackets_of_an_ipv6_address(given: str, expected: str) -> None:
+def test_profile_adds_brackets_to_an_ipv6_address_of_the_driver(given: str, expected: str) -> None:
     keys = ("spark.driver.host", "spark.driver.bindAddress")
     text = "\n".join(["master: yarn", "spark:", *(f"  {key}: '{given}'" for key in keys)])
     assert profiles.parse("mine", text, "mine.yaml").spark == dict.fromkeys(keys, expected)
