@@ -112,7 +112,9 @@ def errors(folder: Path, variables: dict[str, str], names: list[str]) -> dict[st
     bare = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     command = on_lone_host(folder, TWO_HOSTS, [sys.executable, "-m", __name__, *names], hosts=f"{HERE} node1\n")
     environment = {**bare, **variables, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
