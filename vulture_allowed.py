@@ -223,3 +223,6 @@ build_program
 # attributes of pydoop's result of stat, which existing programs read
 st_nlink
 st_ctime
+
+# attribute of a requests session
+trust_env

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.errors import HopsmlError
 from tests.helpers.clock import END_S
 from tests.helpers.lone_host import WIRED, on_lone_host
 from tools.shaped_network import hindrance
@@ -149,7 +150,7 @@ def main(names: list[str]) -> dict[str, Any]:
             try:
                 CALLS[name]()
                 found[name] = ""
-            except Exception as error:
+            except (HopsmlError, OSError) as error:
                 found[name] = str(error)
     return found
 
