@@ -126,7 +126,7 @@ class Refusals:
 
             own = cls._reasons.get(package)
             if reason := (own(name) if own else "") or refused_names.refusal(package, name):
-                raise ModuleNotFoundError(reason)
+                raise _shortened(ModuleNotFoundError(reason))
         return None
 
 
@@ -140,9 +140,17 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     from hopsml.core import refused_names
 
-    if text := refused_names.refusal(__name__, name):
-        raise AttributeError(text)
-    raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
+    text = refused_names.refusal(__name__, name)
+    error = AttributeError(text or f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
+    raise error if name.startswith("_") else _shortened(error)
+
+
+def _shortened(error: Exception) -> Exception:
+    """Make notebooks and scripts show an error without hopsml's frames, and return it."""
+    import hopsml.errors  # makes Python show uncaught errors so
+    from hopsml.core import tracebacks
+
+    return tracebacks.shortened(error)
 
 
 def load_ipython_extension(shell: Any) -> None:

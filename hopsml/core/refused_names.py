@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopsml.core import suggestions
+from hopsml.core import suggestions, tracebacks
 
 _HOPSWORKS = "the client of Hopsworks (package hopsworks), since this is a service of Hopsworks"
 _OTHER_STRATEGY = "hopsml.experiment.collective_all_reduce(train), whose function builds hopsml.tensorflow.strategy()"
@@ -155,7 +155,7 @@ def refusal(module: str, name: str) -> str:
 def missing(module: str, name: str, known: Iterable[str] = ()) -> AttributeError:
     """Return the error for an attribute that ``module`` lacks: what to use instead, else similar names of ``known``."""
     if text := refusal(module, name):
-        return AttributeError(text)
+        return tracebacks.shortened(AttributeError(text))
     meant = suggestions.similar(name, [] if name.startswith("_") else known)
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    return AttributeError(f"module '{module}' has no attribute '{name}'{hint}")
+    return tracebacks.shortened(AttributeError(f"module '{module}' has no attribute '{name}'{hint}"))

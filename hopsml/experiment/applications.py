@@ -61,9 +61,16 @@ class Application:
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
     profile: str = ""  # name of the profile with which it was started
+    after_spark: bool = False  # True if it has no Spark, and an earlier one of this process had
 
     def passed_over(self, profile: str | None) -> str:
-        """Return a note for a caller whose profile differs from the running application's; "" if it is the same."""
+        """Return a note for a caller who may expect another application than the running one; "" if there is none."""
+        if profile is None and self.after_spark:
+            return (
+                "the Spark session of earlier runs has been stopped, so this run has processes of this machine as workers "
+                f"(profile {self.profile!r}); to train on executors, create a session before (experiment.spark(), or "
+                "SparkSession.builder.getOrCreate()), or select a profile with Spark"
+            )
         if profile is None or profile == self.profile:
             return ""
         state = f"was started with profile {self.profile!r}" if self.profile else "was already running"
@@ -116,6 +123,9 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
                 context = _create_context(profile)
             application = _open(context, profile, keep_warm_s, zygote)
             application.profile = profile.name if profile is not None else ""
+            application.after_spark = context is None and any(
+                one.backend.name == "spark" for one in _applications.values()
+            )
         except BaseException:
             if zygote is not None:
                 zygote.close()

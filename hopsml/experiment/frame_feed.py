@@ -19,6 +19,7 @@ from hopsml.cluster.driver.active_run import RunRequest, SidecarReport
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
@@ -115,10 +116,7 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
     for name, frame in frames.items():
         own = getattr(getattr(frame, "sparkSession", None), "_sc", None)
         if own is None or own is not context:
-            raise ArgumentError(
-                f"data={name!r} is not a DataFrame of the Spark session that the workers run on; start the run in the same "
-                "application, by SparkSession.builder.getOrCreate() without Spark Connect"
-            )
+            raise ArgumentError(_of_other_session(name, own))
     capacity = application.backend.capacity()
     most = most_workers(capacity)
     if most is not None and size > most:
@@ -129,13 +127,26 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
         )
 
 
+def _of_other_session(name: str, context: Any) -> str:
+    """Return the message about a DataFrame whose SparkContext is not that of the workers; None under Spark Connect."""
+    if context is not None and context._jsc is None:
+        return (
+            f"data={name!r} is a DataFrame of a Spark session that has been stopped; create a session, by "
+            "experiment.spark() or SparkSession.builder.getOrCreate(), and the DataFrame in it, and start the run again"
+        )
+    return (
+        f"data={name!r} is not a DataFrame of the Spark session that the workers run on; start the run in the same "
+        "application, by SparkSession.builder.getOrCreate() without Spark Connect"
+    )
+
+
 def start_run(
     application: Application, request: RunRequest, observe: Callable[[RunState], object], frames: Mapping[str, Any]
 ) -> RunState:
     """Start a run by ``Coordinator.start_run``, with a feed of these DataFrames if there are any."""
     if not frames:
         return application.coordinator.start_run(request, observe)
-    feed = FrameFeed(frames, application, request.run_id)
+    feed = FrameFeed(frames, application, request.run_id, divides=not isinstance(request.spec.group, IndependentGroup))
 
     def follow(state: RunState) -> None:
         observe(state)
@@ -151,7 +162,9 @@ def start_run(
 class FrameFeed:
     """Feed of one run's DataFrames, from the start of its first stage until its end."""
 
-    def __init__(self, frames: Mapping[str, Any], application: Application, run_id: str) -> None:
+    def __init__(self, frames: Mapping[str, Any], application: Application, run_id: str, divides: bool = True) -> None:
+        """Create it without starting anything; ``divides``: False if each worker reads all rows, as trials do."""
+        self._divides = divides
         self._fail = functools.partial(application.coordinator.fail, run_id)
         self._grows, self._run_id = application.backend.grows, run_id
         backend: Any = application.backend  # Spark's
@@ -300,7 +313,9 @@ class FrameFeed:
                         took_s = (
                             time.monotonic() - self._started_at if self._started_at else 0.0
                         )  # without partitions there is no job
-                        self._note(f"{described(action.table)}, brought in {took_s:.1f} s")
+                        self._note(
+                            f"{described(action.table, self._wanted if self._divides else 1)}, brought in {took_s:.1f} s"
+                        )
                 case Fail():
                     self._fail(action.reason)
 

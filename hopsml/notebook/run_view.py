@@ -94,7 +94,8 @@ def _improvements(search: SearchSnapshot) -> tuple[CurveView, ...]:
         history.add(place, float(value))
     if not history.is_curve:
         return ()
-    name = f"best {name_of(search.metric)} so far ({len(search.improvements) - 1} improvements)"
+    count = len(search.improvements) - 1
+    name = f"best {name_of(search.metric)} so far ({count} improvement{'s' * (count != 1)})"
     return (CurveView.of(name, history),)
 
 
@@ -374,7 +375,9 @@ def _usage(known: Usage | None, over: bool) -> Pairs:
 
 
 def _memory(megabytes: float) -> str:
-    """Format an amount of memory in MB or GB."""
+    """Format an amount of memory in MB or GB; "" if it was not measured."""
+    if megabytes <= 0:
+        return ""
     return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
 
 

@@ -5,6 +5,7 @@ The first generation's and the newest are retained.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -77,7 +78,7 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
     logs = of_rank(directory, rank, generation)
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
-        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; its logs are in {directory.logs}")
+        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; {_other_logs(directory)}")
     for log in logs:
         if len(logs) > 1:
             yield f"==> rank {rank}, generation {log.generation} <==\n".encode()
@@ -86,6 +87,23 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
             yield last
         if len(logs) > 1 and last and not last.endswith(b"\n"):
             yield b"\n"
+
+
+def _other_logs(directory: RunDir) -> str:
+    """Return where a run's logs are, as the end of an error message: its own, or those of the runs within it."""
+    if found_logs(directory):
+        return f"its logs are in {directory.logs}"
+    system, within = for_url(directory.url), []
+    with contextlib.suppress(PathNotFound):
+        folders = [entry.url for entry in system.list_dir(directory.url) if entry.is_dir]
+        within = [url for url in folders if found_logs(RunDir(url))]
+    if within:
+        return f"the runs within it have logs: hopsml runs logs '{within[0]}'" + f", and {len(within) - 1} more" * (
+            len(within) > 1
+        )
+    return (
+        f"none of its workers has printed anything; hopsml runs status {directory.run_id} shows its state and its error"
+    )
 
 
 def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:

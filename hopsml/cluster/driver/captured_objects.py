@@ -41,9 +41,14 @@ _DRIVER = Refusal(
 )
 _DATA = Refusal(
     "whose rows can be read only through the driver",
-    "write it to shared storage and read it inside the function, or pass a small one as .toPandas()",
+    "pass it by data={...}, which sends its rows to the workers (an RDD as rdd.toDF()), or write it to shared storage and "
+    "read it inside the function, or pass a small one as .toPandas()",
 )
+_EXPRESSION = Refusal("which only Spark can compute", "add it to a DataFrame by df.withColumn(...) before the launch")
 _BROADCAST = Refusal("which only Spark tasks can read", "pass its .value in args")
+_ACCUMULATOR = Refusal(
+    "to which only Spark tasks can add", "return the value from the function, or send it by hopsml.report(...)"
+)
 _TENSORFLOW = Refusal(
     "which belongs to TensorFlow in this process",
     "create it inside the function, and pass values as NumPy arrays (.numpy()) in args",
@@ -56,7 +61,9 @@ _GENERATOR = Refusal("whose state cannot be copied", "create it inside the funct
 # (module or package, names of classes in it, refusal)
 _RULES = (
     ("pyspark", ("SparkContext", "SparkSession", "SQLContext", "StreamingContext"), _DRIVER),
-    ("pyspark", ("DataFrame", "RDD", "GroupedData", "Column"), _DATA),
+    ("pyspark", ("DataFrame", "RDD", "GroupedData"), _DATA),
+    ("pyspark", ("Column",), _EXPRESSION),
+    ("pyspark", ("Accumulator",), _ACCUMULATOR),
     ("pyspark", ("Broadcast",), _BROADCAST),
     ("py4j", ("JavaObject", "JavaGateway", "JavaClass"), _DRIVER),
     ("tensorflow", ("EagerTensor", "BaseResourceVariable", "DatasetV2", "StrategyBase"), _TENSORFLOW),

@@ -33,6 +33,7 @@ _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MEMORY = re.compile(
     r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|" + re.escape(KERNEL_KILL)
 )
+_NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
 _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
@@ -71,6 +72,11 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "Keras needs a TensorFlow dataset: call model.fit(rows.tensorflow('features', 'label')) with the names "
             "of the columns, after rows.batch(...)"
+        )
+    if _NO_SPARK in cause:
+        return (
+            "a training function runs outside of Spark's tasks and cannot use its session, functions or UDFs: apply them to "
+            "the DataFrame before the run, and pass it by data={...}; call the Python function of a UDF `f` as f.func(...)"
         )
     if silent := _SILENT.search(cause):
         return (
@@ -203,7 +209,7 @@ def error_of(
         remedy = "check that the workers can reach the store, then continue with experiment.resume()"
         return RunError(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
     if outcome.error == "driver":
-        return RunError(f"run {state.run_id}: {outcome.reason}; {run_url}", run_url)
+        return RunError(f"run {state.run_id}: {outcome.reason}\nRun directory: {run_url}", run_url)
     if outcome.error == "slots":
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":

@@ -375,7 +375,7 @@ class SearchRun(Handle[SearchResult]):
             return RunCancelled(f"search {self.run_id} was cancelled: {conclusion.text}{so_far}", self.run_dir)
         if best is None or conclusion.reason == "failed":
             rows = self._session.rows()
-            errors, remedy = first_errors(rows), remedy_of(rows)
+            errors, remedy = first_errors(rows, told=conclusion.text), remedy_of(rows)
             text = f"search {self.run_id} found nothing ({conclusion.reason}): {conclusion.text}"
             return RunError(
                 "\n".join(part for part in (text, errors, f"run directory: {self.run_dir}", remedy) if part),

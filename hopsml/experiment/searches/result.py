@@ -405,10 +405,13 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -
     )
 
 
-def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
-    """Return the errors of the first failed trials, for an error message."""
+def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3, told: str = "") -> str:
+    """Return the errors of the first failed trials, for an error message whose first line is ``told``."""
     failed = [row for row in rows if row["error"]]
-    lines = [f"  trial {row['number']} ({row['config']}): {row['error']}" for row in failed[:count]]
+    lines = [
+        f"  trial {row['number']} ({row['config']}): {'this error' if row['error'] in told else row['error']}"
+        for row in failed[:count]
+    ]
     more = f"\n  and {len(failed) - count} more" if len(failed) > count else ""
     return "\n".join(lines) + more
 

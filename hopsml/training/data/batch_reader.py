@@ -12,9 +12,10 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hopsml.core import suggestions
 from hopsml.training.data.row_gatherer import Chunk, RowGatherer
 from hopsml.training.data.shard_order import Piece, Source
 from hopsml.training.data.shard_sampler import ShardSampler, TurnSampler
@@ -29,6 +30,14 @@ AHEAD = 4  # batches that are read ahead
 _MOST_TOGETHER, _BYTES_TOGETHER = 32, 8 << 20
 _SWITCH_S = 0.0005
 _LOOK_S = 0.2  # interval between two checks whether the reader has been closed
+
+
+def missing_column(names: Sequence[str], columns: Iterable[str]) -> str:
+    """Return the message about columns that are not among the data's, with those that have similar names."""
+    known = list(columns)
+    meant = suggestions.similar(names[0], known)
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return f"the data has no column {', '.join(names)}; its columns are {', '.join(known)}{hint}"
 
 
 class BatchedRows(Protocol):

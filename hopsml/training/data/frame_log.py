@@ -245,14 +245,22 @@ def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
 
 def not_brought(name: str, cause: str) -> str:
     """Build the error message of a DataFrame whose transfer to the workers has failed."""
-    return f"data={name!r} could not be sent to the workers: {cause}"
+    return (
+        f"data={name!r} could not be sent to the workers: {cause.rstrip('.')}. Remedy: correct the DataFrame; if Spark "
+        'cannot compute it alone either, df.write.format("noop").mode("overwrite").save() shows Spark\'s whole error'
+    )
 
 
-def described(table: FrameTable) -> str:
-    """Return the numbers of rows, bytes, partitions and agents of a table, for the log."""
+def described(table: FrameTable, workers: int) -> str:
+    """Return the numbers of rows, bytes, partitions and agents of a table, for the log, and whether rows are too few."""
     shards = [shard for one in table.partitions for shard in one.shards]
     size = sum(shard.size for shard in shards)
+    rows = sum(shard.rows for shard in shards)
+    if not rows:
+        return f"data={table.name!r} has no rows; check the filters and joins of the DataFrame"
     return (
-        f"data={table.name!r}: {sum(shard.rows for shard in shards):,} rows, {size / 1e6:,.1f} MB, in "
+        f"data={table.name!r}: {rows:,} row{'s' * (rows != 1)}, {size / 1e6:,.1f} MB, in "
         f"{len(table.partitions)} partition(s) at {len(table.stages)} agent(s)"
+        + f"; {workers - rows} of {workers} workers have no row"
+        * (rows < workers)
     )

@@ -90,6 +90,9 @@ class ParquetFiles:
         self._compared = self._check_lengths()
         self._first: arrow_columns.Forms | None = None  # of the columns in _compared
 
+    def __repr__(self) -> str:
+        return stored_files.text_of(group.file for group in self._groups)
+
     def _types_of(self, schema: pa.Schema, url: str) -> arrow_columns.Types:
         """Return the types of a file's columns that are read; null for a filled column that the file lacks."""
         import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import Names
+from hopsml.training.data.batch_reader import Names, missing_column
 from hopsml.training.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def evaluate(
 def _column(batch: Mapping[str, Any], name: str) -> Any:
     """Return a column of a batch. Raises ArgumentError if there is none of this name."""
     if name not in batch:
-        raise ArgumentError(f"the data has no column {name}; its columns are {', '.join(batch)}")
+        raise ArgumentError(missing_column([name], batch))
     return batch[name]
 
 

@@ -189,6 +189,9 @@ class StagedRows:
         self._files: OrderedDict[Path, Any] = OrderedDict()
         self._first: arrow_columns.Forms | None = None  # reference type and shape of a row
 
+    def __repr__(self) -> str:
+        return f"DataFrame {self._name!r}"  # in run records, which must not differ from run to run
+
     def __getstate__(self) -> tuple[str, Path | None]:
         # True only for a process that this one spawns, on the same machine.
         is_sent = get_spawning_popen() is not None

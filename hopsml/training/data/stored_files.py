@@ -430,6 +430,9 @@ class WholeFiles:
         found = find_files(given, lambda name: endings is None or name.lower().endswith(endings), what, is_cached)
         self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
 
+    def __repr__(self) -> str:
+        return text_of(file for group in self._groups for file in group)
+
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard."""
@@ -454,6 +457,12 @@ class WholeFiles:
         for name, values in found.items():
             columns[name][:] = values
         return columns
+
+
+def text_of(files: Iterable[StoredFile]) -> str:
+    """Return the first file's URL and the number of different files, for run records, which must not differ by run."""
+    found = list(dict.fromkeys(file.url for file in files))
+    return f"{found[0] if found else 'no file'}" + f" and {len(found) - 1} more" * (len(found) > 1)
 
 
 def grouped(

@@ -234,6 +234,9 @@ class TFRecordFiles:
         self._types = self._common_types(tables)
         self._forms = self._common_forms(tables)
 
+    def __repr__(self) -> str:
+        return stored_files.text_of(group.file for group in self._groups)
+
     def _flat(self, name: str, value: Any) -> Any:
         """Flatten a fill value of a feature with a given shape to the list that records contain."""
         import numpy as np

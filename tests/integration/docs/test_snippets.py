@@ -48,7 +48,7 @@ TESTED = {  # page -> words of each of its snippets
     FRAMEWORKS: ("hopsml.torch.prepare(", "lightning.Trainer(", "TrainingArguments(", "Accelerator(", "RabitTracker("),
     SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
-    NOTEBOOK: ("%load_ext",),
+    NOTEBOOK: ("%load_ext", "PYSPARK_PYTHON"),
     AIRFLOW: ("HopsMLOperator(",),
     SERVING: ("serving.canary(",),
     STORAGE: ("hdfs.dump(", "tf.io.gfile.glob("),  # the second: integration/yarn/test_tf_hdfs.py
@@ -330,6 +330,20 @@ def test_notebook_snippet_runs(home: Path) -> None:
         f"import hopsml\nshell.user_ns['hopsml'] = hopsml\nshell.run_cell({train!r}).raise_error()\n"
         f"shell.run_cell({cell!r}).raise_error()\n",
     )
+
+
+@pytest.mark.spark
+def test_user_session_runs_and_its_end_is_noted(home: Path) -> None:
+    run_it = "experiment.distributed(lambda: 7, num_workers=2)"
+    printed = run(
+        home,
+        snippet(NOTEBOOK, "PYSPARK_PYTHON") + f"\nfrom hopsml import experiment\nprint({run_it}.run_id)\n"
+        f"spark.stop()\nprint({run_it}.run_id)\n",
+        PATH=os.defpath,
+    )
+    runs = [line for line in printed.splitlines() if re.fullmatch(r"(app|local)-\S+_1", line)]
+    assert [one.partition("-")[0] for one in runs] == ["app", "local"], printed
+    assert "the Spark session of earlier runs has been stopped" in printed
 
 
 @pytest.mark.torch

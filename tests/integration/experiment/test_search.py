@@ -416,6 +416,7 @@ def test_a_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: 
 def test_search_without_any_result_fails_with_the_cause(store: Path) -> None:
     with pytest.raises(RunError, match=r"(?s)found nothing.*ZeroDivisionError") as caught:
         search(lambda x, y: 1 / 0, retries=0)
+    assert str(caught.value).count("ZeroDivisionError") == 1 and "}): this error" in str(caught.value)
     assert read(Path(caught.value.run_dir.removeprefix("file://")) / "status.json")["state"] == "FAILED"  # type: ignore[union-attr]
 
 

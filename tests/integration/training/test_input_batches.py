@@ -43,6 +43,6 @@ def test_absent_column_and_empty_data_are_named(folder: Path, tmp_path: Path) ->
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), none)
     (found,) = run_group("data:refusals", tmp_path / "run", workers=1, path=str(folder), none=str(none))
     assert found["said"] == [
-        "the data has no column nothing; there are id, features, label, weight, text",
+        "the data has no column nothing; its columns are id, features, label, weight, text",
         "the data has no rows, so nobody can tell the shapes of its batches",
     ]

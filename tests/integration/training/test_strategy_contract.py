@@ -148,7 +148,7 @@ def test_class_and_sample_weights_count_as_in_one_process(results: Results, kind
     assert together["history"]["accuracy"] == pytest.approx(alone["history"]["accuracy"], rel=1e-4)
 
 
-@pytest.mark.parametrize("source", ["generator", "stream", "threads", "shuffled"])
+@pytest.mark.parametrize("source", ["generator", "stream", "threads", "shuffled", "unknown length"])
 def test_fit_trains_on_every_row_of_a_source_once(short_results: Results, source: str) -> None:
     first, second = (result["read_once"][source] for result in short_results)
     assert sorted(first + second) == list(range(48))
@@ -156,6 +156,10 @@ def test_fit_trains_on_every_row_of_a_source_once(short_results: Results, source
         assert {row // 8 for row in first[step * 4 : step * 4 + 4] + second[step * 4 : step * 4 + 4]} == {
             first[step * 4] // 8
         }
+
+
+def test_data_of_unknown_length_ends_without_warning(short_results: Results) -> None:
+    assert [result["read_once"]["warned"]["unknown length"] for result in short_results] == [[], []]
 
 
 def test_layer_state_that_differs_between_workers_is_named(results: Results) -> None:

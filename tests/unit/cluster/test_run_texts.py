@@ -39,6 +39,11 @@ EOFError: EOF when reading a line
         ("AssertionError", "    assert len(x) == 3\nAssertionError", []),
         ("ValueError: a bad value", KERAS, []),  # within a step, and about something else
         ("EOFError: EOF when reading a line", INPUT, ["a worker has no keyboard", "args="]),
+        (
+            "PySparkRuntimeError: [SESSION_OR_CONTEXT_NOT_EXISTS] SparkContext or SparkSession should be created first.",
+            "",
+            ["outside of Spark's tasks", "data={...}", "f.func(...)"],
+        ),
         ("EOFError: Ran out of input", "    pickle.load(file)\nEOFError: Ran out of input", []),
         (
             "ModuleNotFoundError: No module named 'here.sub'",

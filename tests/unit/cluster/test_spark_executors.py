@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
@@ -101,3 +103,14 @@ def test_profile_adds_brackets_to_an_ipv6_address_of_the_driver(given: str, expe
     keys = ("spark.driver.host", "spark.driver.bindAddress")
     text = "\n".join(["master: yarn", "spark:", *(f"  {key}: '{given}'" for key in keys)])
     assert profiles.parse("mine", text, "mine.yaml").spark == dict.fromkeys(keys, expected)
+
+
+def test_executor_python_without_hopsml_is_named_with_remedy() -> None:
+    error = RuntimeError(
+        "Job aborted\n  Traceback\n  ModuleNotFoundError: No module named 'hopsml'\n  at org.apache.spark"
+    )
+    found = job_failure(error, "python3")
+    assert found.startswith(
+        "the executors' Python (python3) cannot start an agent: ModuleNotFoundError: No module named 'h"
+    )
+    assert "before the Spark session is created, set PYSPARK_PYTHON" in found and sys.executable in found

@@ -132,6 +132,13 @@ def main():
     if how == "internal":
         from hopsml.experiment import verbs
         verbs.without_effect(None)
+    if how == "refused":
+        experiment.train_and_evaluate
+    if how == "refused module":
+        from hopsml import featurestore
+    if how == "unknown":
+        import hopsml
+        hopsml.experimentt
     if how == "thread":
         import threading
         thread = threading.Thread(target=lambda: experiment.jax(train, num_workers=-2))
@@ -159,6 +166,9 @@ def shown(how: str, tmp_path: Path, **variables: str) -> str:
         ("search", "Error: "),
         ("captured", "hopsml.errors.CaptureError: "),
         ("thread", "hopsml.errors.ArgumentError: num_workers=-2"),
+        ("refused", "AttributeError: experiment.train_and_evaluate does not exist; use "),
+        ("refused module", "ModuleNotFoundError: hopsml.featurestore does not exist; use "),
+        ("unknown", "AttributeError: module 'hopsml' has no attribute 'experimentt'"),
     ],
 )
 def test_error_of_a_script_shows_user_frames_and_names_the_file_with_all_frames(
@@ -170,7 +180,7 @@ def test_error_of_a_script_shows_user_frames_and_names_the_file_with_all_frames(
     assert text.count("Traceback (most recent call last)") == 1, "no error that is internal"
     (stored,) = tmp_path.glob(".hopsml/tracebacks/*.txt")
     assert str(stored) in text.splitlines()[-1] and "HOPSML_TRACEBACK=full" in text.splitlines()[-1]
-    assert f"{OWN}experiment/" in stored.read_text() and error in stored.read_text()
+    assert OWN in stored.read_text() and error in stored.read_text()
     assert stored.stat().st_mode & 0o077 == 0
 
 

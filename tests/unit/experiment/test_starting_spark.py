@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -76,3 +78,9 @@ def test_error_at_spark_start_is_raised_and_other_threads_keep_the_signal_handle
     thread.start()
     thread.join(END_S)
     assert seen == [context] and signal.getsignal(signal.SIGINT) is before  # other threads hear no Ctrl-C
+
+
+def test_note_explains_local_workers_after_stopped_spark() -> None:
+    local: Any = functools.partial(applications.Application, "local-1", None, None, None, profile="local")
+    assert "SparkSession.builder.getOrCreate()" in local(after_spark=True).passed_over(None)
+    assert local(after_spark=True).passed_over("local") == local(after_spark=False).passed_over(None) == ""

@@ -301,6 +301,14 @@ def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
     assert "CPU" not in view.table.columns
 
 
+def test_unmeasured_memory_is_not_shown_as_zero() -> None:
+    story = running()
+    sampled(story, 0, 20.0, 0.0)
+    story.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
+    view = look(story, members("FINISHED"))
+    assert column(view, "CPU, mean") == ["20 %"] and "memory, peak" not in view.table.columns
+
+
 def test_elastic_run_shows_group_changes_and_merges_repeated_stages() -> None:
     timeline = running()
     for generation in range(3):

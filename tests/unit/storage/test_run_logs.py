@@ -45,6 +45,19 @@ def test_missing_log_is_reported_with_rank_and_generation(run: RunDir) -> None:
     assert run_logs.of_rank(RunDir("/nowhere"), 0) == []
 
 
+def test_run_without_logs_names_logs_of_nested_runs(run: RunDir) -> None:
+    whole = RunDir(str(Path(run.url).parent))
+    with pytest.raises(ArgumentError, match=rf"the runs within it have logs: hopsml runs logs '.*{run.url}'$"):
+        list(run_logs.pieces(whole, 0))
+
+
+def test_run_without_workers_names_command_that_shows_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ArgumentError, match="has no log of rank 0; none of its workers .* hopsml runs status app_2 shows"
+    ):
+        list(run_logs.pieces(RunDir(str(tmp_path / "app_2")), 0))
+
+
 def test_logs_command_and_magic_print_all_generations(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     from hopsml.notebook import magics
 

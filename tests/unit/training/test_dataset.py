@@ -17,6 +17,8 @@ import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data import batch_reader
 from hopsml.training.data.batch_reader import BatchReader
+from hopsml.training.data.dataset import Dataset
+from hopsml.training.data.staged_rows import StagedRows
 
 pytestmark = pytest.mark.fast
 VECTOR = pa.struct(
@@ -49,6 +51,16 @@ def clicks(tmp_path: Path) -> Path:
 
 def ids(batches: Any) -> list[int]:
     return [int(one) for batch in batches for one in batch["id"]]
+
+
+def test_text_in_run_records_names_files_without_addresses(clicks: Path) -> None:
+    some = [str(clicks / "part-0.parquet"), str(clicks / "part-1.parquet")]
+    text = str(hopsml.data.parquet(some).batch(16))
+    assert text == str(hopsml.data.parquet(some).batch(16)) and " at 0x" not in text
+    assert text.startswith(f"Dataset(source={some[0]} and 1 more, global_batch_size=16, ")
+    whole = hopsml.data.files(str(clicks / "part-0.parquet"))
+    assert str(whole).startswith(f"Dataset(source={some[0]}, ")
+    assert str(Dataset(StagedRows("clicks"))).startswith("Dataset(source=DataFrame 'clicks', ")
 
 
 def test_parquet_yields_every_row_once_per_epoch_with_its_columns(clicks: Path) -> None:

@@ -64,7 +64,7 @@ def test_frame_log_publishes_row_locations_once_to_all_stages() -> None:
     assert first == Publish(table, (stage("one"),))
     assert settled == Publish(msgspec.structs.replace(table, version=2, is_settled=True), (stage("one"),))
     assert log.due_actions(1, 99) == []
-    assert described(table) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
+    assert described(table, 1) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
 
 
 def test_frame_log_publishes_the_first_partition_at_once_and_later_ones_less_often() -> None:
@@ -173,7 +173,24 @@ def test_frame_log_publishes_a_table_for_a_dataframe_without_partitions() -> Non
 def test_failed_push_job_fails_the_run_with_its_cause() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    assert log.failed("ValueError: no") == [Fail("data='clicks' could not be sent to the workers: ValueError: no")]
+    (failed,) = log.failed("ValueError: no.")
+    assert isinstance(failed, Fail)
+    assert failed.reason.startswith(
+        "data='clicks' could not be sent to the workers: ValueError: no. Remedy: correct the "
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([], "data='clicks' has no rows; check the filters and joins of the DataFrame"),
+        ([1], "data='clicks': 1 row, 0.0 MB, in 1 partition(s) at 1 agent(s); 2 of 3 workers have no row"),
+        ([2, 1], "data='clicks': 3 rows, 0.0 MB, in 1 partition(s) at 1 agent(s)"),
+    ],
+)
+def test_note_names_too_few_rows(rows: list[int], text: str) -> None:
+    table = FrameTable("clicks", 1, (kept(0, "one", *rows),), {stage("one").url: stage("one")}, ((),), True, True)
+    assert described(table, 3) == text
 
 
 class Feeding(RuleBasedStateMachine):

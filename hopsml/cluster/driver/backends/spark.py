@@ -209,8 +209,8 @@ class SparkBackend:
             return next((last for last in last_messages if last.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
-            is_interrupt = "cancellation of all jobs" in str(error)
-            return "" if is_interrupt else self._failed_launches() or spark_executors.job_failure(error)
+            is_interrupt, python = "cancellation of all jobs" in str(error), str(self.context.pythonExec)
+            return "" if is_interrupt else self._failed_launches() or spark_executors.job_failure(error, python)
 
     def _wait_for_older_requests(self, request_id: int) -> None:
         """Wait until Spark has received the older requests, since it serves the oldest job first.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -290,15 +291,22 @@ def _of_worker(context: Any, application: str, number: str) -> str:
 _OTHER_PYTHON = re.compile(r"worker has different version:? \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+\d)")
 
 
-def job_failure(error: Exception) -> str:
-    """Return the relevant line of an error: the last of a Python traceback from an executor, else Spark's first."""
+def job_failure(error: Exception, python_of_executors: str = "") -> str:
+    """Return the relevant line of an error: the last of a Python traceback from an executor, else Spark's first.
+
+    Args:
+        error: error of the Spark job that holds the agents.
+        python_of_executors: interpreter that Spark starts on executors, as it is configured; "" if it is unknown.
+    """
     text = str(error).strip() or type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
     if python and python[-1].startswith("ModuleNotFoundError"):
+        which = f" ({python_of_executors})" if python_of_executors else ""
         return (
-            f"the executors' Python cannot start an agent: {python[-1]}; set PYSPARK_PYTHON to an environment with "
-            "hopsml on every node, or ship one with spark.archives"
+            f"the executors' Python{which} cannot start an agent: {python[-1]}; before the Spark session is created, set "
+            "PYSPARK_PYTHON to the Python of an environment with hopsml on every node (on this machine "
+            f"{sys.executable}), or ship one with spark.archives"
         )
     if found := _OTHER_PYTHON.search(text):
         theirs, ours = (version.replace(", ", ".") for version in found.groups())

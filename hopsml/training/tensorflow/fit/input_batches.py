@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
+from hopsml.training.data.batch_reader import missing_column
 from hopsml.training.data.shard_order import first_filled, shards_of
 from hopsml.training.tensorflow.fit.input_data import prompt
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
@@ -41,7 +42,7 @@ class ElementForm:
 def _of(names: Names, columns: Mapping[str, Any]) -> Any:
     """Return the values of one column, or a dict of those of several."""
     if missing := [name for name in ([names] if isinstance(names, str) else names) if name not in columns]:
-        raise ArgumentError(f"the data has no column {', '.join(missing)}; there are {', '.join(columns)}")
+        raise ArgumentError(missing_column(missing, columns))
     return columns[names] if isinstance(names, str) else {name: columns[name] for name in names}
 
 

@@ -9,6 +9,8 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   so that samples would be used twice or never: all workers use one order, drawn by the chief, unless the user has set
   a seed; as Keras's shuffling gives every epoch the same order once there is a seed, each epoch's order is drawn
   again;
+* a warning says that the data ran out and should be repeated at the end of each first epoch over data whose length is
+  not known before, such as rows of a DataFrame that are still arriving: leave it out;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone if gradients are finite, before they are
   reduced; workers that decide differently wait for each other endlessly: decide together;
 * gradients may lack a static shape, which depends on the batch that was traced: use their variable's shape;
@@ -159,6 +161,7 @@ def install(trainer: ModuleType) -> None:
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
     _repair_shuffling(trainer)
+    _repair_end_of_data(trainer)
     feeds.install(trainer)
     from keras.src.backend.tensorflow import optimizer
     from keras.src.optimizers import loss_scale_optimizer
@@ -273,6 +276,18 @@ def _repair_shuffling(trainer: ModuleType) -> None:
     input_data.install_shared_orders()
     trainer.TFEpochIterator.__init__ = init
     ArrayDataAdapter.get_tf_dataset = get_tf_dataset
+
+
+def _repair_end_of_data(trainer: ModuleType) -> None:
+    """Patch the trainer's data iterators to not warn when data of unknown length ends, which is the end of an epoch."""
+    original = trainer.TFEpochIterator._interrupted_warning
+
+    def interrupted_warning(self: Any) -> None:
+        is_expected = self.data_adapter.num_batches is None and not self.steps_per_epoch
+        if not (is_expected and in_group(self._distribute_strategy)):
+            original(self)
+
+    trainer.TFEpochIterator._interrupted_warning = interrupted_warning
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def under(strategy: Any, parts: list[str]) -> dict[str, Any]:
 def _read_once(strategy: Any) -> dict[str, Any]:
     """Rows that fit() sees of sources that can be read once, and by the arrays of a ``PyDataset`` that is shuffled."""
     import random
+    import warnings
 
     import keras
     import numpy as np
@@ -72,20 +73,25 @@ def _read_once(strategy: Any) -> dict[str, Any]:
             return x[number * 8 : number * 8 + 8], y[number * 8 : number * 8 + 8]
 
     found: dict[str, Any] = {}
+    warned: dict[str, list[str]] = {}
     random.seed(os.getpid())  # each worker's own
     for name, data, options in (
         ("generator", batches(), {"steps_per_epoch": 3, "epochs": 2}),
         ("stream", stream(), {"steps_per_epoch": 3, "epochs": 2}),
         ("threads", Rows(workers=2), {"epochs": 1}),
         ("shuffled", Rows(), {"epochs": 1}),
+        ("unknown length", stream(), {"epochs": 1}),
     ):
         with strategy.scope():
             model = Noting([keras.layers.Input((1,)), keras.layers.Dense(1)])
             model.compile(keras.optimizers.SGD(1e-4), "mse", jit_compile=False)
         seen.clear()
-        model.fit(data, verbose=0, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(data, verbose=0, **options)
         found[name] = list(seen)
-    return {**found, "targets": bool((y == 0).all())}
+        warned[name] = [str(one.message) for one in caught if "ran out of data" in str(one.message)]
+    return {**found, "targets": bool((y == 0).all()), "warned": warned}
 
 
 def _without_call(strategy: Any) -> list[Any]:
