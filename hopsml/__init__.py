@@ -147,9 +147,9 @@ def __getattr__(name: str) -> Any:
 
 def _shortened(error: Exception) -> Exception:
     """Make notebooks and scripts show an error without hopsml's frames, and return it."""
-    import hopsml.errors  # makes Python show uncaught errors so
     from hopsml.core import tracebacks
 
+    importlib.import_module("hopsml.errors")  # makes Python show uncaught errors so
     return tracebacks.shortened(error)
 
 
