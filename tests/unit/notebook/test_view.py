@@ -302,10 +302,10 @@ def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
 
 
 def test_unmeasured_memory_is_not_shown_as_zero() -> None:
-    story = running()
-    sampled(story, 0, 20.0, 0.0)
-    story.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
-    view = look(story, members("FINISHED"))
+    timeline = running()
+    sampled(timeline, 0, 20.0, 0.0)
+    timeline.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
+    view = look(timeline, members("FINISHED"))
     assert column(view, "CPU, mean") == ["20 %"] and "memory, peak" not in view.table.columns
 
 

@@ -53,7 +53,7 @@ def test_run_without_logs_names_logs_of_nested_runs(run: RunDir) -> None:
 
 def test_run_without_workers_names_command_that_shows_error(tmp_path: Path) -> None:
     with pytest.raises(
-        ArgumentError, match="has no log of rank 0; none of its workers .* hopsml runs status app_2 shows"
+        ArgumentError, match=r"has no log of rank 0; none of its workers .* hopsml runs status app_2 shows"
     ):
         list(run_logs.pieces(RunDir(str(tmp_path / "app_2")), 0))
 
