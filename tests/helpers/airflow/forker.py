@@ -26,11 +26,11 @@ IMPORTED = (
     "hopsml.airflow", "hopsml.airflow.operators", "hopsml.airflow.triggers", "hopsml.airflow.sensors",
 )  # fmt: skip
 
-outputs: dict[int, str] = {}  # of the processes that live
+outputs: dict[int, str] = {}  # of running processes
 
 
 def note_ended(*_: object) -> None:
-    """Take the exit statuses of those that have ended."""
+    """Store the exit statuses of ended processes."""
     while outputs:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -42,7 +42,7 @@ def note_ended(*_: object) -> None:
 
 
 def become(asked: dict[str, Any], parent: int) -> list[str]:
-    """In the new process: be as if it had been started with this; program.py's arguments."""
+    """Set up the new process as if it had been started with this, and return program.py's arguments."""
     from hopsml.core.processes import die_with_parent
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -68,7 +68,7 @@ def become(asked: dict[str, Any], parent: int) -> list[str]:
 
 
 def serve() -> list[str]:
-    """Fork until the input ends; returns in the processes alone, with their arguments."""
+    """Fork until the input ends; returns only in the new processes, with their arguments."""
     for name in IMPORTED:
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, note_ended)
@@ -76,7 +76,7 @@ def serve() -> list[str]:
     answers = os.dup(1)
     for line in iter(sys.stdin.readline, ""):
         asked = json.loads(line)
-        # A process that ends at once is noted only once it is known.
+        # A process that ends at once is recorded only once it is known.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
@@ -89,7 +89,7 @@ def serve() -> list[str]:
 
 
 if __name__ == "__main__":
-    import program  # beside this file
+    import program  # next to this file
 
     arguments = serve()
     program.main(*arguments)

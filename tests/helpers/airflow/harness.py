@@ -29,7 +29,7 @@ RUN_AFTER = "2026-01-02T03:04:05+00:00"
 
 
 def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Airflow's settings for a folder: SQLite, no examples, nothing of the caller's own Airflow."""
+    """Return Airflow's settings for a folder: SQLite, no examples, nothing of the caller's own Airflow."""
     kept = {key: value for key, value in os.environ.items() if "AIRFLOW" not in key and key != "HOPSML_PROFILE"}
     return {
         **kept,
@@ -47,7 +47,7 @@ def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def make_database(home: Path) -> Path:
-    """An empty database, which takes Airflow seconds; tests copy it."""
+    """Create an empty database, which takes Airflow seconds; tests copy it."""
     home.mkdir(parents=True)
     python = airflow_environment.ensure()
     subprocess.run(
@@ -62,21 +62,21 @@ def make_database(home: Path) -> Path:
 
 
 class Forked:
-    """A process that the forker has made: what is used of ``subprocess.Popen``."""
+    """A process created by the forker, with the used part of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, exited: Path) -> None:
         self.pid = pid
         self._exited = exited
 
     def poll(self) -> int | None:
-        """Its exit status, minus a signal's number; None while it lives."""
+        """Return its exit status, minus a signal's number; None while it runs."""
         try:
             return int(self._exited.read_text())
         except FileNotFoundError:
             return None
 
     def wait(self, timeout: float = 60.0) -> int:
-        """Until its end; ``subprocess.TimeoutExpired`` when that takes longer."""
+        """Wait for its end; raise ``subprocess.TimeoutExpired`` if that takes longer."""
         deadline = clock.awake() + timeout
         while (status := self.poll()) is None:
             if clock.awake() >= deadline:
@@ -85,12 +85,12 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """By -9."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -108,7 +108,7 @@ class Forker:
         )
 
     def start(self, arguments: Sequence[str], variables: Mapping[str, str], folder: Path, output: Path) -> Forked:
-        """A process of program.py."""
+        """Start a process of program.py."""
         asked = {"arguments": arguments, "environment": variables, "folder": str(folder), "output": str(output)}
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
@@ -116,7 +116,7 @@ class Forker:
         return Forked(int(self._process.stdout.readline()), Path(f"{output}.exit"))
 
     def close(self) -> None:
-        """End it, and what it has forked."""
+        """End it, and the processes that it has forked."""
         self._process.communicate(timeout=END_S)
 
 
@@ -129,13 +129,13 @@ class Ended:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The JSON object of its last line."""
+        """Return the JSON object of its last line."""
         assert self.returncode == 0, self.output[-6000:]
         content: dict[str, Any] = json.loads(self.output.rstrip().rpartition("\n")[2])
         return content
 
     def lines_with(self, text: str) -> list[str]:
-        """Lines of its output that hold a text."""
+        """Return lines of its output that contain a text."""
         return [line for line in self.output.splitlines() if text in line]
 
 
@@ -145,15 +145,15 @@ class Airflow:
 
     home: Path
     more: dict[str, str] = field(default_factory=dict)
-    forker: Forker | None = None  # None: each process imports Airflow anew
+    forker: Forker | None = None  # None: each process imports Airflow again
 
     @property
     def jobs(self) -> Path:
-        """Where its local jobs lie."""
+        """Return the folder of its local jobs."""
         return self.home / "hopsml_jobs"
 
     def dag(self, text: str, dag_id: str = "pipeline", imports: str = "") -> tuple[str, str]:
-        """Write a DAG file whose ``with DAG`` block holds this; what ``test`` and ``again`` take."""
+        """Write a DAG file whose ``with DAG`` block has this content, and return the arguments of ``test`` and ``again``."""
         folder = self.home / "dags"
         folder.mkdir(exist_ok=True)
         head = "from airflow.sdk import DAG\nfrom hopsml.airflow import *\n" + imports
@@ -163,7 +163,7 @@ class Airflow:
         return str(file), dag_id
 
     def script(self, name: str, text: str) -> str:
-        """Write a script; its path."""
+        """Write a script, and return its path."""
         path = self.home / name
         path.write_text(textwrap.dedent(text))
         return str(path)
@@ -175,7 +175,7 @@ class Airflow:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[Started]:
-        """The program under way; killed at the end of the block if it still runs."""
+        """Yield the running program, which is killed at the end of the block."""
         output = self.home / f"program-{time.monotonic_ns()}.log"
         process = self._process(arguments, output)
         try:
@@ -202,39 +202,39 @@ class Airflow:
 
 @dataclass
 class Started:
-    """The program under way."""
+    """The running program."""
 
     process: subprocess.Popen[bytes] | Forked
     path: Path
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return its output so far."""
         return self.path.read_text(errors="replace")
 
     def wait(self, timeout_s: float = 240) -> Ended:
-        """Until its end."""
+        """Wait for its end."""
         try:
             return Ended(self.process.wait(timeout_s), self.output)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not over after {timeout_s} s:\n{self.output[-6000:]}") from None
 
     def wait_for(self, text: str, timeout_s: float = 180) -> None:
-        """Until it has printed this."""
+        """Wait until it has printed this."""
         wait_until(
             lambda: text in self.output or self.process.poll() is not None, lambda: self.output[-6000:], timeout_s
         )
         assert text in self.output, self.output[-6000:]
 
     def kill(self) -> None:
-        """By -9, as a machine's operator or the kernel does."""
+        """Send SIGKILL, as an operator or the kernel does."""
         self.process.send_signal(signal.SIGKILL)
         assert self.process.wait(END_S) == -signal.SIGKILL
 
 
 @contextmanager
 def pipelines_server(airflow: Airflow, folder: Path) -> Iterator[None]:
-    """For the pipeline, whose server outlives it and is stopped here; ``hopsml`` in this process sees what it has seen."""
+    """Stop the pipeline's server, which outlives it; ``hopsml`` in this process uses the same settings."""
     from hopsml import serving
 
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +251,7 @@ def pipelines_server(airflow: Airflow, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def airflow_in(home: Path, database: Path, more: Mapping[str, str], forker: Forker | None = None) -> Iterator[Airflow]:
-    """An Airflow with a copy of an empty database; its local jobs are ended behind it."""
+    """Yield an Airflow with a copy of an empty database; its local jobs are ended afterwards."""
     from hopsml.airflow import local_jobs
     from hopsml.airflow.jobs import Job
 

@@ -40,8 +40,8 @@ def run_dag(file: str, dag_id: str, run_after: str, conf: str = "{}") -> dict[st
 
 
 def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
-    """dag.test() would delete the DAG run and begin anew. A scheduler goes on with it: another try of the tasks that it
-    does not find running any more; and a triggerer runs the triggers of the deferred ones, as the database has them.
+    """Continue a DAG run, which dag.test() would delete, as Airflow does: a scheduler gives tasks that are no longer
+    running another try, and a triggerer runs the triggers of the deferred ones, from the database.
     """
     from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
     from airflow.models import dagrun
@@ -71,7 +71,7 @@ def again(file: str, dag_id: str, run_after: str) -> dict[str, Any]:
 
 
 def fire(ti: Any, session: Any) -> None:
-    """The triggerer's part, and what the scheduler makes of the event."""
+    """Run the triggerer's part, and the scheduler's handling of the event."""
     from airflow.models.trigger import Trigger
     from airflow.sdk.serde import serialize
     from airflow.serialization.decoders import smart_decode_trigger_kwargs

@@ -15,7 +15,7 @@ from hopsml.search.dispatch.ledger import TrialPhase
 
 
 class Counting(Searcher):
-    """x = 0, 1, 2 ...; ``batch``: it waits for the tells of each so many; ``total``: then it has no more."""
+    """Searcher of x = 0, 1, 2 ...; ``batch``: it waits for the results of each batch; ``total``: its length."""
 
     def __init__(self, total: int | None = None, batch: int | None = None, sizes: list[int] | None = None) -> None:
         self.total = total
@@ -55,7 +55,7 @@ class Counting(Searcher):
 
 
 class Recorded(Stopper):
-    """Base: knows who runs, and refuses what a stopper must not be told."""
+    """Base class of stoppers that tracks running trials and checks each call."""
 
     def __init__(self) -> None:
         self.begun: dict[int, Config] = {}
@@ -93,7 +93,7 @@ class Recorded(Stopper):
 
 
 class Scripted(Recorded):
-    """Answers of a table: (number, step) -> verdict; resumes what it is told to, and settles for what still pauses."""
+    """Stopper with a table (number, step) -> verdict; resumes the listed trials, and settles the paused ones."""
 
     def __init__(self, verdicts: Mapping[tuple[int, int], Verdict | Exploit], settles: bool = False) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Scripted(Recorded):
 
 
 class Halving(Recorded):
-    """Asynchronous halving of its own kind: pauses at steps 1, 2, 4, resumes the better half of each."""
+    """Asynchronous halving that pauses at steps 1, 2, 4, and resumes the better half of each."""
 
     rungs = (1, 2, 4)
 
@@ -176,7 +176,7 @@ class Halving(Recorded):
 
 
 class Exploiting(Recorded):
-    """Every fifth report of a trial makes it go on from trial 0; drawn by chance otherwise: stop or go on."""
+    """Stopper that copies trial 0 at every fifth report, and stops the trial at every seventh."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class Exploiting(Recorded):
 
 
 class Checked(Dispatch):
-    """A dispatch that looks at itself after every event, and at what it does."""
+    """A dispatch that checks its invariants after every event."""
 
     settled: dict[int, Settled]
     actions: list[Action]
@@ -262,10 +262,10 @@ class Checked(Dispatch):
 
 
 def ends(actions: list[Action]) -> list[RequestTrialEnd]:
-    """The asks to end among actions."""
+    """Return the requests to end among actions."""
     return [action for action in actions if isinstance(action, RequestTrialEnd)]
 
 
 def assigned(actions: list[Action]) -> list[Assign]:
-    """The assignments among actions."""
+    """Return the assignments among actions."""
     return [action for action in actions if isinstance(action, Assign)]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def descend(steps: int = 200, lr: float = 0.05) -> dict[str, Any]:
-    """Stochastic gradient descent for a linear model in plain numpy, seeded by the run; and the weights' digest."""
+    """Run stochastic gradient descent for a linear model in numpy, seeded by the run; return the weights' digest."""
     import hashlib
 
     import numpy as np
@@ -24,19 +24,19 @@ def descend(steps: int = 200, lr: float = 0.05) -> dict[str, Any]:
 
 
 def unseeded() -> float:
-    """Another number each time."""
+    """Return a number that differs each time."""
     import secrets
 
     return secrets.randbelow(1 << 60) / (1 << 60)
 
 
 def order_of_a_set() -> list[str]:
-    """Depends on PYTHONHASHSEED, which an interpreter reads when it starts."""
+    """Return a value that depends on PYTHONHASHSEED, which an interpreter reads when it starts."""
     return list({f"name-{number}" for number in range(100)})
 
 
 def train_digits(epochs: int = 2) -> dict[str, Any]:
-    """The digits job of spark_jobs/, and the digest of its final weights."""
+    """Run the digits job of spark_jobs/, and return the digest of its final weights."""
     import hashlib
 
     from spark_jobs import train_digits

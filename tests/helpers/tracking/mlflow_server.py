@@ -29,7 +29,7 @@ class MlflowServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns once it answers."""
+        """Start it; returns once it answers."""
         environment = {
             **os.environ,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -38,7 +38,7 @@ class MlflowServer:
             "TMPDIR": str(self.folder),
         }
         environment.pop("MLFLOW_TRACKING_URI", None)
-        # It ends with this process, however that ends.
+        # It ends with this process in any case.
         command = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid())]
         command += [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
@@ -56,7 +56,7 @@ class MlflowServer:
             time.sleep(0.05)
 
     def answers(self) -> bool:
-        """Whether it is up."""
+        """True if it answers."""
         try:
             with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
                 return bool(answer.status == 200)
@@ -64,18 +64,18 @@ class MlflowServer:
             return False
 
     def stop(self) -> None:
-        """At once, with the processes that it started; again is fine."""
+        """Stop it at once, with its child processes; may be repeated."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """It keeps its port open and answers nothing."""
+        """Stop its processes: the port stays open without answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on where it was."""
+        """Resume its processes."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -83,7 +83,7 @@ class MlflowServer:
         os.killpg(self._process.pid, number)
 
     def client(self) -> Any:
-        """MLflow's own client, to look at what has arrived."""
+        """Return MLflow's client, to inspect the stored data."""
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from hopsml.storage import filesystem, urls
 
-MARK = "s3cr3t"  # in every one of them, and in nothing else
-BY_VALUE = f"{MARK}/by value&{MARK}"  # also looked for as it is written in a URL
+MARK = "s3cr3t"  # in each secret, and in nothing else
+BY_VALUE = f"{MARK}/by value&{MARK}"  # also searched in its URL encoding
 VARIABLES = {"WAREHOUSE_PASSWORD": BY_VALUE, "HF_TOKEN": f"{MARK}-token-1"}
 TO_WORKERS = {"WORKER_DB_PWD": f"{MARK}-pwd-11", "REDIS_URL": f"redis://:{MARK}-redis@host:6379", "COLOUR": "red"}
 ARGUMENTS: dict[str, Any] = {
@@ -98,7 +98,7 @@ if __name__ == "__main__":
 
 
 def run(folder: Path, project_url: str, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A git repository whose script, configuration and difference hold secrets; its script trains, fails and searches."""
+    """Run a git repository whose script, configuration and difference hold secrets, and run it."""
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=anna", "-c", "user.email=anna@host"]
@@ -125,7 +125,7 @@ def run(folder: Path, project_url: str, more: Mapping[str, str]) -> subprocess.C
 
 
 def leaks(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Name of each file that holds one of them, whatever it is packed in, and what stands around it."""
+    """Return the name of each file that contains a secret in any encoding, with its context."""
     found: dict[str, str] = {}
     spellings = {MARK, quote(BY_VALUE, safe=""), quote(BY_VALUE)}
     for name, content in files.items():
@@ -138,7 +138,7 @@ def leaks(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """The bytes, and what is in them: strings of a pickle, columns of a table, members of an archive."""
+    """Return the bytes and their parts: strings of a pickle, columns of a table, members of an archive."""
     yield name, content
     if name.endswith(".parquet"):
         import pyarrow.parquet
@@ -156,12 +156,12 @@ def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def of_store(url: str) -> dict[str, bytes]:
-    """Every file below a URL."""
+    """Return every file below a URL."""
     system = filesystem.for_url(url)
     return {urls.relative(one.url, url): system.read_bytes(one.url) for one in filesystem.walk(url) if not one.is_dir}
 
 
 def open_to_others(url: str) -> list[str]:
-    """What below a URL somebody else may read, with its permission."""
+    """Return files below a URL that others may read, with their permissions."""
     found = [filesystem.for_url(url).status(url), *filesystem.walk(url)]
     return [f"{one.url} {stat.S_IMODE(one.permission):o}" for one in found if one.permission & 0o077]

@@ -26,10 +26,10 @@ IMPORTED = ("tensorflow", "keras", "tests.helpers.training.worker")
 
 
 class Forked:
-    """A worker; as much of ``subprocess.Popen`` as tests of groups use."""
+    """A worker with the part of ``subprocess.Popen`` that tests of groups use."""
 
     def __init__(self, specification: Path, log: Path, environment: Mapping[str, str]) -> None:
-        """Start it; returns when it has a pid. What TensorFlow reads at its import is that of the first worker."""
+        """Start it; returns once it has a pid. TensorFlow's import uses the environment of the first worker."""
         global _server
         if _server is None:
             with leaks.not_of_this_test():
@@ -46,12 +46,12 @@ class Forked:
         return self._server.ended.get(self.pid)
 
     def poll(self) -> int | None:
-        """The same, after a look."""
+        """Return ``returncode`` after an update."""
         self._server.listen(0)
         return self.returncode
 
     def wait(self, timeout: float) -> int:
-        """Its exit status; TimeoutExpired after that many seconds."""
+        """Return its exit status; raise TimeoutExpired after that many seconds."""
         deadline = time.monotonic() + timeout
         while (status := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -60,13 +60,13 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens to one that has ended."""
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
 class Server:
-    """This side of the process that forks."""
+    """This side of the forking process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Start it; it imports while its first request waits."""
@@ -84,7 +84,7 @@ class Server:
         self._begun = b""
 
     def fork(self, request: dict[str, Any]) -> int:
-        """The pid of a worker."""
+        """Fork a worker, and return its pid."""
         self._requests.write(json.dumps(request).encode() + b"\n")
         self._requests.flush()
         while (started := self.listen(None)) is None:
@@ -92,7 +92,7 @@ class Server:
         return started
 
     def listen(self, timeout_s: float | None) -> int | None:
-        """Hear who has ended, as soon as anything is said, or after that many seconds; the pid of one that has started."""
+        """Wait for a message, at most that many seconds: record ends, and return the pid of a started worker."""
         if not select.select([self._answers], [], [], timeout_s)[0]:
             return None
         if not (heard := os.read(self._answers, 1 << 16)):
@@ -116,7 +116,7 @@ _server: Server | None = None
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork for each request; in a fork: the request. In the process that forks: None, when nobody asks any more."""
+    """Fork for each request; return the request in a fork, and None in the forking process at the end of the input."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -150,7 +150,7 @@ def _tell_who_has_ended() -> None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """What Popen's arguments say for a worker that is not forked."""
+    """Apply Popen's arguments in a forked worker."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -163,13 +163,13 @@ def become(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The process that forks, and each of its workers."""
-    answers = os.dup(1)  # whatever is printed by an import is no answer
+    """Run the forking process, and each of its workers."""
+    answers = os.dup(1)  # output of an import is no answer
     os.dup2(2, 1)
     gc.disable()
     for name in IMPORTED:
         importlib.import_module(name)
-    gc.freeze()  # no worker looks through TensorFlow for garbage
+    gc.freeze()  # no worker scans TensorFlow's objects for garbage
     gc.enable()
     os.dup2(answers, 1)
     os.close(answers)

@@ -22,11 +22,11 @@ LATER = {"TF_USE_LEGACY_KERAS"}
 
 
 class GroupFailed(AssertionError):
-    """A worker of the group did not end well; the message holds every worker's last output."""
+    """A worker of the group failed; the message has every worker's last output."""
 
 
 class Group:
-    """Worker processes that run one job; ``wait`` gives each rank's result."""
+    """Worker processes that run one job; ``wait`` returns each rank's result."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Group:
     ) -> None:
         """Start ``workers`` processes that run ``job`` ("module:function" below tests.helpers.training.jobs).
 
-        ``folder`` holds everything they write; ``arguments`` are JSON and go to the job. They are forked with TensorFlow
-        imported, unless ``fresh``, or ``env`` says something that its import looks at: of what it has in LATER only Keras
-        takes notice, when it is used first.
+        ``folder`` holds all their files; ``arguments`` are JSON for the job. They are forked with TensorFlow imported,
+        unless ``fresh``, or ``env`` has a variable that its import reads: those in LATER are read only by Keras at its
+        first use.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Group:
             )
 
     def wait(self, timeout_s: float = 200.0) -> list[dict[str, Any]]:
-        """The results by rank; GroupFailed when a worker fails or the time is up."""
+        """Return the results by rank; raise GroupFailed when a worker fails or the time is up."""
         deadline = clock.awake() + timeout_s
         for rank in range(len(self.processes)):
             while self.processes[rank].poll() is None:
@@ -106,7 +106,7 @@ class Group:
         return [json.loads((self.folder / f"result-{spec['rank']}.json").read_text()) for spec in self._specs]
 
     def wait_for(self, rank: int, timeout_s: float = 100.0) -> dict[str, Any]:
-        """The result of one rank, whatever becomes of the others; GroupFailed when it fails or the time is up."""
+        """Return the result of one rank, even if others fail; raise GroupFailed when it fails or the time is up."""
         try:
             status = self.processes[rank].wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ class Group:
         return dict(json.loads((self.folder / f"result-{rank}.json").read_text()))
 
     def log(self, rank: int) -> str:
-        """What the worker has printed so far."""
+        """Return the output of the worker so far."""
         return (self.folder / f"log-{rank}.txt").read_text(errors="replace")
 
     def _story(self, what: str) -> str:
@@ -134,7 +134,7 @@ class Group:
         return "\n".join([what, *parts])
 
     def close(self) -> None:
-        """End what still runs (workers ignore SIGTERM once the strategy exists) and give the ports back."""
+        """End the running workers (they ignore SIGTERM once the strategy exists), and release the ports."""
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -144,7 +144,7 @@ class Group:
 
 
 def _held_port() -> socket.socket:
-    """A port that nobody else gets, and that TensorFlow can bind beside us (TF_GRPC_REUSE_PORT)."""
+    """Yield a port that is reserved, and that TensorFlow can also bind (TF_GRPC_REUSE_PORT)."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("127.0.0.1", 0))
@@ -153,7 +153,7 @@ def _held_port() -> socket.socket:
 
 @contextlib.contextmanager
 def group(job: str, folder: Path, workers: int = 2, **options: Any) -> Iterator[Group]:
-    """A group that is gone when the block is left."""
+    """Yield a group that is ended with the block."""
     started = Group(job, folder, workers, **options)
     try:
         yield started
@@ -164,6 +164,6 @@ def group(job: str, folder: Path, workers: int = 2, **options: Any) -> Iterator[
 def run_group(
     job: str, folder: Path, workers: int = 2, timeout_s: float = 200.0, **options: Any
 ) -> list[dict[str, Any]]:
-    """Start a group, wait for it, and give the results by rank."""
+    """Start a group, wait for it, and return the results by rank."""
     with group(job, folder, workers, **options) as started:
         return started.wait(timeout_s)

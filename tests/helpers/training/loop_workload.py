@@ -24,7 +24,7 @@ def build() -> Any:
 
 
 def hash_of_process() -> int:
-    """Another one on each worker: weights that are the same at the beginning were made so."""
+    """Return a value that differs between workers, to detect independently initialised weights."""
     import os
 
     return os.getpid()
@@ -38,7 +38,7 @@ def digits() -> tuple[Any, Any]:
 
 
 def batches() -> Any:
-    """Every worker's own order of all samples; 32 a batch."""
+    """Yield each worker's own order of all samples; 32 per batch."""
     import tensorflow as tf
 
     x, y = digits()
@@ -48,7 +48,7 @@ def batches() -> Any:
 def in_pieces(
     algorithm: str, settings: dict[str, Any], calls: list[list[int]], changed: bool = False
 ) -> dict[str, Any]:
-    """Train a weight by a constant gradient, another one on each worker, in several calls of ``run``.
+    """Train a weight by a constant gradient that differs between workers, in several calls of ``run``.
 
     Returns the weight at the end of each of ``calls``. ``changed``: it is set to 0 before the last call of ``run``.
     """
@@ -80,7 +80,7 @@ def in_pieces(
 
 
 def train(algorithms: list[str], steps: int = 120) -> dict[str, Any]:
-    """Accuracy on all samples by algorithm, and whether all workers have the same model in the end."""
+    """Return the accuracy on all samples by algorithm, and whether all workers end with the same model."""
     import hopsml
 
     found: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def train(algorithms: list[str], steps: int = 120) -> dict[str, Any]:
 
 
 def accuracy(model: Any) -> float:
-    """Without Keras's own evaluation, which is the strategy's."""
+    """Return the accuracy without Keras's evaluation, which the strategy distributes."""
     import numpy as np
 
     x, y = digits()
@@ -112,7 +112,7 @@ def accuracy(model: Any) -> float:
 
 
 def refused(algorithm: str, **settings: Any) -> str:
-    """The error's words."""
+    """Return the text of the error."""
     import hopsml
     from hopsml.errors import ArgumentError
 

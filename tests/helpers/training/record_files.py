@@ -9,7 +9,7 @@ from typing import Any
 
 
 def crc32c(data: bytes) -> int:
-    """Bit by bit."""
+    """Return the CRC, computed bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -42,7 +42,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def feature(values: Sequence[Any], is_packed: bool = True) -> bytes:
-    """Of bytes, floats or whole numbers; of nothing: a feature of no kind."""
+    """Encode bytes, floats or integers; no values give a feature without a kind."""
     if not values:
         return b""
     if isinstance(values[0], bytes):
@@ -55,7 +55,7 @@ def feature(values: Sequence[Any], is_packed: bool = True) -> bytes:
 
 
 def example(values: Mapping[str, Any], is_packed: bool = True) -> bytes:
-    """Of each feature a list, or a single value."""
+    """Encode features, each a list or a single value."""
     lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
     entries = (field(1, name.encode()) + field(2, feature(value, is_packed)) for name, value in lists.items())
     return field(1, b"".join(field(1, entry) for entry in entries))

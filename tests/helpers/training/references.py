@@ -12,7 +12,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 def problem(seed: int = 3) -> Arrays:
-    """Variables of a small network: matrices, a convolution's kernel, a bias, a scale, a scalar, zeros, one row."""
+    """Return variables of a small network: matrices, a convolution's kernel, a bias, a scale, a scalar, zeros, one row."""
     random = np.random.default_rng(seed)
     shapes = [(7, 5), (3, 3, 2, 4), (5,), (4,), (), (1, 6), (6, 3)]
     values = [np.float64(random.normal(size=shape)) for shape in shapes]
@@ -22,19 +22,19 @@ def problem(seed: int = 3) -> Arrays:
 
 @functools.cache
 def gradients(step: int, index: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What every implementation is given at this step; none for the last variable in the first steps."""
+    """Return the input of every implementation at this step; none for the last variable in the first steps."""
     random = np.random.default_rng([step, index])
     value = np.asarray(random.normal(size=shape)) * 0.3
     return value * 0 if shape == (6, 3) and step < 3 else value
 
 
 def length(x: np.ndarray[Any, Any]) -> float:
-    """The Euclidean norm, term by term."""
+    """Return the Euclidean norm, term by term."""
     return math.sqrt(sum(float(value) ** 2 for value in x.ravel()))
 
 
 def lars(steps: int, rates: list[float], momentum: float = 0.9, decay: float = 1e-2, trust: float = 0.02) -> Arrays:
-    """1708.03888, algorithm 1, with momentum corrected where the rate changes (1706.02677, section 3)."""
+    """Return the step of 1708.03888, algorithm 1, with momentum corrected at changes of the rate (1706.02677, section 3)."""
     weights = problem()
     velocities = [np.zeros_like(each) for each in weights]
     for step in range(steps):
@@ -53,7 +53,7 @@ def lars(steps: int, rates: list[float], momentum: float = 0.9, decay: float = 1
 
 
 def lamb(steps: int, rates: list[float], decay: float = 1e-2, epsilon: float = 1e-6) -> Arrays:
-    """1904.00962, algorithm 2."""
+    """Return the step of 1904.00962, algorithm 2."""
     weights = problem()
     first, second = [np.zeros_like(each) for each in weights], [np.zeros_like(each) for each in weights]
     for step in range(steps):
@@ -72,7 +72,7 @@ def lamb(steps: int, rates: list[float], decay: float = 1e-2, epsilon: float = 1
 
 
 def rmsprop_warmup(steps: int, rates: list[float], steps_per_epoch: int) -> Arrays:
-    """1711.04325, section 2.1, with c = 10 and p = 5 epochs."""
+    """Return the step of 1711.04325, section 2.1, with c = 10 and p = 5 epochs."""
     weights = problem()
     moments, deltas = [np.zeros_like(each) for each in weights], [np.zeros_like(each) for each in weights]
     for step in range(steps):
@@ -88,7 +88,7 @@ def rmsprop_warmup(steps: int, rates: list[float], steps_per_epoch: int) -> Arra
 
 
 def error(found: Any, expected: Arrays) -> float:
-    """The largest difference, relative to the largest value of the variable or to 1."""
+    """Return the largest difference, relative to the largest value of the variable or to 1."""
     return max(
         float(np.max(np.abs(np.asarray(one, np.float64) - other)) / max(1.0, np.max(np.abs(other))))
         for one, other in zip(found, expected, strict=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def small_model(strategy: Any) -> Any:
-    """Compiled and built in the strategy's scope."""
+    """Return a model that is compiled and built in the strategy's scope."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -18,7 +18,7 @@ def small_model(strategy: Any) -> Any:
 
 
 def sums() -> Any:
-    """Batches of 16 whose target is the sum of what is given."""
+    """Return batches of 16 whose target is the sum of the inputs."""
     import tensorflow as tf
 
     x = tf.random.stateless_uniform((256, 8), seed=(1, 2))
@@ -26,7 +26,7 @@ def sums() -> Any:
 
 
 def train_exactly(steps: int, checkpoint_every: int) -> dict[str, Any]:
-    """In the form of TensorFlow's tutorial, whose branch for servers is not taken on the chief; by hopsml's loop."""
+    """Train in the form of TensorFlow's tutorial, by hopsml's loop; the chief does not enter the branch for servers."""
     import json
     import os
 
@@ -60,7 +60,7 @@ def train_exactly(steps: int, checkpoint_every: int) -> dict[str, Any]:
 
 
 def train_until(told: str, checkpoint_every: int = 20) -> dict[str, Any]:
-    """Steps until there is a file of this name, then as many as it says."""
+    """Make steps until a file of this name exists, then as many as it states."""
     import os
     from pathlib import Path
 
@@ -77,7 +77,7 @@ def train_until(told: str, checkpoint_every: int = 20) -> dict[str, Any]:
 
 
 def evaluate_beside(told: str) -> dict[str, Any]:
-    """The evaluator writes down what it is told of the cluster, the chief goes on only then."""
+    """Let the evaluator record its cluster; the chief continues only then."""
     import json
     import os
     from pathlib import Path
@@ -94,7 +94,7 @@ def evaluate_beside(told: str) -> dict[str, Any]:
 
 
 def _by_hand() -> float:
-    """A loop of one's own over raw variables, by TensorFlow's own strategy."""
+    """Train in a custom loop over raw variables, by TensorFlow's own strategy."""
     import tensorflow as tf
 
     strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
@@ -113,7 +113,7 @@ def _by_hand() -> float:
 
 
 def save_parts(value: float) -> dict[str, Any]:
-    """A variable in parts beside a Keras model; what was saved of an earlier run is restored."""
+    """Save a partitioned variable with a Keras model; those of an earlier run are restored."""
     import keras
     import tensorflow as tf
 
@@ -133,7 +133,7 @@ def save_parts(value: float) -> dict[str, Any]:
 
 
 def counted_exactly() -> dict[str, Any]:
-    """Two workers at once: a checkpoint as it was when the counter was saved itself, additions, a step that fails late."""
+    """Count concurrent steps of two workers: a checkpoint with the counter, additions, and a step that fails late."""
     import tensorflow as tf
 
     import hopsml
@@ -168,7 +168,7 @@ def counted_exactly() -> dict[str, Any]:
 
 
 def _read_at_once(model: Any) -> list[bool]:
-    """Whether all variables together have the values that they have one by one; and after a change, and with a new one."""
+    """Return whether a joint read of all variables equals single reads; also after changes and with a new variable."""
     import numpy as np
     import tensorflow as tf
 
@@ -197,7 +197,7 @@ def _trained(strategy: Any, model: Any, batches: Any) -> None:
 
 
 def _sent(loop: Any, step: Any) -> int:
-    """How many tensors go from one task to another in a step."""
+    """Return the number of tensors sent between tasks in a step."""
     import tensorflow as tf
     from tensorflow.python.distribute.coordinator.coordinator_context import with_dispatch_context
     from tensorflow.python.eager.context import context
@@ -212,7 +212,7 @@ def _sent(loop: Any, step: Any) -> int:
 
 
 def _failing_late(strategy: Any) -> dict[str, Any]:
-    """Steps whose last update fails when all others can be made; it is the only one that says how many were whole."""
+    """Make steps whose last update fails after all others; only it counts complete steps."""
     import keras
     import tensorflow as tf
 
@@ -243,8 +243,8 @@ def _failing_late(strategy: Any) -> dict[str, Any]:
 
 
 def losses_told() -> list[bool]:
-    """Which errors of TensorFlow's tell of a server that is lost: three that do, two of the model's own, and the end of data
-    that has none: in a training under way, and before it has made a step.
+    """Return which TensorFlow errors indicate a lost server: three that do, two of the model, and the end of data;
+    during a training, and before its first step.
     """
     from tensorflow import errors
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClosureInputError
@@ -268,7 +268,7 @@ def losses_told() -> list[bool]:
 
 
 def fit_of_tf_keras() -> dict[str, Any]:
-    """As people train with servers who have stayed with tf_keras, with what every ``fit`` of a run is given."""
+    """Train with servers and tf_keras, with the usual arguments of ``fit``."""
     import tf_keras
 
     import hopsml

@@ -17,7 +17,7 @@ from hopsml.cluster.worker.context import WorkerContext, set_current
 def main(specification: Path) -> None:
     """Run the job of the specification."""
     _die_with_parent()
-    faulthandler.register(signal.SIGUSR1)  # the group asks for stacks when its time is up
+    faulthandler.register(signal.SIGUSR1)  # the group requests stacks at its timeout
     spec = json.loads(specification.read_text())
     context, sent = make_context(spec)
     set_current(context)
@@ -28,19 +28,19 @@ def main(specification: Path) -> None:
 
 
 def _die_with_parent() -> None:
-    """A test session that is killed takes its workers with it."""
+    """Let the kernel end this process with the test session."""
     parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
     ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def make_context(spec: dict[str, Any]) -> tuple[WorkerContext, list[dict[str, Any]]]:
-    """The context of this rank, and the list that collects what it sends to the driver."""
+    """Return the context of this rank, and the list of its messages to the driver."""
     folder, rank = Path(spec["folder"]), spec["rank"]
     sent: list[dict[str, Any]] = []
     overrides = dict(spec["arguments"].pop("context", {}))
     overrides |= {name: Path(overrides[name]) for name in ("resume_checkpoint", "resume_fits") if name in overrides}
     folders = {name: folder / name for name in ("events", "checkpoints", "export")}
-    # Each rank has a work folder of its own; the others are shared, as on one host.
+    # Each rank has a separate work folder; the others are shared, as on one host.
     for path in (*folders.values(), folder / f"work-{rank}"):
         path.mkdir(parents=True, exist_ok=True)
     return (

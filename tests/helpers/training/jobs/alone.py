@@ -8,7 +8,7 @@ from hopsml.cluster.worker.context import set_current
 
 
 def captured_tensor() -> dict[str, str]:
-    """A driver whose function holds a tensor: what it is told."""
+    """Capture a function that holds a tensor, and return the error."""
     import tensorflow as tf
 
     from hopsml.cluster.driver.capture import capture
@@ -28,7 +28,7 @@ def captured_tensor() -> dict[str, str]:
 
 
 def server_loop() -> dict[str, Any]:
-    """The loop for parameter servers, without any."""
+    """Run the loop for parameter servers without any."""
     import hopsml
     from tests.helpers.training.server_workload import small_model, sums
 
@@ -38,7 +38,7 @@ def server_loop() -> dict[str, Any]:
 
 
 def _after_other_training() -> int:
-    """What the optimizer of a model that has trained before has counted after 8 more steps."""
+    """Return the step count of an already trained model's optimizer after 8 more steps."""
     import hopsml
     from tests.helpers.training.server_workload import small_model, sums
 
@@ -52,7 +52,7 @@ def _after_other_training() -> int:
 
 
 def export_digits(given: str) -> None:
-    """A model of digits goes into the registry; ``given`` is a file for rows, and for what the model makes of them."""
+    """Export a model of digits to the registry; ``given`` is a file for rows and for the model's outputs."""
     import keras
     import numpy as np
     from sklearn.datasets import load_digits

@@ -14,7 +14,7 @@ from hopsml.training.tensorflow.distribution.strategy import choose
 
 
 def by_devices() -> dict[str, Any]:
-    """One process, in the place of one of two."""
+    """Report the selection of one process as one of two."""
     import tensorflow as tf
 
     alone = current()

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def digest(arrays: Iterable[Any]) -> str:
-    """A digest of all bytes: equal digests mean bitwise equal arrays."""
+    """Return a digest of all bytes: equal digests mean bitwise equal arrays."""
     import numpy as np
 
     total = hashlib.sha256()
@@ -19,7 +19,7 @@ def digest(arrays: Iterable[Any]) -> str:
 
 
 def collectives_of(call: Callable[[], Any]) -> dict[str, int]:
-    """Numbers of collective and scoped-allocator operations in the graphs optimised during ``call``."""
+    """Return numbers of collective and scoped-allocator operations in the graphs optimised during ``call``."""
     from tensorflow.python.eager import context
 
     context.context().enable_run_metadata()

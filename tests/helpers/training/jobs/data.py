@@ -10,7 +10,7 @@ from tests.helpers.training.jobs.own_group import strategy_of
 
 
 def read_and_fit(path: str, kind: str) -> dict[str, Any]:
-    """What this worker reads in two iterations, and the weights that ``fit`` ends with."""
+    """Return this worker's rows of two iterations, and the final weights of ``fit``."""
     import keras
     import numpy as np
 
@@ -41,7 +41,7 @@ def read_and_fit(path: str, kind: str) -> dict[str, Any]:
 
 
 def refusals(path: str, none: str) -> dict[str, list[str]]:
-    """What is said of a column that is not there, and of data without rows."""
+    """Return the errors for a missing column, and for data without rows."""
     said = []
     for given, columns in ((path, ("features", "nothing")), (none, ())):
         try:

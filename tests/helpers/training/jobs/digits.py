@@ -9,7 +9,7 @@ from tests.helpers.training.jobs.common import digest
 
 
 def build_model() -> Any:
-    """A small convolutional network for 8 x 8 images."""
+    """Return a small convolutional network for 8 x 8 images."""
     import keras
 
     model = keras.Sequential(
@@ -29,7 +29,7 @@ def build_model() -> Any:
 
 
 def train(epochs: int = 12, batch_size: int = 128) -> dict[str, Any]:
-    """``batch_size`` is the global one: fit divides it among the workers."""
+    """Train; ``batch_size`` is the global one: fit divides it among the workers."""
     strategy = hopsml.tensorflow.strategy()  # +
     import keras
     from sklearn.datasets import load_digits

@@ -23,11 +23,11 @@ SAMPLES, BATCH, EPOCHS = 17, 5, 3
 
 
 class BrokenOff(Exception):
-    """Stands for the death of the process."""
+    """Exception that simulates the death of the process."""
 
 
 def interrupted(slots: str) -> dict[str, Any]:
-    """For each kind of data: weights and history, undisturbed and broken off."""
+    """Return weights and history for each kind of data, undisturbed and interrupted."""
     strategy = hopsml.tensorflow.strategy()
     return {
         name: [_train(fit, strategy, Path(slots, f"{name} {at}"), at) for at in (0, 5)]
@@ -36,7 +36,7 @@ def interrupted(slots: str) -> dict[str, Any]:
 
 
 def second_optimizer(slots: str) -> dict[str, Any]:
-    """The same of a model whose step has an optimizer of its own, which is built by it."""
+    """Do the same with a model whose step uses a separate optimizer that it builds."""
     strategy = hopsml.tensorflow.strategy()
 
     def fit(model: Any, callbacks: list[Any]) -> Any:
@@ -87,7 +87,7 @@ def _sequential() -> Any:
 def _train(
     fit: Callable[..., Any], strategy: Any, folder: Path, at: int, build: Callable[[], Any] = _sequential
 ) -> list[Any]:
-    """Broken off after so many batches, 0: not at all; then once more from the newest commit."""
+    """Interrupt after so many batches, 0: never; then continue from the newest commit."""
     slots, announced = CommitSlots.create(folder), []
     if at:
         _join(CommitPort(slots, -1, announced.append))
@@ -176,7 +176,7 @@ def _in_order() -> Any:
 
 
 def newcomer(slots: str) -> dict[str, Any]:
-    """What a newcomer draws by itself, for each kind of data; and what it is given of Keras's callbacks."""
+    """Return a newcomer's own random values for each kind of data, and its state of Keras's callbacks."""
     strategy = hopsml.tensorflow.strategy()
     import keras
 
@@ -206,7 +206,7 @@ def newcomer(slots: str) -> dict[str, Any]:
 
 
 def _tuned() -> list[bool]:
-    """Whether TensorFlow tunes a dataset while it runs: in a group of fixed size, and in one that may change."""
+    """Return whether TensorFlow tunes a dataset while it runs, in a fixed and in an elastic group."""
     import tensorflow as tf
 
     found, fixed = [], current()
@@ -218,7 +218,7 @@ def _tuned() -> list[bool]:
 
 
 def _adopted() -> list[bool]:
-    """Of arrays whose memory a variable may take, where it lies well, and elsewhere: their memory, and their content."""
+    """Return memory and content of arrays that a variable may adopt, aligned and unaligned."""
     import numpy as np
     import tensorflow as tf
 
@@ -262,7 +262,7 @@ def _given(strategy: Any) -> list[Any]:
 
 
 def together(slots: str) -> dict[str, Any]:
-    """Two workers, or one, on batches that do not divide evenly; plain gradient descent shows every difference."""
+    """Train two workers, or one, on unevenly divisible batches; plain gradient descent shows every difference."""
     strategy = hopsml.tensorflow.strategy()
     import keras
 
@@ -277,7 +277,7 @@ def together(slots: str) -> dict[str, Any]:
 
 
 def shapes(slots: str) -> dict[str, Any]:
-    """Models whose loss has a value for each position, and with steps of their own."""
+    """Train models with a loss per position, and with custom steps."""
     strategy = hopsml.tensorflow.strategy()
     import keras
     import numpy as np
@@ -312,7 +312,7 @@ def shapes(slots: str) -> dict[str, Any]:
 
 
 def told(slots: str) -> dict[str, Any]:
-    """What a ``PyDataset`` is told of epochs, as often as by Keras itself."""
+    """Return the epochs that a ``PyDataset`` is notified of, as by Keras itself."""
     hopsml.tensorflow.strategy()
     import keras
     import numpy as np
@@ -340,7 +340,7 @@ def told(slots: str) -> dict[str, Any]:
 
 
 def linear(slots: str) -> dict[str, Any]:
-    """The rate and the size of batches that a group of two has, where one was the reference."""
+    """Return the learning rates of a group of two with linear scaling."""
     strategy = hopsml.tensorflow.strategy()
     import keras
 
@@ -361,7 +361,7 @@ def linear(slots: str) -> dict[str, Any]:
 
 
 def refusals(slots: str) -> dict[str, str]:
-    """Data that no position can be found in again."""
+    """Return the errors for data without a restorable position."""
     strategy = hopsml.tensorflow.strategy()
     import keras
     import tensorflow as tf

@@ -21,12 +21,12 @@ Made = tuple[
 
 
 def kept(slots: str) -> dict[str, Any]:
-    """Both of what follows, in one process."""
+    """Run both of the following jobs in one process."""
     return {"steps": round_trips(slots), "torn": torn(slots)}
 
 
 def round_trips(slots: str) -> dict[str, list[list[float]]]:
-    """For each kind: what the first makes of two further steps, and what its successor makes of them."""
+    """Return, for each kind, the results of two further steps in the first process and in its successor."""
     return {name: _round_trip(make, Path(slots, name)) for name, make in _kinds().items()}
 
 
@@ -48,9 +48,9 @@ def _round_trip(make: Callable[[], Made], folder: Path) -> list[list[float]]:
 
 
 def torn(slots: str) -> dict[str, list[list[str]]]:
-    """For some kinds: of each commit the keys whose content in the slot is not what it was when it was committed.
+    """Return, for some kinds, the keys of each commit whose content in the slot has changed since the commit.
 
-    Updates come right behind the commits, which are large enough to be written still, in one way and in the other.
+    Updates follow commits that are large enough to be still in progress, in both modes of writing.
     """
     kinds = {"model": lambda: _model(_sequential), "variables": _variables, "large": _large}
     return {name: _torn(make, Path(slots, f"torn {name}")) for name, make in kinds.items()}
@@ -80,7 +80,7 @@ def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
 
 
 def _large() -> Made:
-    """Variables that are written to as a whole, by rows, and by a compiled function."""
+    """Return variables that are written as a whole, by rows, and by a compiled function."""
     import tensorflow as tf
 
     whole, rows, compiled = (tf.Variable(tf.random.normal([2_000_000, 4])) for _ in range(3))
@@ -135,9 +135,7 @@ def _data() -> tuple[Any, Any]:
 def _sequential() -> Any:
     keras = _keras()
     layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-    if (
-        os.environ.get("TF_USE_LEGACY_KERAS") != "1"
-    ):  # tf_keras draws from a generator of its own, which nothing can set
+    if os.environ.get("TF_USE_LEGACY_KERAS") != "1":  # tf_keras uses a separate generator that cannot be seeded
         layers.insert(1, keras.layers.Dropout(0.5))
     return keras.Sequential([keras.Input((4,)), *layers])
 
@@ -250,7 +248,7 @@ def _mixed_precision() -> Made:
 
 
 def refusals() -> dict[str, str]:
-    """What cannot be committed, and the words for it."""
+    """Return values that cannot be committed, and their errors."""
     import tensorflow as tf
 
     keras = _keras()

@@ -33,7 +33,7 @@ LOOPS: dict[str, dict[str, Any]] = {
 
 
 def everything(parts: list[str], loops: list[str]) -> dict[str, Any]:
-    """The parts below, in one group whose members are as on machines of their own."""
+    """Run the parts below in one group whose members count as separate machines."""
     from hopsml.training.tensorflow import setup
 
     join_own(1, apart=True)
@@ -79,7 +79,7 @@ def _batch(rank: int, step: int) -> tuple[Any, Any]:
 
 
 def _loop(settings: dict[str, Any], library: str = "keras", steps: int = STEPS) -> dict[str, Any]:
-    """Linear regression in a loop of its own; its error beside NumPy's, and what all ranks must agree on."""
+    """Train a linear regression in a custom loop; return its error against NumPy, and values that all ranks must share."""
     import numpy as np
     import tensorflow as tf
 
@@ -126,7 +126,7 @@ def _sgd(library: str) -> Any:
 
 
 def _expected(settings: dict[str, Any], size: int, steps: int) -> Any:
-    """The same training in one process, without TensorFlow; a gradient is the list of the workers'."""
+    """Return the same training in one process with NumPy; a gradient is the list of the workers'."""
     import numpy as np
 
     weights = np.zeros((INPUTS, OUTPUTS))
@@ -185,7 +185,7 @@ def _combined(settings: dict[str, Any], gradients: list[Any], left: list[Any]) -
 
 
 def _adasum(gradients: list[Any]) -> Any:
-    """By pairs, and pairs of these; the last of an odd number goes on as it is."""
+    """Reduce pairwise; the last value of an odd number is unchanged."""
     while len(gradients) > 1:
         pairs = zip(gradients[:-1:2], gradients[1::2], strict=True)
         odd = gradients[-1:] if len(gradients) % 2 else []
@@ -197,7 +197,7 @@ def _adasum(gradients: list[Any]) -> Any:
 
 
 def _kinds() -> dict[str, Any]:
-    """Sparse gradients, None, and those whose number of rows changes from step to step, under each setting."""
+    """Reduce sparse gradients, None, and those with a changing number of rows, under each setting."""
     import keras
     import tensorflow as tf
 
@@ -235,7 +235,7 @@ def _kinds() -> dict[str, Any]:
 
 
 def _rounded() -> dict[str, Any]:
-    """With compression: gradients are rounded, or a part of them; nothing else that a step reduces is."""
+    """Reduce with compression: only gradients, or a part of them, are rounded."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -271,7 +271,7 @@ def _rows() -> tuple[Any, Any]:
 
 
 def _fits(*names: str) -> dict[str, Any]:
-    """Keras's fit with momentum, batch normalisation, clipping and weight decay under settings that hold gradients back."""
+    """Run Keras's fit with momentum, batch normalisation, clipping and weight decay under delayed gradients."""
     import keras
     import numpy as np
 
@@ -299,7 +299,7 @@ def _fits(*names: str) -> dict[str, Any]:
 
 
 def _averaged(x: Any, y: Any) -> bool:
-    """Whether a model whose optimizer averages its weights ends with the averages, though a gradient was held back."""
+    """Return whether a model with averaged weights ends with the averages under delayed gradients."""
     import keras
     import numpy as np
 
@@ -313,7 +313,7 @@ def _averaged(x: Any, y: Any) -> bool:
 
 
 def _one_step(x: Any, y: Any) -> dict[str, Any]:
-    """What is applied when: after one step nothing, after the second the first's gradients, as by a plain step."""
+    """Return applied gradients: none after one step, the first's after the second, as by a plain step."""
     import keras
     import numpy as np
 
@@ -340,7 +340,7 @@ def _one_step(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _digits() -> dict[str, Any]:
-    """The digits under what loses something: accuracy, and what ranks must agree on."""
+    """Train on digits with lossy settings; return the accuracy, and values that all ranks must share."""
     import keras
     from sklearn.datasets import load_digits
 
@@ -371,12 +371,12 @@ def _digits() -> dict[str, Any]:
 
 
 def _tf_keras(*names: str) -> dict[str, Any]:
-    """Both generations of its optimizers."""
+    """Run both generations of tf_keras's optimizers."""
     return {f"{library}_{name}": _loop(LOOPS[name], library) for library in ("tf_keras", "legacy") for name in names}
 
 
 def _overflow() -> dict[str, Any]:
-    """Mixed precision with double buffering: a step that overflows on one rank is none on all of them."""
+    """Train in mixed precision with double buffering: an overflow on one rank skips the step on all."""
     import keras
     import tensorflow as tf
 
@@ -403,7 +403,7 @@ def _overflow() -> dict[str, Any]:
 
 
 def _generations() -> dict[str, Any]:
-    """The group is formed anew between two steps, and rank 1 has nothing of the first, as somebody who has just come."""
+    """Form the group again between two steps; rank 1 has no state of the first, like a newcomer."""
     import keras
     import tensorflow as tf
 
@@ -447,7 +447,7 @@ def _generations() -> dict[str, Any]:
 
 
 def _refused() -> dict[str, str]:
-    """What has no meaning under settings that hold gradients back."""
+    """Return the errors for calls that are invalid under delayed gradients."""
     import keras
     import tensorflow as tf
 
@@ -464,7 +464,7 @@ def _refused() -> dict[str, str]:
 
 
 def _left() -> dict[str, int]:
-    """A loop that ends without a word: what it leaves is told at the end of the process."""
+    """Leave a loop early: its pending gradients are reported at the end of the process."""
     import keras
     import tensorflow as tf
 

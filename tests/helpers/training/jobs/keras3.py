@@ -15,12 +15,12 @@ SAMPLES, FEATURES, CLASSES = 37, 6, 3
 
 
 def training(parts: list[str], plain: bool = False) -> dict[str, Any]:
-    """What needs no files. ``plain``: the user's own strategy, repaired by the import hook alone."""
+    """Run the checks without files. ``plain``: the user's own strategy, repaired by the import hook only."""
     return under(_strategy(plain), parts)
 
 
 def under(strategy: Any, parts: list[str]) -> dict[str, Any]:
-    """The same under a strategy that is there."""
+    """Run the checks under an existing strategy."""
     jobs = {
         "fit": _fit,
         "uneven": _uneven,
@@ -37,7 +37,7 @@ def under(strategy: Any, parts: list[str]) -> dict[str, Any]:
 
 
 def _read_once(strategy: Any) -> dict[str, Any]:
-    """Rows that fit() sees of sources that can be read once, and by the arrays of a ``PyDataset`` that is shuffled."""
+    """Return the rows that fit() reads from sources that can be read once, and from a shuffled ``PyDataset``."""
     import random
     import warnings
 
@@ -95,7 +95,7 @@ def _read_once(strategy: Any) -> dict[str, Any]:
 
 
 def _without_call(strategy: Any) -> list[Any]:
-    """Weights of a model that has sub-models, a step of its own and no ``call``; each worker draws its own at first."""
+    """Return weights of a model with sub-models, a custom step and no ``call``; each worker initialises it randomly."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -167,14 +167,14 @@ def _model(strategy: Any, normalise: bool = True, **compile_options: Any) -> Any
 
 
 def _fit(strategy: Any) -> dict[str, Any]:
-    """Without batch normalisation the curve at one global batch does not depend on the number of workers."""
+    """Fit; without batch normalisation the curve at one global batch does not depend on the number of workers."""
     model = _model(strategy, normalise=False)
     history = model.fit(_dataset(48, 16), epochs=3, validation_data=_dataset(SAMPLES, 16), verbose=0)
     return {"history": history.history, "weights": digest(model.get_weights())}
 
 
 def _uneven(strategy: Any) -> dict[str, Any]:
-    """33 samples in batches of 16: the last batch is one sample, so that one of two workers has none."""
+    """Fit 33 samples in batches of 16: the last batch is one sample, so that one of two workers has none."""
     import numpy as np
 
     model = _model(strategy)
@@ -202,7 +202,7 @@ def _several_steps(strategy: Any) -> dict[str, Any]:
 
 
 def _custom_loop(strategy: Any) -> dict[str, Any]:
-    """Twice: the model called in the step itself, and in a tf.function of its own."""
+    """Train twice: the model called in the step itself, and in a separate tf.function."""
     import keras
     import tensorflow as tf
 
@@ -236,13 +236,13 @@ def _custom_loop(strategy: Any) -> dict[str, Any]:
 
 
 def _collectives(strategy: Any) -> dict[str, int]:
-    """Of one training step: the gradients, the statistics and the logs, each in one collective."""
+    """Count the collectives of one training step: gradients, statistics and logs, one each."""
     model = _model(strategy)
     return collectives_of(lambda: model.fit(_dataset(16, 16), epochs=1, verbose=0))
 
 
 def _arrays(strategy: Any) -> dict[str, Any]:
-    """The share of one epoch that this worker gets of a shuffled array; no seed is set."""
+    """Return this worker's share of one epoch of a shuffled array; no seed is set."""
     import numpy as np
     import tensorflow as tf
     from keras.src.backend.tensorflow.trainer import TFEpochIterator
@@ -262,7 +262,7 @@ def _arrays(strategy: Any) -> dict[str, Any]:
 
 
 def _orders(strategy: Any) -> dict[str, Any]:
-    """What this worker trains on, epoch by epoch, of an array that ``fit`` shuffles: no seed set, then a seed set."""
+    """Return this worker's samples by epoch of an array shuffled by ``fit``: without a seed, then with one."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -287,7 +287,7 @@ def _orders(strategy: Any) -> dict[str, Any]:
 
 
 def _files(strategy: Any) -> dict[str, Any]:
-    """What Keras's files and ours have not in common, of a model that was trained and of one with all sorts of things."""
+    """Return the differences between Keras's files and ours, of a trained model and of one with many features."""
     import keras
     import numpy as np
 
@@ -327,7 +327,7 @@ def _files(strategy: Any) -> dict[str, Any]:
 
 
 def size_of_shuffled() -> dict[str, Any]:
-    """Bytes of the graphs behind a dataset of shuffled arrays of a megabyte."""
+    """Return the size in bytes of the graphs of a dataset of shuffled arrays of a megabyte."""
     import numpy as np
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
@@ -343,12 +343,12 @@ def size_of_shuffled() -> dict[str, Any]:
 
 
 def mixed_precision() -> dict[str, Any]:
-    """See ``overflow``."""
+    """Run ``overflow`` under a strategy."""
     return overflow(hopsml.tensorflow.strategy())
 
 
 def overflow(strategy: Any) -> dict[str, Any]:
-    """float16 with a loss scale; on one rank a gradient overflows, and all ranks must skip that step."""
+    """Overflow a gradient on one rank with float16 and a loss scale: all ranks must skip that step."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -373,7 +373,7 @@ def overflow(strategy: Any) -> dict[str, Any]:
 
 
 def callbacks(epochs: int, kind: str = "tensorflow") -> dict[str, Any]:
-    """Keras's own callbacks with the same paths on every rank; the chief alone saves the model at the end."""
+    """Run Keras's callbacks with equal paths on every rank; only the chief saves the model at the end."""
     import keras
 
     strategy = strategy_of(kind)

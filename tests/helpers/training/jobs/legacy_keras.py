@@ -14,7 +14,7 @@ from tests.helpers.training.jobs.own_group import strategy_of
 
 
 def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
-    """fit with the callbacks, ours and Keras's, resume, evaluate, predict, the merged collectives of a step."""
+    """Run fit with both kinds of callbacks, resume, evaluate, predict, and count the merged collectives of a step."""
     strategy = strategy_of(kind)
     import numpy as np
     import tensorflow as tf
@@ -53,7 +53,7 @@ def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
 
 
 def beside_keras_3() -> dict[str, Any]:
-    """``hopsml.tensorflow.callbacks()`` for models of both, where nothing says which one ``tf.keras`` is."""
+    """Run ``hopsml.tensorflow.callbacks()`` for models of both Keras versions without a setting for ``tf.keras``."""
     import keras
     import numpy as np
     import tf_keras

@@ -29,7 +29,7 @@ def _trained(compiled: str = "") -> Any:
 
 
 def _committed(folder: Path, **values: Any) -> Path:
-    """The folder of a checkpoint that is made of a commit."""
+    """Return the folder of a checkpoint made from a commit."""
     folder.mkdir(parents=True)
     pieces = commits.encode(hopsml.elastic.State(**values)._snapshot())
     (folder / "state.hopsml").write_bytes(b"".join(bytes(piece) for piece in pieces))
@@ -43,7 +43,7 @@ def _is_same(model: Any, other: Any) -> bool:
 
 
 def loaded(place: str) -> dict[str, Any]:
-    """For each way to save and each judge: whether its model came to be the one that was trained; and what is refused."""
+    """Return, for each way to save and to load, whether the model equals the trained one; and the refused cases."""
     import keras
 
     trained, alone = _trained(), keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])

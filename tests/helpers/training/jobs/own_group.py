@@ -15,7 +15,7 @@ SECRET = b"a secret of sixteen bytes or more"
 
 
 def strategy_of(kind: str) -> Any:
-    """``kind``: "tensorflow" or "hopsml"."""
+    """Return the strategy; ``kind``: "tensorflow" or "hopsml"."""
     if kind == "tensorflow":
         return hopsml.tensorflow.strategy()
     join_own(1)
@@ -29,7 +29,7 @@ def strategy_of(kind: str) -> Any:
 def join_own(
     generation: int, rank: int | None = None, size: int | None = None, timeout_s: float = 60.0, apart: bool = False
 ) -> None:
-    """``join`` with what the worker's context says, in the folder of its run."""
+    """Call ``join`` with the worker's context, in the folder of its run."""
     context = current()
     assert context is not None
     rank, size = context.rank if rank is None else rank, size or context.world_size
@@ -37,9 +37,9 @@ def join_own(
 
 
 def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: float = 60.0, apart: bool = False) -> None:
-    """Become member ``rank`` of a group of ``size``, in the place of any group before; members meet in ``folder``.
+    """Become member ``rank`` of a group of ``size``, instead of an earlier group; members meet in ``folder``.
 
-    ``apart``: as if each were on a machine of its own, so that all travels through sockets.
+    ``apart``: treat each member as a separate machine, so that all data passes through sockets.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ GRADIENTS = 160
 
 
 def everything(merge_scope: int | str) -> dict[str, Any]:
-    """All checks that can share one group of processes."""
+    """Run all checks that can share one group of processes."""
     strategy = hopsml.tensorflow.strategy(merge_scope=merge_scope, ring_order=[0])
     from tensorflow.python.eager import context
 
@@ -73,7 +73,7 @@ def _counts(strategy: Any, scope: int | None, scoped_allocator: bool) -> dict[st
 
 
 def _own_counts(strategy: Any) -> dict[str, int]:
-    """With the settings that the strategy was built with."""
+    """Count operations with the settings that the strategy was built with."""
     import tensorflow as tf
 
     from hopsml.training.tensorflow.distribution.merging import set_merging
@@ -84,7 +84,7 @@ def _own_counts(strategy: Any) -> dict[str, int]:
 
 
 def _train(strategy: Any, scope: int | None, scoped_allocator: bool) -> dict[str, Any]:
-    """A custom loop on raw variables: the losses and the digest of the weights."""
+    """Train a custom loop on raw variables; return the losses and the digest of the weights."""
     import numpy as np
     import tensorflow as tf
 
@@ -120,7 +120,7 @@ def _train(strategy: Any, scope: int | None, scoped_allocator: bool) -> dict[str
 
 
 def _odd_lists(strategy: Any) -> dict[str, Any]:
-    """Mixed types, sparse among dense, constants, repeated tensors, an unknown shape, a single tensor."""
+    """Reduce mixed types, sparse among dense, constants, repeated tensors, an unknown shape, a single tensor."""
     import tensorflow as tf
 
     _install(strategy, 32, True)
@@ -148,7 +148,7 @@ def _odd_lists(strategy: Any) -> dict[str, Any]:
 
 
 def _retrace_on_one_rank(strategy: Any) -> list[float]:
-    """Rank 1 traces two times more than rank 0: the keys must not depend on it."""
+    """Trace rank 1 two times more than rank 0: the keys must not depend on it."""
     import tensorflow as tf
 
     _install(strategy, 2, True)
@@ -170,14 +170,14 @@ def _retrace_on_one_rank(strategy: Any) -> list[float]:
 
 
 def _make_bare_sum(strategy: Any) -> Any:
-    """The arguments themselves are reduced: nothing is computed from them first."""
+    """Return a function that reduces its arguments without a computation before."""
     import tensorflow as tf
 
     return tf.function(lambda tensors: strategy.run(_summed, args=(tensors,)))
 
 
 def _nested_and_loops(strategy: Any, bare: bool) -> dict[str, float]:
-    """Static keys used more than once in one step: a function called twice, in a loop, in a branch."""
+    """Use static keys more than once in one step: a function called twice, in a loop, in a branch."""
     import tensorflow as tf
 
     _install(strategy, 32, True)
@@ -214,7 +214,7 @@ def _eager(strategy: Any) -> list[float]:
 
 
 def _local_gradients_survive(strategy: Any) -> list[float]:
-    """What a step computes from its own gradients after the reduction must not see the reduced ones."""
+    """Check that a step's computation on its own gradients after the reduction uses the unreduced ones."""
     import tensorflow as tf
 
     _install(strategy, 32, True)

@@ -14,7 +14,7 @@ from tests.helpers.training.jobs.keras3 import _data, _dataset, _model
 
 
 def save_and_restore() -> dict[str, Any]:
-    """Two workers: save, restore into other weights, train with the callbacks, export."""
+    """Save, restore into other weights, train with the callbacks, and export, with two workers."""
     strategy = hopsml.tensorflow.strategy()
     context = current()
     assert context is not None
@@ -43,7 +43,7 @@ def save_and_restore() -> dict[str, Any]:
 
 
 def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
-    """The chief's folder holds 17 MiB, so that more than one message is needed, and an empty file."""
+    """Send the chief's folder of 17 MiB, so that several messages are needed, with an empty file."""
     from hopsml.training.tensorflow.groups import share_folder
 
     context = current()
@@ -59,7 +59,7 @@ def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
 
 
 def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None) -> dict[str, Any]:
-    """``fit`` with both callbacks; ends by itself after the step ``stop_at``."""
+    """Run ``fit`` with both callbacks; it ends after the step ``stop_at``."""
     import keras
 
     strategy = hopsml.tensorflow.strategy()
@@ -91,7 +91,7 @@ def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None
 
 
 def fit_two_optimizers(epochs: int) -> dict[str, Any]:
-    """``fit`` of a model that trains its two halves by optimizers of its own, as a GAN does."""
+    """Run ``fit`` of a model that trains its two halves by separate optimizers, like a GAN."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -140,13 +140,13 @@ def fit_two_optimizers(epochs: int) -> dict[str, Any]:
 
 
 class BrokenOff(Exception):
-    """Stands for the death of the process."""
+    """Exception that simulates the death of the process."""
 
 
 def several_fits(broken_off: bool = False, reuse: bool = False, epochs: int = 3, slots: str = "") -> dict[str, Any]:
-    """Three models, one after another; the first stops after two epochs, the second may break off after one.
+    """Fit three models in sequence; the first stops after two epochs, the second may be interrupted after one.
 
-    ``reuse``: one list of callbacks for all. ``slots``: for the commits of a group that may change.
+    ``reuse``: one list of callbacks for all. ``slots``: for the commits of an elastic group.
     """
     import keras
 
@@ -182,7 +182,7 @@ def several_fits(broken_off: bool = False, reuse: bool = False, epochs: int = 3,
 
 
 def save_for_ever(directory: str) -> dict[str, Any]:
-    """One worker that saves 24 MB again and again until it is killed."""
+    """Save 24 MB repeatedly in one worker until it is killed."""
     import tensorflow as tf
 
     variable = tf.Variable(tf.zeros((6 * 2**20,)))
@@ -195,7 +195,7 @@ def save_for_ever(directory: str) -> dict[str, Any]:
 
 
 def restore_number(directory: str) -> dict[str, Any]:
-    """What the job above has left."""
+    """Restore the newest checkpoint of ``save_for_ever``, and return its step and values."""
     import tensorflow as tf
 
     variable = tf.Variable(tf.zeros((6 * 2**20,)))
@@ -207,7 +207,7 @@ def restore_number(directory: str) -> dict[str, Any]:
 
 
 def read_alone(directory: str, export: str) -> dict[str, Any]:
-    """In a process without a strategy: whether an export predicts, and a checkpoint restored into other objects."""
+    """Check without a strategy that an export predicts, and restore a checkpoint into other objects."""
     return {"error": _restore_other_objects(directory), "export": _predict(export)}
 
 

@@ -16,7 +16,7 @@ from tests.helpers.collective.together import Array
 
 
 def of_tensorflow() -> Sequence[Operation]:
-    """Functions of a step's gradients, some of them packed; of rows, of which members have more or fewer; of a value."""
+    """Return traced functions of packed gradients, of different numbers of rows, and of a value."""
     values = [tf.TensorSpec([None], tf.float32)]
     traced: list[str] = []
 

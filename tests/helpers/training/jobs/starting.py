@@ -15,7 +15,7 @@ from hopsml.errors import HopsmlError
 
 
 def refusals() -> dict[str, Any]:
-    """One process that claims to be rank 1 of 2, whose leader never listens."""
+    """Return the errors of one process that claims to be rank 1 of 2, whose leader never listens."""
     from hopsml.training.tensorflow import setup
 
     own = json.loads(os.environ["TF_CONFIG"]) if "TF_CONFIG" in os.environ else {}
@@ -51,7 +51,7 @@ def _refused(**arguments: Any) -> list[str]:
 
 
 def step_until_a_peer_goes(**settings: Any) -> dict[str, Any]:
-    """Reduce for ever; the survivor says what it saw. Rank 0 begins after rank 1, which must wait for it."""
+    """Reduce until a peer is lost, and report the error. Rank 0 starts after rank 1, which must wait for it."""
     context = current()
     assert context is not None
     folder = Path(context.run_url)
@@ -87,12 +87,12 @@ def step_until_a_peer_goes(**settings: Any) -> dict[str, Any]:
         seen = type(error).__name__
     (folder / "seen.tmp").write_text(json.dumps({"error": seen, "built_after_leader": built >= began}))
     (folder / "seen.tmp").rename(folder / "seen")
-    # TensorFlow's own shutdown would wait for the peer that is gone.
+    # TensorFlow's own shutdown would wait for the lost peer.
     os._exit(0)
 
 
 def gradients_applied() -> dict[str, Any]:
-    """What is seen of each kind of optimizer that steps in a loop of the user's own."""
+    """Return the reported gradients for each kind of optimizer in a custom loop."""
     from hopsml.training.tensorflow.setup import install_import_hook
 
     install_import_hook(current())

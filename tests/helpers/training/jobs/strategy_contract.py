@@ -16,7 +16,7 @@ from tests.helpers.training.jobs.own_group import join_own, strategy_of
 
 
 def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, Any]:
-    """The parts below, and those of the Keras 3 job."""
+    """Run the parts below, and those of the Keras 3 job."""
     strategy = strategy_of(kind)
     jobs = {
         "values": _values,
@@ -44,7 +44,7 @@ def _rank() -> int:
 
 
 def _own_state(strategy: Any) -> dict[str, Any]:
-    """What is printed at the end of a ``fit`` whose layer keeps the last row it has seen, and the variables named."""
+    """Return the output of a ``fit`` whose layer stores the last row, and the named variables."""
     import contextlib
     import io
 
@@ -72,7 +72,7 @@ def _own_state(strategy: Any) -> dict[str, Any]:
 
 
 def _clipped(strategy: Any) -> dict[str, Any]:
-    """For each way to clip: the weights after a step on eight rows in the group, and those of one process."""
+    """Return, for each kind of clipping, the weights after a step on eight rows in the group and in one process."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -97,7 +97,7 @@ def _clipped(strategy: Any) -> dict[str, Any]:
 
 
 def _values(strategy: Any) -> dict[str, Any]:
-    """reduce, gather, all_reduce, all_gather."""
+    """Check reduce, gather, all_reduce, all_gather."""
     import tensorflow as tf
 
     rank = _rank()
@@ -128,7 +128,7 @@ def _values(strategy: Any) -> dict[str, Any]:
 
 
 def _gradients(strategy: Any) -> dict[str, Any]:
-    """A custom loop with what gradients may be: dense, sparse, None; and the gradient of a reduction."""
+    """Check a custom loop with dense, sparse and None gradients, and the gradient of a reduction."""
     import keras
     import tensorflow as tf
 
@@ -175,7 +175,7 @@ def _gradients(strategy: Any) -> dict[str, Any]:
 
 
 def _variables(strategy: Any) -> dict[str, Any]:
-    """Initial values, aggregation when written, synchronization when read, what a checkpoint holds."""
+    """Check initial values, aggregation when written, synchronization when read, and checkpoints of variables."""
     import tensorflow as tf
 
     rank, on_read = _rank(), tf.VariableSynchronization.ON_READ
@@ -226,7 +226,7 @@ def _variables(strategy: Any) -> dict[str, Any]:
 
 
 def _data(strategy: Any) -> dict[str, Any]:
-    """Each worker's share of global batches, with a last partial one, by policy; and datasets by function."""
+    """Return each worker's share of global batches, with a last partial one, by policy; and datasets by function."""
     import tensorflow as tf
 
     def shares(dataset: Any) -> list[list[int]]:
@@ -262,7 +262,7 @@ def _data(strategy: Any) -> dict[str, Any]:
 
 
 def _weighted(strategy: Any) -> dict[str, Any]:
-    """fit with class weights, with sample weights; beside it the same without a strategy, in one process."""
+    """Run fit with class weights and with sample weights, in the group and without a strategy."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -291,7 +291,7 @@ def _weighted(strategy: Any) -> dict[str, Any]:
 
 
 def _synchronized(strategy: Any) -> dict[str, Any]:
-    """BatchNormalization(synchronized=True): what it gives, and its statistics, are those of the global batch."""
+    """Check that BatchNormalization(synchronized=True) uses the statistics of the global batch."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -313,7 +313,7 @@ def _synchronized(strategy: Any) -> dict[str, Any]:
 
 
 def _files(strategy: Any) -> dict[str, Any]:
-    """The chief's model and weights on all ranks: saved, loaded under the strategy, trained on."""
+    """Save the chief's model and weights, load them on all ranks under the strategy, and train."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -343,7 +343,7 @@ def _files(strategy: Any) -> dict[str, Any]:
 
 
 def _compiled(strategy: Any) -> dict[str, str]:
-    """A reduction in a function that XLA compiles."""
+    """Reduce in a function that XLA compiles."""
     import tensorflow as tf
 
     def step(x: Any) -> Any:
@@ -358,7 +358,7 @@ def _compiled(strategy: Any) -> dict[str, str]:
 
 
 def _types(strategy: Any) -> dict[str, Any]:
-    """Types that TensorFlow's collectives do not know."""
+    """Reduce types that TensorFlow's collectives do not support."""
     import tensorflow as tf
 
     rank = _rank()
@@ -385,7 +385,7 @@ def _types(strategy: Any) -> dict[str, Any]:
 
 
 def _differing(strategy: Any) -> dict[str, Any]:
-    """Ranks that reduce other shapes, types, numbers of tensors, or in another order; the group is formed anew each time."""
+    """Reduce different shapes, types, numbers of tensors or orders per rank; the group is formed again each time."""
     import tensorflow as tf
 
     rank = _rank()
@@ -418,7 +418,7 @@ def _differing(strategy: Any) -> dict[str, Any]:
 
 
 def _absent(strategy: Any) -> dict[str, Any]:
-    """Rank 1 does not come: rank 0's step has a deadline; then it is cancelled while it waits. Nobody is told twice."""
+    """Let rank 1 be absent: rank 0's step has a deadline, then it is cancelled while waiting. Each is reported once."""
     import tensorflow as tf
 
     rank, found = _rank(), {}
@@ -450,7 +450,7 @@ def _absent(strategy: Any) -> dict[str, Any]:
 
 
 def loss(kind: str) -> dict[str, Any]:
-    """Rank 1 is killed in the middle of a step; with hopsml's group rank 0 goes on alone, in its process and its trace."""
+    """Kill rank 1 during a step; with hopsml's group rank 0 continues in place without retracing."""
     import keras
     import numpy as np
     import tensorflow as tf
