@@ -38,8 +38,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.variant  # of one loss, in tests/integration/cluster/test_mending.py
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_keras_fit_survives_three_losses_in_one_epoch(settings: str, store: Path, tmp_path: Path, played: int) -> None:
-    lot = random.Random(f"{settings} {played}")
-    victims, batches = lot.sample(range(1, WORKERS), 3), sorted(lot.sample(range(EPOCH + 1, 2 * EPOCH - 1), 3))
+    random_source = random.Random(f"{settings} {played}")
+    victims, batches = (
+        random_source.sample(range(1, WORKERS), 3),
+        sorted(random_source.sample(range(EPOCH + 1, 2 * EPOCH - 1), 3)),
+    )
     print(f"ranks {victims} are killed behind the steps {batches}")
     run = experiment.submit(
         mending_workload.fit,

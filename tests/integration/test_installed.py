@@ -172,10 +172,10 @@ def test_script_trains_with_the_installed_wheel(call: Call, tmp_path: Path, inst
     (tmp_path / "train.py").write_text(TRAIN)
     done = call("python", "train.py")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["loss"], told["workers"]) == (0.25, 1)
-    assert Path(told["library"]).is_relative_to(installation)
-    assert Path(told["run_dir"].removeprefix("file://")).is_relative_to(tmp_path / ".hopsml")
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert (output["loss"], output["workers"]) == (0.25, 1)
+    assert Path(output["library"]).is_relative_to(installation)
+    assert Path(output["run_dir"].removeprefix("file://")).is_relative_to(tmp_path / ".hopsml")
 
 
 @pytest.mark.local
@@ -210,9 +210,9 @@ def test_wheel_of_a_new_clone_has_the_platform_tag_and_its_libraries(tmp_path: P
 def test_wheel_contains_licence_and_readme(installation: Path) -> None:
     (facts,) = installation.rglob("hopsml-*.dist-info")
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    said = (facts / "METADATA").read_text()
-    assert "License-Expression: Apache-2.0" in said
-    assert (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[2] in said
+    metadata = (facts / "METADATA").read_text()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[2] in metadata
 
 
 @pytest.mark.local
@@ -278,9 +278,9 @@ def test_fresh_environment_trains_on_two_spark_executors(complete: Path, tmp_pat
     call = caller(complete, tmp_path, timeout_s=200, **two)
     done = call("python", "train.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["workers"], told["together"], told["executors"]) == (2, 2, 2)
-    assert told["learnt"] and Path(told["library"]).is_relative_to(complete)
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert (output["workers"], output["together"], output["executors"]) == (2, 2, 2)
+    assert output["learnt"] and Path(output["library"]).is_relative_to(complete)
     listed = call("hopsml", "profiles")
     assert {line.split()[0] for line in listed.stdout.splitlines()} == {path.stem for path in ROOT.glob("conf/*.yaml")}
     dry = caller(complete, tmp_path)(

@@ -28,12 +28,12 @@ class Leaking:
         self._process = Process(kind, folder / "measured", "tests.soak.leaking", str(self._files), **pipes)
 
     def round(self) -> Iterator[Sample]:
-        told, heard = self._process.popen.stdin, self._process.popen.stdout
-        assert told is not None and heard is not None
+        stdin, stdout = self._process.popen.stdin, self._process.popen.stdout
+        assert stdin is not None and stdout is not None
         for _ in range(4):
-            told.write(f"{self._kind}\n")
-            told.flush()
-            assert heard.readline() == "done\n"
+            stdin.write(f"{self._kind}\n")
+            stdin.flush()
+            assert stdout.readline() == "done\n"
         self._rounds += 4
         for quantity, value in {**self._process.measure(), **files(self._files)}.items():
             yield Sample(self._kind, quantity, "line", self._rounds, value)

@@ -147,7 +147,7 @@ def test_connections_open_at_the_end_of_the_loop_cause_no_error_output() -> None
         served.set()
         await reader.read()
 
-    async def end_with_one_there() -> None:
+    async def end_with_an_open_connection() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context))
         one = Acceptor(with_streams(serve))
         port = await one.open("127.0.0.1")
@@ -156,7 +156,7 @@ def test_connections_open_at_the_end_of_the_loop_cause_no_error_output() -> None
 
     served = asyncio.Event()
     with socket.socket() as connection:
-        asyncio.run(end_with_one_there())
+        asyncio.run(end_with_an_open_connection())
     assert shown == []
 
 
@@ -208,20 +208,20 @@ def test_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Pa
 @pytest.mark.parametrize("second", ["right", "wrong"])
 def test_two_authorization_headers_are_refused_like_a_wrong_token(store: Path, second: str) -> None:
     submit(lambda: None, 1, keep_warm=60).result(WAIT_S)
-    door = applications.current().coordinator.door
+    server = applications.current().coordinator.door
     address = applications.current().coordinator.addresses[0]
-    tokens = (door.token, door.token if second == "right" else "w\xf6rong")
+    tokens = (server.token, server.token if second == "right" else "w\xf6rong")
     request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
     request += "".join(f"Authorization: Bearer {token}\r\n" for token in tokens) + "\r\n"
-    tls: ssl.SSLContext = client_tls(door.identity.certificate)
+    tls: ssl.SSLContext = client_tls(server.identity.certificate)
     with socket.create_connection(address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as connection:
         connection.sendall(request.encode("latin-1"))
         answer = b""
         while piece := connection.recv(4096):
             answer += piece
     assert answer.startswith(b"HTTP/1.1 401 ")
-    assert dict(door.refused) == {"token": 1}
+    assert dict(server.refused) == {"token": 1}
 
 
 def test_peers_in_the_tls_handshake_take_little_memory() -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
-def deaf() -> Iterator[tuple[str, int]]:
+def unresponsive() -> Iterator[tuple[str, int]]:
     """Yield an address that accepts connections and never answers: an agent there is still connecting when it is killed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()
@@ -82,14 +82,14 @@ class TestLocal(BackendContract):
         wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
 
     def test_agent_killed_before_it_has_joined_is_replaced(
-        self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
+        self, store: Path, monkeypatch: pytest.MonkeyPatch, unresponsive: tuple[str, int]
     ) -> None:
         start, killed = LocalBackend._start, []
 
         def start_and_kill_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
             if index != 1 or killed:
                 return start(bootstrap, index)
-            killed.append(start(msgspec.structs.replace(bootstrap, addresses=(deaf,)), index))
+            killed.append(start(msgspec.structs.replace(bootstrap, addresses=(unresponsive,)), index))
             killed[0].kill()
             return killed[0]
 
@@ -98,14 +98,14 @@ class TestLocal(BackendContract):
         assert killed[0].returncode == -signal.SIGKILL  # and was waited for
 
     def test_agent_that_cannot_start_fails_the_run_although_another_one_can(
-        self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
+        self, store: Path, monkeypatch: pytest.MonkeyPatch, unresponsive: tuple[str, int]
     ) -> None:
         start = LocalBackend._start
 
         def start_and_break_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
             # The other agent has not connected yet: once one of a request has, missing ones are requested again.
             others = bootstrap.addresses if index != 1 else ()
-            process = start(msgspec.structs.replace(bootstrap, addresses=(deaf, *others)), index)
+            process = start(msgspec.structs.replace(bootstrap, addresses=(unresponsive, *others)), index)
             if index == 1:
                 process.send_signal(signal.SIGSEGV)
             return process
@@ -135,11 +135,11 @@ class TestLocal(BackendContract):
         args = {"folder": str(tmp_path)}
         run = submit(workloads.sleep_with_trace, args=args, preload=["module_that_hangs"], keep_warm=60)
         wait_until(lambda: run.status()["phase"] == "starting workers" and marker.exists(), "the import")
-        began = clock.awake()
+        start_s = clock.awake()
         run.cancel()
         with pytest.raises(RunCancelled):
             run.result(WAIT_S)
-        assert clock.awake() - began < GONE_S
+        assert clock.awake() - start_s < GONE_S
         check_run_dir(run, "CANCELLED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 

@@ -25,7 +25,7 @@ from tests.helpers.cluster.workloads import WAIT_S, wait_until
 pytestmark = pytest.mark.chaos
 
 
-class Told(Exception):
+class VagueError(Exception):
     """Exception of a library that does not name the cause."""
 
 
@@ -61,7 +61,7 @@ def connected(folder: str, vague: bool = False, commit: bool = False) -> Any:
     except OSError as error:
         if not vague:
             raise
-        raise Told("the group is broken") from None if vague else error
+        raise VagueError("the group is broken") from None if vague else error
     raise EOFError("rank 1 has hung up")
 
 
@@ -89,7 +89,7 @@ def test_elastic_group_continues_and_notes_the_killed_worker(store: Path, tmp_pa
 # ---------------------------------------------------------------------------------------------- newcomers
 
 
-def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
+def train_with_a_failing_newcomer(folder: str, whose_death: str) -> dict[str, int]:
     """With three members, one of them dies at once while the others wait for it in the collective."""
     place, server = Path(folder), f"server-{os.getppid()}"
     state = hopsml.elastic.State(n=0)
@@ -113,7 +113,7 @@ def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
 @pytest.mark.parametrize("whose_death", ["the newcomer's", pytest.param("an old member's", marks=pytest.mark.variant)])
 def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Path, whose_death: str) -> None:
     arguments = {"folder": str(tmp_path), "whose_death": whose_death}
-    run = experiment.submit(joined_by_a_sick_one, args=arguments, min_workers=1, max_workers=3, progress=False)
+    run = experiment.submit(train_with_a_failing_newcomer, args=arguments, min_workers=1, max_workers=3, progress=False)
     run.resize(2)
     wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the two are at work")
     assert not (tmp_path / "three").exists()
@@ -131,7 +131,7 @@ def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Pa
 # ---------------------------------------------------------------------------------------------- stopped and departed members
 
 
-def stand(folder: str, elastic: bool) -> dict[str, int]:
+def stop_rank_1(folder: str, elastic: bool) -> dict[str, int]:
     """Rank 1 is stopped before its first step, for ever."""
     from hopsml.cluster.worker.context import current
 
@@ -149,12 +149,12 @@ def stand(folder: str, elastic: bool) -> dict[str, int]:
 
 def test_worker_stopped_before_its_first_step_is_replaced(store: Path, tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "elastic": True}
-    run = experiment.submit(stand, args=arguments, min_workers=2, max_workers=2, progress=False)
+    run = experiment.submit(stop_rank_1, args=arguments, min_workers=2, max_workers=2, progress=False)
     assert run.result(WAIT_S).metrics["n"] == 1
     assert any("rank 1: its process has been stopped (SIGSTOP) for 5 s" in note for note in run.state.notes)
 
 
-def leave(folder: str) -> None:
+def exit_rank_1(folder: str) -> None:
     from hopsml.cluster.worker.context import current
 
     context = current()
@@ -170,18 +170,18 @@ def leave(folder: str) -> None:
 def test_rank_that_calls_sys_exit_is_named_when_the_others_wait_for_it(
     store: Path, tmp_path: Path, group: dict[str, int]
 ) -> None:
-    asked = collective.build(RunOptions(leave, args={"folder": str(tmp_path)}, progress=False, **group))
-    sooner = replace(asked.spec, group=replace(asked.spec.group, exited_s=6.0))
-    run = plan.start(dataclasses.replace(asked, spec=sooner))
+    made = collective.build(RunOptions(exit_rank_1, args={"folder": str(tmp_path)}, progress=False, **group))
+    sooner = replace(made.spec, group=replace(made.spec.group, exited_s=6.0))
+    run = plan.start(dataclasses.replace(made, spec=sooner))
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*called sys.exit\(0\), and rank 0 has done nothing for 6 s"):
         run.result(WAIT_S)
     assert any("rank 1 called sys.exit(0) while rank 0 still works" in note for note in run.state.notes)
 
 
-def closing() -> None:
+def close_descriptors() -> None:
     os.closerange(3, 1000)
 
 
 def test_worker_with_closed_descriptors_fails_with_an_unsent_result(store: Path) -> None:
     with pytest.raises(WorkerFailed, match="the training function has ended, but its result could not be sent"):
-        experiment.collective_all_reduce(closing, num_workers=1, progress=False)
+        experiment.collective_all_reduce(close_descriptors, num_workers=1, progress=False)

@@ -90,12 +90,12 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.005)
 
 
-def play(folder: Path, story: Callable[[Agent], Awaitable[None]], *modules: str) -> None:
+def play(folder: Path, scenario: Callable[[Agent], Awaitable[None]], *modules: str) -> None:
     async def life() -> None:
         server = ForkClient(modules, *fork_client.start_process(modules))
         agent = Agent(server, folder)
         try:
-            await asyncio.wait_for(story(agent), 2 * PATIENCE_S)
+            await asyncio.wait_for(scenario(agent), 2 * PATIENCE_S)
         finally:
             await agent.queue.close(0.0)
             await server.close()
@@ -104,7 +104,7 @@ def play(folder: Path, story: Callable[[Agent], Awaitable[None]], *modules: str)
 
 
 def test_saved_checkpoints_are_written_and_older_ones_deleted(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         for step in (10, 20, 30, 30):
             held = agent.save(step, keep=2)
             await agent.written()
@@ -115,28 +115,30 @@ def test_saved_checkpoints_are_written_and_older_ones_deleted(tmp_path: Path) ->
         assert (agent.directory / "step-000000030" / "variables.npz").stat().st_mode & 0o777 == 0o600
         assert await agent.queue.close(1.0) == [] and agent.notes == []
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_writer_is_a_separate_interpreter_if_forking_is_unsafe(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         assert (await agent.server.ready).mode == "spawn"
         agent.save(1)
         agent.save(2)
         assert await agent.queue.close(PATIENCE_S) == []
         assert found(agent.directory) == [1, 2]
 
-    play(tmp_path, story, "tests.integration.cluster.threaded")
+    play(tmp_path, scenario, "tests.integration.cluster.threaded")
 
 
 def test_close_waits_for_saved_checkpoints_and_names_unwritten_ones(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
         await agent.writer()
         agent.save(2)
-        (behind, other) = await agent.queue.close(0.1)
-        assert behind == f"{agent.directory}/step-000000001: it was not written in time" and "step-000000002" in other
+        (unwritten, other) = await agent.queue.close(0.1)
+        assert (
+            unwritten == f"{agent.directory}/step-000000001: it was not written in time" and "step-000000002" in other
+        )
         assert found(agent.directory) == []
         agent.hold(False)
         await agent.server.close()
@@ -147,11 +149,11 @@ def test_close_waits_for_saved_checkpoints_and_names_unwritten_ones(tmp_path: Pa
         assert found(agent.directory) == [3, 4]
         await other_agent.server.close()
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_killed_writer_is_replaced(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
         os.kill(await agent.writer(), signal.SIGKILL)
@@ -160,11 +162,11 @@ def test_killed_writer_is_replaced(tmp_path: Path) -> None:
         await agent.written()
         assert agent.outcome(held) == WRITTEN and found(agent.directory) == [1] and agent.notes == []
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_stopped_writer_is_resumed(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
         os.kill(await agent.writer(), signal.SIGSTOP)
@@ -177,11 +179,11 @@ def test_stopped_writer_is_resumed(tmp_path: Path) -> None:
         (note,) = agent.notes
         assert "was stopped (SIGSTOP), and is resumed" in note
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_end_of_the_fork_server_loses_no_checkpoint(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
         await agent.writer()
@@ -191,7 +193,7 @@ def test_end_of_the_fork_server_loses_no_checkpoint(tmp_path: Path) -> None:
         assert await agent.queue.close(PATIENCE_S) == []
         assert found(agent.directory) == [1, 2]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_slow_disk_skips_all_but_the_newest_checkpoint_of_each_training(
@@ -199,7 +201,7 @@ def test_slow_disk_skips_all_but_the_newest_checkpoint_of_each_training(
 ) -> None:
     monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
 
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
         await agent.writer()
@@ -213,11 +215,11 @@ def test_slow_disk_skips_all_but_the_newest_checkpoint_of_each_training(
         (note,) = agent.notes
         assert "saved faster than they can be written" in note and "step-000000002 is skipped" in note
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_file_is_replaced_atomically_despite_a_killed_writer(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         file = agent.directory / "best.npz"
         agent.directory.mkdir(parents=True)
         agent.save_file(file, 1)
@@ -232,13 +234,13 @@ def test_file_is_replaced_atomically_despite_a_killed_writer(tmp_path: Path) -> 
         assert sorted(path.name for path in agent.directory.iterdir()) == ["best.npz", "best.npz.txt"]
         assert file.stat().st_mode & 0o777 == 0o600
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_slow_disk_receives_the_last_version_of_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
 
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.directory.mkdir(parents=True)
         one, other = agent.directory / "1.npz", agent.directory / "2.npz"
@@ -253,12 +255,12 @@ def test_slow_disk_receives_the_last_version_of_every_file(tmp_path: Path, monke
         assert await agent.queue.close(PATIENCE_S) == []
         assert [plain_checkpoints.read_file(file) for file in (one, other)] == [4, 2]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("emptied", [True, False])
 def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, emptied: bool) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
             for name in ("1.npz", "2.npz", "2.npz"):
@@ -267,17 +269,17 @@ def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, e
             assert agent.handover.failed()[-1] == str(disk / "2.npz")
             if emptied:
                 (disk / "filler").unlink()
-            behind = await agent.queue.close(PATIENCE_S)
-            assert [one.partition(": ")[0] for one in behind] == [
+            unwritten = await agent.queue.close(PATIENCE_S)
+            assert [one.partition(": ")[0] for one in unwritten] == [
                 *([] if emptied else [f"{disk}/2.npz"]), f"{disk}/1.npz"
             ]  # fmt: skip
-            assert all("No space left" in one for one in behind)
+            assert all("No space left" in one for one in unwritten)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_training_does_not_wait_for_a_stalled_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
         await agent.writer()
@@ -293,19 +295,19 @@ def test_training_does_not_wait_for_a_stalled_disk(tmp_path: Path, monkeypatch: 
         assert await agent.queue.close(PATIENCE_S) == []
         assert found(agent.directory) == [1, 5]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_full_disk_is_noted_once_at_the_start_and_once_at_the_end(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
             for step in (1, 2, 3):
                 held = agent.save(step)
                 await agent.written()
                 assert agent.outcome(held) == FAILED
-            (begin,) = agent.notes
-            assert "step-000000001 could not be written, and training continues: OSError: [Errno 28]" in begin
+            (started_note,) = agent.notes
+            assert "step-000000001 could not be written, and training continues: OSError: [Errno 28]" in started_note
             with pytest.raises(OSError, match=r"step-000000003 could not be written: .*No space left"):
                 agent.handover.wait_stored(held, f"{disk}/step-000000003", 1.0)
             (disk / "filler").unlink()
@@ -316,27 +318,27 @@ def test_full_disk_is_noted_once_at_the_start_and_once_at_the_end(tmp_path: Path
                 f"checkpoints are written again: {disk}/step-000000004; 3 checkpoints could not be written before"
             ]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("emptied", [True, False])
 def test_last_failed_checkpoint_is_retried_at_close(tmp_path: Path, emptied: bool) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
             agent.save(1)
             await agent.written()
             if emptied:
                 (disk / "filler").unlink()
-            behind = await agent.queue.close(PATIENCE_S)
+            unwritten = await agent.queue.close(PATIENCE_S)
             assert found(disk) == ([1] if emptied else [])
-            assert emptied == (not behind) and all("No space left" in one for one in behind)
+            assert emptied == (not unwritten) and all("No space left" in one for one in unwritten)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_state_too_large_for_memory_remains_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
         agent.save(1, megabytes=0.9)
         await agent.written()
@@ -347,11 +349,11 @@ def test_state_too_large_for_memory_remains_with_the_worker(tmp_path: Path, monk
         await agent.written()
         assert found(agent.directory) == [1, 3]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_wait_for_a_checkpoint_has_a_timeout(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
         with pytest.raises(StorageTimeout, match="still being copied"):
@@ -361,16 +363,16 @@ def test_wait_for_a_checkpoint_has_a_timeout(tmp_path: Path) -> None:
         assert found(agent.directory) == [1]
         agent.handover.wait_stored(held, "step-000000001", 0.01)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_saves_of_several_threads_are_serialised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(agent: Agent) -> None:
-        usual = agent.queue.slots.pin
+    async def scenario(agent: Agent) -> None:
+        original = agent.queue.slots.pin
 
         def pin(slot: int, pinned: bool) -> None:
             time.sleep(0.001)  # another thread's turn: has it seen the same slot?
-            usual(slot, pinned)
+            original(slot, pinned)
 
         monkeypatch.setattr(agent.queue.slots, "pin", pin)
 
@@ -382,7 +384,7 @@ def test_saves_of_several_threads_are_serialised(tmp_path: Path, monkeypatch: py
         assert len({one.number for each in held for one in each}) == 30 and agent.notes == []
         assert all(found(tmp_path / f"of-{number}")[-1] == 10 for number in range(3))
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 class Alarmed(TimeoutError):
@@ -393,13 +395,13 @@ class Alarmed(TimeoutError):
 def test_exception_while_announcing_a_checkpoint_leaves_no_pinned_slot(tmp_path: Path, times: int) -> None:
     """Raised once, the checkpoint is still written; raised at every attempt, it counts as failed."""
 
-    async def story(agent: Agent) -> None:
-        left, usual = [Alarmed() for _ in range(times)], agent.handover._port.announce
+    async def scenario(agent: Agent) -> None:
+        left, original = [Alarmed() for _ in range(times)], agent.handover._port.announce
 
         def announce(*what: Any) -> None:
             if left:
                 raise left.pop()
-            usual(*what)
+            original(*what)
 
         agent.handover._port = dataclasses.replace(agent.handover._port, announce=announce)
         with pytest.raises(Alarmed):
@@ -410,11 +412,11 @@ def test_exception_while_announcing_a_checkpoint_leaves_no_pinned_slot(tmp_path:
         assert found(agent.directory) == ([1, 2] if times == 1 else [2])
         assert not any(agent.queue.slots.is_pinned(slot) for slot in range(SLOTS))
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_alarm_while_the_state_is_copied_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         def write(*_: Any) -> None:
             raise Alarmed
 
@@ -427,7 +429,7 @@ def test_alarm_while_the_state_is_copied_is_raised(tmp_path: Path, monkeypatch: 
         await agent.written()
         assert found(agent.directory) == [2]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 @pytest.mark.timeout(60)
@@ -436,8 +438,8 @@ def test_signal_handler_that_saves_during_a_save_must_write_itself(
 ) -> None:
     """A handler that saves when the node is about to leave must not wait for the save that it interrupts."""
 
-    async def story(agent: Agent) -> None:
-        usual, inside = agent.queue.slots.write, list[object]()
+    async def scenario(agent: Agent) -> None:
+        original, inside = agent.queue.slots.write, list[object]()
 
         def write(*what: Any) -> None:
             description = Description("elsewhere", b"{}", 1, 3, True, 0o077)
@@ -446,7 +448,7 @@ def test_signal_handler_that_saves_during_a_save_must_write_itself(
                     pack({}, description, "tests.integration.cluster.plain_checkpoints:write"), "elsewhere"
                 )
             )
-            usual(*what)
+            original(*what)
 
         monkeypatch.setattr(agent.queue.slots, "write", write)
         agent.save(1)
@@ -454,11 +456,11 @@ def test_signal_handler_that_saves_during_a_save_must_write_itself(
         await agent.written()
         assert inside == [None, None] and found(agent.directory) == [1, 2]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 def test_repeated_announcement_of_a_checkpoint_is_ignored(tmp_path: Path) -> None:
-    async def story(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
         agent.queue.add(CheckpointSaved(held.number, held.slot, str(agent.directory / "step-000000001")))
@@ -467,4 +469,4 @@ def test_repeated_announcement_of_a_checkpoint_is_ignored(tmp_path: Path) -> Non
         await agent.written()
         assert found(agent.directory) == [1] and agent.notes == []
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)

@@ -133,9 +133,9 @@ UPGRADE = (
 
 def test_tls_connection_without_a_websocket_is_refused(besieged: Besieged) -> None:
     tls = client_tls(besieged.certificate)
-    for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
+    for requests in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
         with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
-            stranger.sendall(words)
+            stranger.sendall(requests)
             assert _hung_up(stranger)
     besieged.check_refused("handshake")
     assert not [record for record in besieged.caplog.records if record.name == "asyncio"], (
@@ -155,7 +155,7 @@ def _hung_up(stranger: socket.socket) -> bool:
 def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: bytes = b"") -> int:
     """The close code that an agent with the right token gets for these frames, or for raw bytes on the wire."""
 
-    async def speak() -> int:
+    async def send_messages() -> int:
         async with besieged.connected(besieged.coordinator.door.token) as connection:
             if welcome:
                 await connection.send(protocol.encode(hello(900, 0)))
@@ -169,7 +169,7 @@ def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: b
             except ConnectionClosed as closed:
                 return closed.rcvd.code if closed.rcvd is not None else 0
 
-    return asyncio.run(speak())
+    return asyncio.run(send_messages())
 
 
 @pytest.mark.parametrize("welcome", [True, False], ids=["after the hello", "instead of it"])
@@ -205,21 +205,21 @@ def test_oversized_message_is_refused(besieged: Besieged) -> None:
 @pytest.mark.parametrize("generation", [0, 1, -1])
 def test_messages_about_runs_of_other_agents_are_refused(besieged: Besieged, generation: int) -> None:
     key = (besieged.run.run_id, generation)
-    words = [
+    messages = [
         protocol.WorkerUpdate(*key, FailureReport("sabotage")),
         protocol.WorkerUpdate(*key, WorkerFinished(b"sabotage")),
         protocol.WorkerUpdate("another_run", generation, WorkerReports((ReportedStep(99, {"loss": 99.0}, 0.0),))),
     ]
 
-    async def speak() -> None:
+    async def send_messages() -> None:
         async with besieged.connected(besieged.coordinator.door.token) as connection:
-            for word in (hello(900, 0), *words):
-                await connection.send(protocol.encode(word))
-            while besieged.coordinator.door.refused.total() < len(words):
+            for message in (hello(900, 0), *messages):
+                await connection.send(protocol.encode(message))
+            while besieged.coordinator.door.refused.total() < len(messages):
                 await asyncio.wait_for(connection.recv(), WAIT_S)  # the lease's renewals keep coming
 
-    asyncio.run(speak())
-    besieged.check_refused("generation", len(words))
+    asyncio.run(send_messages())
+    besieged.check_refused("generation", len(messages))
     assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
 
 
@@ -228,7 +228,7 @@ def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Bes
     word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
 
-    async def speak() -> None:
+    async def send_messages() -> None:
         async with besieged.connected(besieged.coordinator.door.token) as connection:
             for data in (protocol.encode(hello(900, 0)), *[word] * count, *[protocol.encode(protocol.Heartbeat())] * 9):
                 await connection.send(data)
@@ -237,7 +237,7 @@ def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Bes
                 message = protocol.decode_for_agent(await asyncio.wait_for(connection.recv(), WAIT_S))
                 taken += message.size if isinstance(message, protocol.MessagesTaken) else 0
 
-    asyncio.run(speak())
+    asyncio.run(send_messages())
 
 
 def test_ordinary_runs_cause_no_refusals(besieged: Besieged) -> None:
@@ -263,7 +263,7 @@ def request(run_id: str, size: int, **times: float) -> RunRequest:
 
 
 def test_two_hundred_agents_join_start_workers_and_finish(crowd: Coordinator) -> None:
-    began = clock.awake()
+    start_s = clock.awake()
     state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert state.result == b"rank 0"
@@ -271,12 +271,12 @@ def test_two_hundred_agents_join_start_workers_and_finish(crowd: Coordinator) ->
     assert {rank: view.step for rank, view in state.members.items()} == {rank: rank for rank in range(200)}
     again = crowd.start_run(request("app_2", 200))  # on the agents that are there
     assert again.wait(WAIT_S) and again.error is None
-    assert clock.awake() - began < WAIT_S
+    assert clock.awake() - start_s < WAIT_S
     assert not crowd.door.refused
 
 
 def test_waiting_text_is_updated_per_tick_not_per_agent(crowd: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     tick, ticks = crowd.pool.tick, 0
 
     def counted(now: float, is_contended: bool = False) -> list[Any]:
@@ -285,15 +285,15 @@ def test_waiting_text_is_updated_per_tick_not_per_agent(crowd: Coordinator, monk
         return tick(now, is_contended)
 
     def noted(*of: Any) -> str:
-        said.append(waiting_text(*of))
-        return said[-1]
+        texts.append(waiting_text(*of))
+        return texts[-1]
 
     monkeypatch.setattr(crowd.pool, "tick", counted)
     monkeypatch.setattr(actions, "waiting_text", noted)
     state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
-    assert said[0] == "waiting for executors: 0 of 200 agents are connected"
-    assert len(said) <= ticks + 1  # the one when it begins
+    assert texts[0] == "waiting for executors: 0 of 200 agents are connected"
+    assert len(texts) <= ticks + 1  # the one when it begins
 
 
 def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
@@ -355,7 +355,7 @@ def test_run_with_the_id_of_a_running_one_is_refused(crowd: Coordinator) -> None
 
 
 def test_unresponsive_backend_delays_no_deadline() -> None:
-    answer, asked = threading.Event(), threading.Event()
+    answer, called = threading.Event(), threading.Event()
 
     class Frozen(SimulatedBackend):
         def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
@@ -363,14 +363,14 @@ def test_unresponsive_backend_delays_no_deadline() -> None:
                 super().submit(bootstrap, count, ended, slot_ended)
 
         def is_contended(self) -> bool:
-            asked.set()
+            called.set()
             return not answer.wait(WAIT_S)
 
     coordinator = Coordinator(Frozen(4))
     coordinator.start()
     try:
         assert coordinator.start_run(request("app_1", 2)).wait(WAIT_S)
-        assert asked.wait(WAIT_S)  # about the two agents that are idle now
+        assert called.wait(WAIT_S)  # about the two agents that are idle now
         late = coordinator.start_run(request("app_2", 3, start_timeout_s=0.2))  # the third agent never connects
         assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
     finally:
@@ -436,20 +436,20 @@ def test_agent_that_joins_during_close_is_dismissed() -> None:
         while not isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Dismiss):
             pass
 
-    async def come() -> None:
-        door = (closing.addresses[0], closing.door.identity.certificate, closing.door.token)
-        async with connected(*door) as early:
+    async def join_during_close() -> None:
+        endpoint = (closing.addresses[0], closing.door.identity.certificate, closing.door.token)
+        async with connected(*endpoint) as early:
             await early.send(protocol.encode(hello(1, 0)))
             await early.recv()
             closed = asyncio.get_running_loop().run_in_executor(None, closing.close)
             await until_dismissed(early)
-            async with connected(*door) as late:
+            async with connected(*endpoint) as late:
                 await late.send(protocol.encode(hello(1, 1)))
                 await until_dismissed(late)
         await closed
 
     try:
-        asyncio.run(come())
+        asyncio.run(join_during_close())
     finally:
         closing.close()
 
@@ -462,9 +462,9 @@ def test_internal_error_ends_only_the_connection_that_caused_it() -> None:
     fragile = Fragile(SimulatedBackend(0))
     fragile.start()
 
-    async def speak() -> int | None:
-        door = (fragile.addresses[0], fragile.door.identity.certificate, fragile.door.token)
-        async with connected(*door) as other, connected(*door) as one:
+    async def send_messages() -> int | None:
+        endpoint = (fragile.addresses[0], fragile.door.identity.certificate, fragile.door.token)
+        async with connected(*endpoint) as other, connected(*endpoint) as one:
             for index, connection in enumerate((other, one)):
                 await connection.send(protocol.encode(hello(1, index)))
                 await connection.recv()
@@ -475,6 +475,6 @@ def test_internal_error_ends_only_the_connection_that_caused_it() -> None:
             return one.close_code
 
     try:
-        assert asyncio.run(speak()) == 1011
+        assert asyncio.run(send_messages()) == 1011
     finally:
         fragile.close()

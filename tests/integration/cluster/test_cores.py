@@ -93,7 +93,7 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
 
 
 @pytest.mark.parametrize(
-    ("available", "workers", "said", "expected"),
+    ("available", "workers", "settings", "expected"),
     [
         (2, 2, {}, Share(1, own=True)),
         (8, 2, {}, Share(4, own=True)),
@@ -109,9 +109,9 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
     ],
 )
 def test_share_of_cores_follows_from_cores_workers_and_settings(
-    available: int, workers: int, said: dict[str, int], expected: Share | None
+    available: int, workers: int, settings: dict[str, int], expected: Share | None
 ) -> None:
-    assert share_of_cores(available, workers, **said) == expected
+    assert share_of_cores(available, workers, **settings) == expected
 
 
 @pytest.mark.parametrize(("text", "found"), [("", None), ("auto", None), ("0", 0), ("2", 2)])
@@ -229,11 +229,11 @@ def test_roles_without_exclusive_cores_get_none(slots: list[SlotCores]) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_jax_gets_a_single_core_only_if_it_is_requested(slots: list[SlotCores]) -> None:
     of_jax = msgspec.structs.replace(FORMATION, spec=msgspec.structs.replace(FORMATION.spec, framework="jax"))
-    asked = msgspec.structs.replace(
+    requested = msgspec.structs.replace(
         of_jax, spec=msgspec.structs.replace(of_jax.spec, environment={"HOPSML_CORES": "1"})
     )
     assert slots[0].acquire_for(of_jax, launch(2)) == WorkerCores()
-    assert slots[0].acquire_for(asked, launch(2)) == WorkerCores((0,), 1)
+    assert slots[0].acquire_for(requested, launch(2)) == WorkerCores((0,), 1)
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -282,6 +282,6 @@ def test_thread_counts_follow_the_cores_unless_set_by_the_user(monkeypatch: pyte
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Spark's, or the user's
-    told = WorkerCores((0, 1), 2).variables({"TF_NUM_INTEROP_THREADS": "5"})
-    assert told == {"TF_NUM_INTRAOP_THREADS": "2"}
+    variables = WorkerCores((0, 1), 2).variables({"TF_NUM_INTEROP_THREADS": "5"})
+    assert variables == {"TF_NUM_INTRAOP_THREADS": "2"}
     assert WorkerCores().variables({}) == {}

@@ -225,7 +225,7 @@ def test_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
         experiment.resume(run)
 
 
-def warn(run: Run, folder: Path, *ranks: int) -> list[psutil.Process]:
+def drain_agents(run: Run, folder: Path, *ranks: int) -> list[psutil.Process]:
     """Send SIGTERM to these ranks' agents during the training, and let it finish when they have left."""
     await_step(folder, 5)
     agents = [agent_of(run, rank) for rank in ranks]
@@ -260,7 +260,7 @@ def test_draining_agents_continue_until_their_successors_are_ready(
 
     await_step(tmp_path, 5)
     monkeypatch.setattr(backend, "submit", lambda *one: threading.Thread(target=start_later, args=one).start())
-    warn(run, tmp_path, *ranks)
+    drain_agents(run, tmp_path, *ranks)
     assert set(check_result(run, 1)["worlds"]) == {2}  # no member has trained alone
     assert f"rank {ranks[0]} is about to leave (its agent was sent SIGTERM)" in notes(run)
     found = generations(tmp_path)
@@ -278,17 +278,17 @@ def test_last_commit_is_stored_before_all_draining_agents_leave(
     start = backend.submit
     run = submit(tmp_path, args=PATIENT)
     await_step(tmp_path, 1)
-    monkeypatch.setattr(backend, "submit", lambda *asked: held.append(asked))
-    warn(run, tmp_path, 0, 1)
+    monkeypatch.setattr(backend, "submit", lambda *requested: held.append(requested))
+    drain_agents(run, tmp_path, 0, 1)
     (last,) = generations(tmp_path)
     assert max(steps(run.directory.checkpoints)) == last.last
-    for asked in held:
-        start(*asked)
+    for requested in held:
+        start(*requested)
     check_result(run, 1)
     assert steps_lost(generations(tmp_path)) == 0 and "is lost" not in notes(run)
 
 
-def put_in_the_way(place: Path, aside: Path) -> None:
+def block_folder(place: Path, aside: Path) -> None:
     """Make a folder unwritable; its former content is moved to ``aside``."""
     place.rename(aside)
     while True:
@@ -304,7 +304,7 @@ def test_unavailable_store_is_noted_at_both_ends_and_checkpoints_continue(store:
     await_step(tmp_path, 3)
     place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
     wait_until(lambda: place.exists() and steps(str(place)), "a checkpoint")
-    put_in_the_way(place, aside)
+    block_folder(place, aside)
     wait_until(lambda: run.state.notes, "the note that it fails")
     await_step(tmp_path, 25)
     assert max(steps(str(aside))) < 25
@@ -321,7 +321,7 @@ def test_another_agent_stores_the_last_commit_if_the_chiefs_agent_is_lost(store:
     run = submit(tmp_path, checkpoint_every_s=0.01)
     await_step(tmp_path, 3)
     agent, place = agent_of(run, 0), Path(run.directory.checkpoints.removeprefix("file://"))
-    put_in_the_way(place, tmp_path / "aside")
+    block_folder(place, tmp_path / "aside")
     wait_until(lambda: {one["state"] for one in run.status()["members"]} == {"FINISHED"}, "the end of the training")
     agent.kill()
     place.unlink()

@@ -61,20 +61,20 @@ class Ended(msgspec.Struct):
 
 
 async def play(
-    folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any
+    folder: Path, function: Callable[..., Any], disturb: Callable[[int], None] | None = None, **arguments: Any
 ) -> Ended:
     """Run one worker; ``meddle`` gets its pid once it has begun."""
     client = fork_client.ForkClient((), *fork_client.start_process(()))
     try:
-        return await asyncio.wait_for(_play(client, folder, function, meddle, arguments), TIMEOUT_S)
+        return await asyncio.wait_for(_play(client, folder, function, disturb, arguments), TIMEOUT_S)
     finally:
         await client.close()
 
 
-async def _play(client: fork_client.ForkClient, folder: Path, function: Any, meddle: Any, arguments: Any) -> Ended:
+async def _play(client: fork_client.ForkClient, folder: Path, function: Any, disturb: Any, arguments: Any) -> Ended:
     read_end, write_end = os.pipe()
     with open(folder / "log", "ab") as log:
-        began = time.monotonic()
+        start_s = time.monotonic()
         identity, pid = await client.launch(
             assignment(folder, function, **arguments), str(folder), write_end, log.fileno()
         )
@@ -91,9 +91,9 @@ async def _play(client: fork_client.ForkClient, folder: Path, function: Any, med
             loop.remove_reader(read_end)
 
     loop.add_reader(read_end, receive)
-    if meddle is not None:
+    if disturb is not None:
         await started.wait()
-        meddle(pid)
+        disturb(pid)
     exited = await client.exited(identity)
     await asyncio.sleep(0)
     loop.remove_reader(read_end)
@@ -104,7 +104,7 @@ async def _play(client: fork_client.ForkClient, folder: Path, function: Any, med
     except BlockingIOError:
         pass
     os.close(read_end)
-    return Ended(exited, decode(bytes(frames)), (folder / "log").read_text(), time.monotonic() - began)
+    return Ended(exited, decode(bytes(frames)), (folder / "log").read_text(), time.monotonic() - start_s)
 
 
 def decode(data: bytes) -> list[Any]:
@@ -117,9 +117,9 @@ def decode(data: bytes) -> list[Any]:
 
 
 def run(
-    folder: Path, function: Callable[..., Any], meddle: Callable[[int], None] | None = None, **arguments: Any
+    folder: Path, function: Callable[..., Any], disturb: Callable[[int], None] | None = None, **arguments: Any
 ) -> Ended:
-    return asyncio.run(play(folder, function, meddle, **arguments))
+    return asyncio.run(play(folder, function, disturb, **arguments))
 
 
 def test_function_receives_its_arguments_and_its_value_is_returned(tmp_path):
@@ -466,10 +466,10 @@ def test_worker_collects_garbage_except_objects_imported_before_the_fork(tmp_pat
 
         node = Node()
         node.itself = node  # type: ignore[attr-defined]
-        gone = weakref.ref(node)
+        reference = weakref.ref(node)
         del node
         gc.collect()
-        return {"enabled": gc.isenabled(), "frozen": gc.get_freeze_count(), "collected": gone() is None}
+        return {"enabled": gc.isenabled(), "frozen": gc.get_freeze_count(), "collected": reference() is None}
 
     found = cloudpickle.loads(run(tmp_path, look).events[-1].result)
     assert found["enabled"]

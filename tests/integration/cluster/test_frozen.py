@@ -56,10 +56,10 @@ def test_stopped_fork_server_delays_a_result_by_seconds(store: Path, tmp_path: P
     run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
     (trace,) = traces(tmp_path, 1)
     with stopped(trace.server, for_good):
-        began = clock.awake()
+        start_s = clock.awake()
         (tmp_path / "go-on").touch()
         assert run.result(WAIT_S).value == "trained"
-        took_s = clock.awake() - began
+        took_s = clock.awake() - start_s
         assert any("process that starts workers" in note for note in run.state.notes)
         wait_until(lambda: not living([trace.worker, trace.child]), "the end of all")
     assert took_s < 15
@@ -71,11 +71,11 @@ def test_run_with_a_stopped_fork_server_can_be_cancelled(store: Path, tmp_path: 
     run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
     (trace,) = traces(tmp_path, 1)
     with stopped(trace.server, for_good=True):
-        began = clock.awake()
+        start_s = clock.awake()
         run.cancel()
         run.join(WAIT_S)
         assert run.done()
-        assert clock.awake() - began < 20
+        assert clock.awake() - start_s < 20
         wait_until(lambda: not living([trace.worker, trace.child]), "the end of all")
 
 
@@ -111,9 +111,9 @@ def test_stopped_mirror_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_
             await asyncio.wait_for(asyncio.gather(closing, _beating(tree, notes, closing.done)), WAIT_S)
         return closing.result()
 
-    began = time.monotonic()
+    start_s = time.monotonic()
     assert asyncio.run(close()) == []
-    assert time.monotonic() - began < WAIT_S
+    assert time.monotonic() - start_s < WAIT_S
     assert (target / "logs" / "g0-rank0.log").read_text() == "last words"
     assert "is resumed" in notes[0] and "process that mirrors files" in notes[0]
     assert not for_good or any("is killed" in note for note in notes)
@@ -131,8 +131,8 @@ def test_mirror_that_is_killed_during_training_is_replaced(tmp_path: Path) -> No
         assert mirror is not None and mirror.process is not None
         os.kill(mirror.process.pid, signal.SIGKILL)
         (tree.base / "logs" / "g0-rank0.log").write_text("words")
-        there = target / "logs" / "g0-rank0.log"
-        await asyncio.wait_for(_beating(tree, notes, there.exists), WAIT_S)
+        mirrored_log = target / "logs" / "g0-rank0.log"
+        await asyncio.wait_for(_beating(tree, notes, mirrored_log.exists), WAIT_S)
         assert await tree.close(30.0) == []
         return notes
 

@@ -51,9 +51,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_idleness_of_a_sleeping_process_increases() -> None:
     with process(SLEEPS) as pid:
-        looked = Idleness(pid)
-        first = wait_until(looked.seconds, "idleness")
-        assert first >= 0.5 and wait_until(lambda: looked.seconds() > first + 0.3, "more of it")
+        idleness = Idleness(pid)
+        first = wait_until(idleness.seconds, "idleness")
+        assert first >= 0.5 and wait_until(lambda: idleness.seconds() > first + 0.3, "more of it")
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,17 @@ def test_process_that_computes_reads_or_has_a_busy_child_is_not_idle(
     now = [0.0]
     monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with process(program) as pid:
-        looked, longest = Idleness(pid), 0.0
+        idleness, longest = Idleness(pid), 0.0
         while now[0] < 3.0:
             before = work_of(pid)
             wait_until(lambda before=before: work_of(pid) > before + 1, "some work")
             now[0] += 0.1
-            longest = max(longest, looked.seconds())
+            longest = max(longest, idleness.seconds())
         assert longest < 1.5  # what it takes to see the child
 
 
 def test_ended_process_is_not_tracked() -> None:
     with process(SLEEPS) as pid:
-        looked = Idleness(pid)
-    looked.seconds()
-    assert looked._used == {}
+        idleness = Idleness(pid)
+    idleness.seconds()
+    assert idleness._used == {}

@@ -35,20 +35,20 @@ FLOOD_MB = 300
     st.lists(st.tuples(st.integers(0, 3 * WINDOW), st.floats(0.01, 5), st.integers(0, WINDOW)), max_size=40),
 )
 def test_flow_respects_the_window_and_covers_each_byte_once(
-    looks: list[tuple[int, float, int]],
+    reads: list[tuple[int, float, int]],
 ) -> None:
     flow, size, now, sent, under_way = Flow(), 0, 0.0, 0, 0
-    for number, (grown, passed, taken) in enumerate(looks):
+    for number, (grown, passed, taken) in enumerate(reads):
         flow.taken(taken)
         under_way = max(0, under_way - taken)
         size, now, start = size + grown, now + passed, flow.position
-        head, tail, end = flow.next_parts(size, now, last=number == len(looks) - 1)
+        head, tail, end = flow.next_parts(size, now, last=number == len(reads) - 1)
         assert start <= head <= tail <= end <= size
         sent += head - start + end - tail
         under_way += head - start + end - tail
         assert under_way == flow.in_flight <= WINDOW
         assert flow.position == end
-    assert not looks or flow.position == size  # the last read covers the rest
+    assert not reads or flow.position == size  # the last read covers the rest
 
 
 def test_moderate_output_is_sent_completely() -> None:
@@ -91,29 +91,29 @@ def test_truncated_log_is_continued_at_its_new_end() -> None:
 def test_skipped_lines_are_counted_and_the_complete_log_is_named(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_bytes(LINE * 100_000)
-    came: list[str] = []
+    received: list[str] = []
 
     async def follow() -> None:
-        live = LiveLog(log, "hdfs://nn/logs/rank0.log", lambda text, size: came.append(text))
+        live = LiveLog(log, "hdfs://nn/logs/rank0.log", lambda text, size: received.append(text))
         live.finish()
         await live.follow()
 
     asyncio.run(follow())
-    text = "".join(came)
-    (word,) = [line for line in text.splitlines() if "skipped" in line]
+    text = "".join(received)
+    (note,) = [line for line in text.splitlines() if "skipped" in line]
     shown = text.count(LINE.decode())
     cut = 1 if (WINDOW - TAIL) % len(LINE) else 0
-    assert word.startswith("… ") and word.endswith("were skipped here; the whole log is hdfs://nn/logs/rank0.log")
-    assert int(word.split()[1]) + shown == 100_000
-    assert len(text) <= WINDOW + len(word) + 2 and shown > (WINDOW - len(LINE) * (2 + cut)) // len(LINE) - 2
+    assert note.startswith("… ") and note.endswith("were skipped here; the whole log is hdfs://nn/logs/rank0.log")
+    assert int(note.split()[1]) + shown == 100_000
+    assert len(text) <= WINDOW + len(note) + 2 and shown > (WINDOW - len(LINE) * (2 + cut)) // len(LINE) - 2
 
 
 def test_character_split_between_two_reads_is_sent_intact(tmp_path: Path) -> None:
-    log, came = tmp_path / "rank0.log", []
+    log, received = tmp_path / "rank0.log", []
     log.write_bytes("ü".encode()[:1])
 
     async def follow() -> None:
-        live = LiveLog(log, "", lambda text, size: came.append(text))
+        live = LiveLog(log, "", lambda text, size: received.append(text))
         following = asyncio.create_task(live.follow())
         while live._flow.position < 1:
             await asyncio.sleep(0.01)
@@ -123,7 +123,7 @@ def test_character_split_between_two_reads_is_sent_intact(tmp_path: Path) -> Non
         await following
 
     asyncio.run(follow())
-    assert "".join(came) == "ü\n"
+    assert "".join(received) == "ü\n"
 
 
 def test_skipped_lines_beyond_the_counting_limit_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,12 +187,12 @@ def test_flood_of_messages_does_not_delay_a_heartbeat(store: Path) -> None:
 
     run = experiment.submit(send, num_workers=1, progress=False)
     agent = wait_until(lambda: next(iter(applications.current().coordinator.door.agents.values()), None), "the agent")
-    began, late = clock.awake(), 0.0
-    came: list[int] = []
-    run.on_message(lambda rank, value: came.append(len(value)))
+    start_s, late = clock.awake(), 0.0
+    received: list[int] = []
+    run.on_message(lambda rank, value: received.append(len(value)))
     while not run.done():
         late = max(late, time.monotonic() - agent.last_received_s)
         time.sleep(0.02)
     assert run.result(WAIT_S).value
-    wait_until(lambda: len(came) == 200, "all of them")
-    assert late < 5, (late, clock.awake() - began)
+    wait_until(lambda: len(received) == 200, "all of them")
+    assert late < 5, (late, clock.awake() - start_s)

@@ -52,7 +52,7 @@ def test_values_are_exchanged_in_order_and_callback_errors_are_logged(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = submit(echo, count=3)
-    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    received: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
     def fail(rank: int, value: Any) -> None:
         raise RuntimeError("a mistake of the user's")
@@ -61,15 +61,15 @@ def test_values_are_exchanged_in_order_and_callback_errors_are_logged(
         lambda: all(m["state"] == "RUNNING" for m in run.status()["members"]) and run.status()["members"], "both"
     )
     with caplog.at_level(logging.ERROR, "hopsml.messages"):
-        run.on_message(lambda rank, value: came.put((rank, value)))
+        run.on_message(lambda rank, value: received.put((rank, value)))
         run.on_message(fail)
-        assert sorted(came.get(timeout=WAIT_S) for _ in range(2)) == [(0, "ready"), (1, "ready")]
+        assert sorted(received.get(timeout=WAIT_S) for _ in range(2)) == [(0, "ready"), (1, "ready")]
         run.send({"a": 1})
         run.send("for one", rank=1)
         run.send("and for the other", rank=0)
         run.send("last")
         assert run.result(WAIT_S).value == 3
-        values = [came.get(timeout=WAIT_S) for _ in range(6)]
+        values = [received.get(timeout=WAIT_S) for _ in range(6)]
         wait_until(lambda: "a mistake of the user's" in caplog.text, "the log")
     for rank, own in ((0, "and for the other"), (1, "for one")):
         mine = [value for sender, (_, value) in values if sender == rank]
@@ -85,46 +85,46 @@ def test_flood_of_reports_and_values_is_stored_completely(store: Path) -> None:
             hopsml.send(step)
         return {"steps": count}
 
-    came: list[tuple[int, Any]] = []
+    received: list[tuple[int, Any]] = []
     run = submit(train, count=4_000)
-    run.on_message(lambda rank, value: came.append((rank, value)))
+    run.on_message(lambda rank, value: received.append((rank, value)))
     assert run.result(WAIT_S).metrics["steps"] == 4_000
     rows = [json.loads(line) for line in Path(run.directory.metrics.removeprefix("file://")).read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(4_000))
-    wait_until(lambda: len(came) == 8_000, "the values")
+    wait_until(lambda: len(received) == 8_000, "the values")
     for rank in range(2):
-        assert [value for sender, value in came if sender == rank] == list(range(4_000))
+        assert [value for sender, value in received if sender == rank] == list(range(4_000))
 
 
 def test_await_messages_waits_for_slow_callbacks(store: Path) -> None:
-    came, go_on = list[int](), threading.Event()
+    received, resumed = list[int](), threading.Event()
 
     def note(rank: int, value: int) -> None:
-        go_on.wait()
-        came.append(value)
+        resumed.wait()
+        received.append(value)
 
     run = submit(lambda: [hopsml.send(step) for step in range(50)], workers=1)
     run.on_message(note)
     run.result(WAIT_S)
-    assert came == []
-    threading.Timer(0.2, go_on.set).start()
+    assert received == []
+    threading.Timer(0.2, resumed.set).start()
     run.await_messages()
-    assert came == list(range(50))
+    assert received == list(range(50))
 
 
 def test_values_sent_before_a_subscription_are_retained_and_receive_does_not_wait(store: Path) -> None:
     def train() -> list[Any]:
         for number in range(200):
             hopsml.send(number)
-        began = time.monotonic()
-        return [hopsml.receive(), hopsml.receive(timeout=0.05), time.monotonic() - began < 5]
+        start_s = time.monotonic()
+        return [hopsml.receive(), hopsml.receive(timeout=0.05), time.monotonic() - start_s < 5]
 
     run = submit(train, workers=1)
     assert run.result(WAIT_S).value == [None, None, True]
-    came: list[Any] = []
-    run.on_message(lambda rank, value: came.append(value))
-    wait_until(lambda: len(came) == 200, "all of them")
-    assert came == list(range(200))
+    received: list[Any] = []
+    run.on_message(lambda rank, value: received.append(value))
+    wait_until(lambda: len(received) == 200, "all of them")
+    assert received == list(range(200))
 
 
 def test_message_functions_do_nothing_outside_a_worker() -> None:

@@ -171,8 +171,8 @@ def test_forked_server_is_guarded_and_repeated_refusals_are_logged_seven_times(p
         stranger.answer()
         with socket.create_connection(("127.0.0.1", port)) as member:
             assert server.lets_in(member.getsockname()[1])
-        said = server.end().splitlines()
-        assert len(said) == 8 and said[-1].endswith("further ones are not told"), said
+        lines = server.end().splitlines()
+        assert len(lines) == 8 and lines[-1].endswith("further ones are not told"), lines
 
 
 # -- who proves to be a member
@@ -215,7 +215,7 @@ def test_proof_is_valid_once_for_one_server_and_may_arrive_in_pieces(port: int) 
         recorded = stream.read()
     assert recorded.startswith(b"HOPSMLS1") and recorded.endswith(b"read this") and b"that all" not in recorded
 
-    def told(server: Server) -> str:
+    def replayed_answer(server: Server) -> str:
         with socket.create_connection((server.host.removeprefix("::ffff:"), port)) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for piece in (recorded[:5], recorded[5:40], recorded[40:]):
@@ -224,7 +224,11 @@ def test_proof_is_valid_once_for_one_server_and_may_arrive_in_pieces(port: int) 
 
     of_other = config("127.0.0.1", "127.0.0.2", port=port, own=1)
     with Server(given, "::", SECRET) as server, Server(of_other, "::", SECRET) as other:
-        assert [told(other), told(server), told(server)] == ["refused", "read this", "refused"]
+        assert [replayed_answer(other), replayed_answer(server), replayed_answer(server)] == [
+            "refused",
+            "read this",
+            "refused",
+        ]
 
 
 # -- what is left alone
@@ -306,7 +310,7 @@ def test_only_members_are_admitted_from_other_machines(network: Network, port: i
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ("", ""),
         (config("127.0.0.1", port=1), ""),  # alone
@@ -316,9 +320,9 @@ def test_only_members_are_admitted_from_other_machines(network: Network, port: i
         (config("127.0.0.1", "127.0.0.2", port=1), "not found"),
     ],
 )
-def test_reason_for_a_missing_guard_is_returned(given: str, said: str) -> None:
+def test_reason_for_a_missing_guard_is_returned(given: str, text: str) -> None:
     hindrance = server_guard.guard(given, "/nowhere/")
-    assert said in hindrance and bool(said) == bool(hindrance)
+    assert text in hindrance and bool(text) == bool(hindrance)
 
 
 @pytest.mark.parametrize(("host", "asked"), [("127.0.0.1", b"key"), ("10.0.0.7", b"")])
@@ -342,7 +346,7 @@ def test_missing_guard_library_is_reported(
     load: Callable[[], Any] = server_guard._load.__wrapped__
     monkeypatch.setattr(server_guard, "_load", load)
     setup._guard_server("/nowhere/tensorflow/__init__.py", None)
-    assert "would let everybody in (docs/security.md)" in (said := capsys.readouterr().out) and "make setup" in said
+    assert "would let everybody in (docs/security.md)" in (output := capsys.readouterr().out) and "make setup" in output
     monkeypatch.setenv("HOPSML_UNGUARDED_SERVER", "1")
     setup._guard_server("/nowhere/tensorflow/__init__.py", None)
     assert capsys.readouterr().out == ""

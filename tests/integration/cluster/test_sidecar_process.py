@@ -23,21 +23,21 @@ pytestmark = pytest.mark.local
 
 class Scene:
     def __init__(self, folder: Path, target: str) -> None:
-        self.words: asyncio.Queue[Any] = asyncio.Queue()
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.folder = folder / "sidecar"
         target = f"tests.integration.cluster.sidecars:{target}"
         self.spare = SidecarSpare()
         self.process = SidecarProcess(
-            "app_1", target, "127.0.0.1", None, self.folder, self.words.put_nowait, self.spare
+            "app_1", target, "127.0.0.1", None, self.folder, self.messages.put_nowait, self.spare
         )
 
-    async def word(self) -> Any:
-        return await asyncio.wait_for(self.words.get(), WAIT_S)
+    async def next_message(self) -> Any:
+        return await asyncio.wait_for(self.messages.get(), WAIT_S)
 
     async def pid(self) -> int:
-        word = await self.word()
-        assert isinstance(word, protocol.SidecarMessage) and word.run_id == "app_1"
-        return int(word.data)
+        next_message = await self.next_message()
+        assert isinstance(next_message, protocol.SidecarMessage) and next_message.run_id == "app_1"
+        return int(next_message.data)
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +105,7 @@ def test_killed_sidecar_is_replaced_and_both_events_are_reported(tmp_path: Path)
         async with playing(tmp_path) as scene:
             first = await scene.pid()
             os.kill(first, signal.SIGKILL)
-            ended = await scene.word()
+            ended = await scene.next_message()
             assert isinstance(ended, protocol.SidecarEnded) and not ended.is_final
             assert "killed by signal 9" in ended.reason
             second = await scene.pid()
@@ -130,7 +130,7 @@ def test_stopped_sidecar_is_resumed_and_then_replaced(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             scene.process.check_health()
             scene.process.check_health()  # the third heartbeat in a row
-            ended = await scene.word()
+            ended = await scene.next_message()
             assert isinstance(ended, protocol.SidecarEnded)
             assert await scene.pid() != first
 
@@ -140,11 +140,11 @@ def test_stopped_sidecar_is_resumed_and_then_replaced(tmp_path: Path) -> None:
 def test_sidecar_that_cannot_start_is_abandoned_with_its_reason(tmp_path: Path) -> None:
     async def play() -> list[Any]:
         async with playing(tmp_path, "fail") as scene:
-            return [await scene.word() for _ in range(MOST_STARTS)]
+            return [await scene.next_message() for _ in range(MOST_STARTS)]
 
-    words = asyncio.run(play())
-    assert [word.is_final for word in words] == [False] * (MOST_STARTS - 1) + [True]
-    assert all("ended with status 1: OSError: no port is free" in word.reason for word in words)
+    messages = asyncio.run(play())
+    assert [message.is_final for message in messages] == [False] * (MOST_STARTS - 1) + [True]
+    assert all("ended with status 1: OSError: no port is free" in message.reason for message in messages)
 
 
 def test_occasionally_failing_sidecar_is_replaced_throughout_the_run(
@@ -156,7 +156,7 @@ def test_occasionally_failing_sidecar_is_replaced_throughout_the_run(
         async with playing(tmp_path) as scene:
             for _ in range(MOST_STARTS + 1):
                 os.kill(await scene.pid(), signal.SIGKILL)
-                ended = await scene.word()
+                ended = await scene.next_message()
                 assert isinstance(ended, protocol.SidecarEnded) and not ended.is_final
             await scene.pid()
 

@@ -68,21 +68,21 @@ def test_frozen_driver_during_a_run_loses_no_worker(
 
 
 def test_agent_that_cannot_join_reports_the_reason() -> None:
-    backend, said, ended = LocalBackend(1), list[str](), threading.Event()
+    backend, problems, ended = LocalBackend(1), list[str](), threading.Event()
     identity = make_identity()
 
     def on_end(request_id: int, problem: str) -> None:
-        said.append(problem)
+        problems.append(problem)
         ended.set()
 
     bootstrap = Bootstrap(
         request_id=1, addresses=(("127.0.0.1", 1),), token="", certificate=identity.certificate, preload=(), lease_s=5.0,
         sys_path=(),
     )  # fmt: skip
-    backend.submit(bootstrap, 1, on_end, lambda request_id, index, problem: said.append(problem))
+    backend.submit(bootstrap, 1, on_end, lambda request_id, index, problem: problems.append(problem))
     assert ended.wait(WAIT_S)
     backend.close()
-    (problem,) = said
+    (problem,) = problems
     assert problem.startswith(
         "a local agent could not join: ConnectionError: the coordinator answers at none of its addresses"
     )

@@ -124,16 +124,16 @@ def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProces
 def test_stopped_zygote_is_resumed_and_then_killed(own: ZygoteProcess):
     assert own.check_health() == ""
     deadline = clock.awake() + TIMEOUT_S
-    said = []
+    texts = []
     while not processes.has_ended(own.pid):
         os.kill(own.pid, signal.SIGSTOP)
         while not processes.is_stopped(own.pid) and not processes.has_ended(own.pid):
             assert clock.awake() < deadline
-        said.append(own.check_health())
-        if len(said) == 1:
+        texts.append(own.check_health())
+        if len(texts) == 1:
             while processes.is_stopped(own.pid):
                 assert clock.awake() < deadline
-    assert [text.rpartition(" ")[2] for text in said if text] == ["resumed", "killed"]
+    assert [text.rpartition(" ")[2] for text in texts if text] == ["resumed", "killed"]
 
 
 def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: ZygoteProcess, tmp_path: Path):
@@ -270,7 +270,7 @@ def test_fork_servers_outlive_a_closed_zygote_and_end_with_their_agent(own: Zygo
         return pid
 
     server = with_client(own, use)
-    until(lambda: is_gone(server))
+    until(lambda: has_ended(server))
 
 
 def test_zygote_ends_with_its_driver():
@@ -285,7 +285,7 @@ def test_zygote_ends_with_its_driver():
     with driver:
         pid = int(driver.stdout.readline())
         driver.kill()
-    until(lambda: is_gone(pid))
+    until(lambda: has_ended(pid))
 
 
 def test_differences_between_request_and_zygote_are_named():
@@ -295,7 +295,7 @@ def test_differences_between_request_and_zygote_are_named():
     assert found == ["module b", "interpreter python9", "variable TF_X"]
 
 
-def is_gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """True if the process has ended; its new parent may take a while to wait for it."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

@@ -29,15 +29,15 @@ SIZE = 3
 NOTICED_WITHIN_S = 10.0  # it is 20 ms where fifteen processes do not share two cores, and once was 2.8 s where they did
 
 
-def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, Any]]]:
+def run_family(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, Any]]]:
     """Return the reports about each operation."""
     command = [sys.executable, "-m", "tests.helpers.collective.family", harm, transport, str(SIZE), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=True)
-    said = defaultdict(list)
+    reports = defaultdict(list)
     for line in done.stdout.splitlines():
-        said[json.loads(line)["operation"]].append(json.loads(line))
-    assert set(said) == set(WORK), done.stderr
-    return said
+        reports[json.loads(line)["operation"]].append(json.loads(line))
+    assert set(reports) == set(WORK), done.stderr
+    return reports
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, A
 def test_all_survivors_name_the_killed_or_stopped_member(
     transport: str, more: tuple[str, ...], harm: str, error: str, patience: float
 ) -> None:
-    for operation, said in do_harm(harm, transport, *more).items():
-        [victim] = [line for line in said if "harmed" in line]
-        survivors = [line for line in said if "error" in line]
+    for operation, reports in run_family(harm, transport, *more).items():
+        [victim] = [line for line in reports if "harmed" in line]
+        survivors = [line for line in reports if "error" in line]
         assert {line["rank"] for line in survivors} == set(range(SIZE)) - {victim["harmed"]}, operation
         for line in survivors:
             assert (line["error"], line["blamed"]) == (error, victim["harmed"]), line
@@ -152,13 +152,13 @@ def test_member_that_ends_is_lost_with_its_reason_for_the_others(transport: str)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_end_from_another_thread_ends_a_running_operation(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2)) as members:
-        began = time.monotonic()
+        start_s = time.monotonic()
         timer = threading.Timer(0.1, members[0].end)
         timer.start()
         with pytest.raises(CollectiveEnded):
             members[0].all_reduce(LARGE)
         timer.join()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - start_s < 5
 
 
 def test_invalid_arguments_raise_and_leave_the_group_intact() -> None:
@@ -196,10 +196,10 @@ def test_forked_process_can_neither_use_nor_disturb_the_group(transport: str) ->
 def test_forked_process_holds_no_connection_open() -> None:
     """Otherwise a killed member's connections would stay open in its fork, undetected by the others."""
     with group(2) as members:
-        ready, told = os.pipe()
+        ready, ready_writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.write(told, b".")
+            os.write(ready_writer, b".")
             time.sleep(60)
             os._exit(0)
         try:
@@ -212,7 +212,7 @@ def test_forked_process_holds_no_connection_open() -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(ready)
-            os.close(told)
+            os.close(ready_writer)
 
 
 def sockets_of(pid: int) -> set[str]:

@@ -134,9 +134,9 @@ def test_eavesdropper_reads_no_plaintext(encryption: bool) -> None:
         members[0].end("a reason of mine")
         with pytest.raises(PeerLost, match="a reason of mine"):
             members[1].barrier()
-        heard = bytes(between.seen)
+        traffic = bytes(between.seen)
     for word in (x[100:104].tobytes(), (2 * x)[4100:4104].tobytes(), b"a name of mine", b"a reason of mine"):
-        assert (word in heard) is not encryption
+        assert (word in traffic) is not encryption
 
 
 SPOILED = ("flip", "flip_size", "repeat", "leave_out", "swap", "invent")
@@ -185,10 +185,10 @@ def test_member_without_encryption_is_refused_on_both_sides(who: int) -> None:
             Group.form(rank, names, secret=SECRET, **given)
         return caught.value
 
-    began = time.monotonic()
+    start_s = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         errors = list(pool.map(one, range(2)))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start_s < 10
     for rank, error in enumerate(errors):
         words = "it does not encrypt, and this member does" if rank == who else "it encrypts, and this member does not"
         assert f"rank {1 - rank} cannot be in one group with this member: {words}: give all members" in str(error)

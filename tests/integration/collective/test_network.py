@@ -99,11 +99,11 @@ def test_silent_host_is_named_at_the_deadline() -> None:
     with shaped_network(3) as network, group_on(network, 3, timeout_s=0.6) as members:
         each(members, lambda m: m.barrier())
         network.cut(1)
-        began = time.monotonic()
+        start_s = time.monotonic()
         for rank, error in enumerate(each(members, lambda m: m.all_reduce(LARGE))):
             assert isinstance(error, CollectiveTimeout), error
             assert rank == 1 or error.rank == 1, error
-        assert time.monotonic() - began < 0.6 + NOTICED_WITHIN_S
+        assert time.monotonic() - start_s < 0.6 + NOTICED_WITHIN_S
 
 
 def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
@@ -111,21 +111,21 @@ def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
     with shaped_network(3) as network, group_on(network, 3, network_timeout_s=1) as members:
         each(members, lambda m: m.barrier())
         network.cut(0)
-        began = time.monotonic()
+        start_s = time.monotonic()
         for error in each(members[1:], lambda m: m.barrier()):
             assert isinstance(error, PeerLost) and error.rank == 0, error
-        assert time.monotonic() - began < 2 + NOTICED_WITHIN_S
+        assert time.monotonic() - start_s < 2 + NOTICED_WITHIN_S
 
 
 def test_short_interruption_of_a_cable_only_delays_the_result() -> None:
     with shaped_network(2) as network, group_on(network, 2, network_timeout_s=20) as members:
         each(members, lambda m: m.barrier())
         network.cut(1)
-        mended = threading.Timer(0.3, network.mend, [1])
-        mended.start()
+        repair = threading.Timer(0.3, network.mend, [1])
+        repair.start()
         for result in each(members, lambda m: m.all_reduce(LARGE)):
             assert np.array_equal(result, 2 * LARGE)
-        mended.join()
+        repair.join()
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise", "ring"])

@@ -72,7 +72,7 @@ def reform(
         return [new for new in pool.map(one, range(size)) if new is not None]
 
 
-def waits(member: Group) -> None:
+def await_waiting(member: Group) -> None:
     """Until its calls do."""
     until = time.monotonic() + 20
     while not member.waiting:
@@ -92,7 +92,7 @@ def test_calls_continue_without_the_lost_member(transport: str) -> None:
         sums = calls(pool, members[1:], lambda m: m.all_reduce(FLOATS * 2**m.rank, "mean"))
         members[0].end("enough")
         for member in members[1:]:
-            waits(member)
+            await_waiting(member)
             assert member.lost_rank == 0
         reform(members[1:], transport, order=[1, 0])
         assert [member.rank for member in members[1:]] == [1, 0]
@@ -106,7 +106,7 @@ def test_single_survivor_forms_a_group(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(1) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce(FLOATS, "mean"))
         members[1].end()
-        waits(members[0])
+        await_waiting(members[0])
         reform(members[:1])
         assert np.array_equal(own.result(), FLOATS)
         [new] = reform(members[:1], transport, new=1)
@@ -117,12 +117,12 @@ def test_single_survivor_forms_a_group(transport: str) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_results_that_depend_on_members_use_the_new_group(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3), resumable=True) as members, ThreadPoolExecutor(2) as pool:
-        amid = calls(pool, members[1:], lambda m: m.all_gather(FLOATS + m.rank))
+        pending = calls(pool, members[1:], lambda m: m.all_gather(FLOATS + m.rank))
         members[0].end()
         for member in members[1:]:
-            waits(member)
+            await_waiting(member)
         reform(members[1:], transport)
-        first, second = (one.result() for one in amid)
+        first, second = (one.result() for one in pending)
         assert np.array_equal(first, second) and np.array_equal(first, np.stack([FLOATS + 1, FLOATS + 2]))
         [alone] = calls(pool, members[1:2], lambda m: m.broadcast(FLOATS + m.rank))
         reform(members[1:], transport, order=[1, 0])
@@ -133,12 +133,12 @@ def test_results_that_depend_on_members_use_the_new_group(transport: str) -> Non
 def test_output_buffer_for_other_members_is_refused_and_the_input_is_unchanged() -> None:
     with group(3, resumable=True) as members, ThreadPoolExecutor(2) as pool:
         parts = [np.stack([FLOATS] * 3) for _ in range(2)]
-        amid = calls(pool, members[:2], lambda m: m.reduce_scatter(parts[m.rank], out=parts[m.rank][m.rank]))
+        pending = calls(pool, members[:2], lambda m: m.reduce_scatter(parts[m.rank], out=parts[m.rank][m.rank]))
         members[2].end()
         for member in members[:2]:
-            waits(member)
+            await_waiting(member)
         reform(members[:2])
-        for one, part in zip(amid, parts, strict=True):
+        for one, part in zip(pending, parts, strict=True):
             assert isinstance(one.exception(), CollectiveChanged)
             assert np.array_equal(part, np.stack([FLOATS] * 3))
         room = np.empty((3, 2), "float32")
@@ -196,7 +196,7 @@ def test_new_member_takes_part_in_the_repeated_call() -> None:
     with group(2, resumable=True) as members, ThreadPoolExecutor(2) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce([1.0])[0])
         members[1].end()
-        waits(members[0])
+        await_waiting(members[0])
         [new] = reform(members[:1], new=1)
         assert (new.all_reduce([2.0])[0], own.result()) == (3.0, 3.0)
         new.end()
@@ -241,7 +241,7 @@ def test_loss_during_a_reform_is_followed_by_another_reform(transport: str) -> N
         ]
         for _ in range(4):  # each of the two connects to it twice
             sockets[0].accept()[0].close()
-        gone = sockets[0]
+        lost_listener = sockets[0]
         sockets = listeners(2)
         names = addresses(sockets)
         new = [
@@ -251,7 +251,7 @@ def test_loss_during_a_reform_is_followed_by_another_reform(transport: str) -> N
         assert [type(one.exception()) for one in vain] == [CollectiveChanged] * 2
         assert [one.result() for one in new] == [None, None]
         assert all(np.array_equal(one.result(), 2 * FLOATS) for one in sums)
-        gone.close()
+        lost_listener.close()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -260,15 +260,17 @@ def test_end_cancels_waiting_calls_and_reforms(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(2) as pool:
         [own] = calls(pool, members[:1], lambda m: m.barrier())
         members[1].end()
-        waits(members[0])
-        [here, gone] = listeners(2)
-        vain = pool.submit(members[0].reform, 0, addresses([here, gone]), generation=1, listener=here.detach(), **GO_ON)
+        await_waiting(members[0])
+        [here, absent] = listeners(2)
+        vain = pool.submit(
+            members[0].reform, 0, addresses([here, absent]), generation=1, listener=here.detach(), **GO_ON
+        )
         members[0].end("enough")
         for one in (own, vain):
             assert isinstance(one.exception(), CollectiveEnded)
         with pytest.raises(CollectiveEnded):
             reform(members[:1])
-        gone.close()
+        absent.close()
 
 
 def test_mismatch_raises_also_in_a_resumable_group() -> None:
@@ -283,7 +285,7 @@ def test_forked_process_can_end_its_copy_of_a_waiting_group() -> None:
     with group(2, resumable=True) as members, ThreadPoolExecutor(1) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce([1.0])[0])
         members[1].end()
-        waits(members[0])
+        await_waiting(members[0])
         pid = os.fork()
         if pid == 0:
             try:
@@ -336,12 +338,12 @@ def test_guest_joins_with_its_own_count_of_calls(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members:
         each(members, lambda m: m.barrier())
         reform([*members, guest], transport, skip=1)
-        everybody = [*members, guest]
-        assert [one.size for one in everybody] == [3, 3, 3]
-        assert each(everybody, lambda m: m.all_reduce([2.0**m.rank])[0]) == [7.0] * 3
-        reform(everybody, transport, order=[0, 2, 1])  # it is a member as any other from now on
-        assert each(everybody, lambda m: float(m.broadcast([1.0 + m.rank], root=2)[0])) == [3.0] * 3
+        all_members = [*members, guest]
+        assert [one.size for one in all_members] == [3, 3, 3]
+        assert each(all_members, lambda m: m.all_reduce([2.0**m.rank])[0]) == [7.0] * 3
+        reform(all_members, transport, order=[0, 2, 1])  # it is a member as any other from now on
+        assert each(all_members, lambda m: float(m.broadcast([1.0 + m.rank], root=2)[0])) == [3.0] * 3
         with pytest.raises(CollectiveMismatch, match="cannot go on together"):
-            reform([*everybody, stranger], transport)
+            reform([*all_members, stranger], transport)
     guest.end()
     stranger.end()

@@ -40,7 +40,7 @@ def signature(secret: bytes, label: str, nonces: bytes, size: int = 2) -> bytes:
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
-def answer(one: socket.socket, size: int) -> bytes:
+def receive(one: socket.socket, size: int) -> bytes:
     """Return ``size`` bytes, or the data before the end of the connection."""
     got = b""
     while len(got) < size:
@@ -86,45 +86,45 @@ def hello_and_silence(one: socket.socket) -> None:
 
 def wrong_proof(one: socket.socket) -> None:
     one.sendall(hello())
-    _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+    _, _, nonce, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
     one.sendall(signature(b"another secret!!", "hopsml collective 1: proof", b"n" * 32 + nonce))
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def reflected_proof(one: socket.socket) -> None:
     """Send the proof of another conversation, or of the other direction."""
     one.sendall(hello())
-    answer(one, CHALLENGE.size)
+    receive(one, CHALLENGE.size)
     one.sendall(signature(SECRET, "hopsml collective 1: welcome", b"n" * 64))
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def garbage(one: socket.socket) -> None:
     one.sendall(os.urandom(200))
-    answer(one, 1)
+    receive(one, 1)
 
 
 def a_web_browser(one: socket.socket) -> None:
     one.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n" + b"X: y\r\n" * 20 + b"\r\n")
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def an_older_generation(one: socket.socket) -> None:
     one.sendall(HELLO.pack(MAGIC, 2**40, 1, 0, 2, 0, b"n" * 32))
-    refused, generation, _, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+    refused, generation, _, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
     assert (refused, generation) == (1, 0)
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def no_such_rank(one: socket.socket) -> None:
     one.sendall(hello(sender=7))
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def half_a_hello(one: socket.socket) -> None:
     one.sendall(hello()[:40])
     one.shutdown(socket.SHUT_WR)
-    assert answer(one, 1) == b""
+    assert receive(one, 1) == b""
 
 
 def silence(one: socket.socket) -> None:
@@ -164,16 +164,16 @@ def test_replayed_handshake_is_refused(waiting: tuple[tuple[str, int], Callable[
     target, both = waiting
     with socket.create_connection(target, timeout=10) as one:
         one.sendall(hello())
-        _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+        _, _, nonce, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
         proof = signature(SECRET, "hopsml collective 1: proof", b"n" * 32 + nonce)
         one.sendall(proof)
-        welcome = answer(one, 32)  # it would have been a member
+        welcome = receive(one, 32)  # it would have been a member
         assert welcome == signature(SECRET, "hopsml collective 1: welcome", b"n" * 32 + nonce)
     with socket.create_connection(target, timeout=10) as again:
         again.sendall(hello())
-        answer(again, CHALLENGE.size)
+        receive(again, CHALLENGE.size)
         again.sendall(proof)
-        assert answer(again, 1) == b""
+        assert receive(again, 1) == b""
     assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
@@ -213,10 +213,10 @@ def test_member_of_an_older_generation_is_refused_at_once() -> None:
     with ThreadPoolExecutor(3) as pool:
         options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20}
         first = pool.submit(Group.form, 0, names, generation=5, listener=sockets[0].detach(), **options)
-        began = time.monotonic()
+        start_s = time.monotonic()
         with pytest.raises(CollectiveRefused, match="generation 5, this one of generation 4"):
             Group.form(1, names, generation=4, secret=SECRET, form_timeout_s=20)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - start_s < 5
         second = pool.submit(Group.form, 1, names, generation=5, listener=sockets[1].detach(), **options)
         members = [first.result(), second.result()]
         assert each(members, lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
@@ -232,13 +232,13 @@ def test_member_that_ends_while_the_group_forms_is_named_at_once() -> None:
         first = pool.submit(Group.form, 0, names, secret=SECRET, listener=sockets[0].detach(), form_timeout_s=20)
         with socket.create_connection(target) as one:
             one.sendall(hello(size=3))
-            _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+            _, _, nonce, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
             one.sendall(signature(SECRET, "hopsml collective 1: proof", b"n" * 32 + nonce, size=3))
-            assert len(answer(one, 32)) == 32
-        began = time.monotonic()
+            assert len(receive(one, 32)) == 32
+        start_s = time.monotonic()
         with pytest.raises(PeerLost, match="rank 1 ended while the group formed"):
             first.result()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - start_s < 5
     for other in sockets[1:]:
         other.close()
 

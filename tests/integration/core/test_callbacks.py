@@ -61,10 +61,10 @@ class Stuck:
 
     def __init__(self) -> None:
         self.go, self.called = threading.Event(), threading.Event()
-        self.came: list[Any] = []
+        self.calls: list[Any] = []
 
     def __call__(self, *arguments: Any) -> None:
-        self.came.append(arguments)
+        self.calls.append(arguments)
         self.called.set()
         assert self.go.wait(WAIT_S)
 
@@ -118,7 +118,7 @@ def test_put_does_not_wait_and_skipped_items_are_reported(stuck: Stuck) -> None:
     assert not one.settle(0.05)
     stuck.go.set()
     assert one.settle(WAIT_S)
-    numbers = [item[1] for (item,) in stuck.came]
+    numbers = [item[1] for (item,) in stuck.calls]
     # One is being handled while the others wait.
     assert -100 <= min(numbers) <= -98
     assert numbers[-1] in (callbacks.MOST_UPDATES + 99, callbacks.MOST_UPDATES + 98)
@@ -172,15 +172,16 @@ def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path,
                 stranger.sendall(b"no TLS" * 100)
                 while stranger.recv(4096):
                     pass
-            wait_until(lambda: sum(args[0] is not None for args in stuck.came) >= 3, "all are stuck")
-            heard = next(iter(coordinator.door.agents.values())).last_received_s
+            wait_until(lambda: sum(args[0] is not None for args in stuck.calls) >= 3, "all are stuck")
+            last_received_s = next(iter(coordinator.door.agents.values())).last_received_s
             wait_until(
-                lambda: next(iter(coordinator.door.agents.values())).last_received_s > heard, "the next heartbeat"
+                lambda: next(iter(coordinator.door.agents.values())).last_received_s > last_received_s,
+                "the next heartbeat",
             )
             (tmp_path / "go-on").touch()
-            began = clock.awake()
+            start_s = clock.awake()
             assert run.result(WAIT_S).value == 399
-            assert clock.awake() - began < 10  # SETTLE_S for who does not read, and the run's end
+            assert clock.awake() - start_s < 10  # SETTLE_S for who does not read, and the run's end
             stuck.go.set()
             os.set_blocking(read_end, False)
             text = b""
@@ -254,10 +255,10 @@ def test_threads_of_hopsml_do_not_wait_for_logging_handlers(module: str, stuck: 
         for _ in range(3):
             logger.warning("one")
         assert stuck.called.wait(WAIT_S)
-        assert len(stuck.came) == 1
+        assert len(stuck.calls) == 1
         stuck.go.set()
         assert callbacks.RECORDS.settle(WAIT_S)
-        assert len(stuck.came) == 3
+        assert len(stuck.calls) == 3
     finally:
         logging.getLogger(logger.name).removeHandler(handler)
 
@@ -269,17 +270,17 @@ def test_unread_messages_are_retained_up_to_a_limit_that_is_noted(
 
     monkeypatch.setattr(messages, "MOST_KEPT", 5)
     notes: list[str] = []
-    kept = Messages("app_1", lambda rank, size: None, notes.append)
+    messages_of_run = Messages("app_1", lambda rank, size: None, notes.append)
     for number in range(8):
-        kept.on_change(Change("said", 0, data=pickle.dumps(number)))
+        messages_of_run.on_change(Change("said", 0, data=pickle.dumps(number)))
     assert len(notes) == 1 and "5" in notes[0] and "on_message" in notes[0]
-    came: list[int] = []
-    kept.subscribe(lambda rank, value: came.append(value))
-    wait_until(lambda: came == [0, 1, 2, 3, 4], "those that were kept")
-    wait_until(lambda: kept._waiting == 0, "room again")
-    kept.on_change(Change("said", 0, data=pickle.dumps(8)))
-    wait_until(lambda: came[-1] == 8, "the next")
-    kept.on_change(Change("end"))
+    received: list[int] = []
+    messages_of_run.subscribe(lambda rank, value: received.append(value))
+    wait_until(lambda: received == [0, 1, 2, 3, 4], "those that were kept")
+    wait_until(lambda: messages_of_run._waiting == 0, "room again")
+    messages_of_run.on_change(Change("said", 0, data=pickle.dumps(8)))
+    wait_until(lambda: received[-1] == 8, "the next")
+    messages_of_run.on_change(Change("end"))
     assert notes[1:] == ["3 values that workers sent were dropped"]
 
 
@@ -292,4 +293,4 @@ def test_search_does_not_wait_for_its_observers(stuck: Stuck) -> None:
     state.close("FINISHED", "complete", None)
     assert not state.settle(0.05)
     wait_until(lambda: seen == ["note", "note", "closed"], "the other observer")
-    assert len(stuck.came) == 1
+    assert len(stuck.calls) == 1

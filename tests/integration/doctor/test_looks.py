@@ -62,9 +62,9 @@ def test_java_is_found_by_java_home_or_path(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_hanging_program_is_killed_at_its_deadline(tmp_path: Path) -> None:
-    began = clock.awake()
+    start_s = clock.awake()
     output, problem = facts.run([str(program(tmp_path / "java", "#!/bin/sh\nexec sleep 600\n"))], 0.5)
-    assert (output, problem) == ("", "it did not end within 0.5 s") and clock.awake() - began < 5
+    assert (output, problem) == ("", "it did not end within 0.5 s") and clock.awake() - start_s < 5
 
 
 def test_versions_of_spark_and_its_hadoop_client_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_frozen_services_are_abandoned_at_the_deadline(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, silent, silent)))
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://127.0.0.1:{silent}/Projects/p")
     monkeypatch.setattr(facts, "STEP_S", 1.0)
-    began = clock.awake()
+    start_s = clock.awake()
     report = examination.examine("local")
-    assert clock.awake() - began < 15
+    assert clock.awake() - start_s < 15
     found = {finding.name: finding for finding in report.findings}
     assert found["hdfs"].status is Status.FAIL and found["project store"].status is Status.FAIL
     assert found["yarn"].status is Status.WARN and "timed out" in found["yarn"].summary
@@ -181,14 +181,14 @@ def test_frozen_services_are_abandoned_at_the_deadline(
 def test_inspection_that_never_ends_is_reported_at_the_deadline() -> None:
     gate = threading.Event()
     try:
-        began = clock.awake()
-        looks = examination.gather({"slow": gate.wait, "quick": lambda: 1, "broken": lambda: 1 / 0}, 0.5)
-        assert clock.awake() - began < 5
+        start_s = clock.awake()
+        inspections = examination.gather({"slow": gate.wait, "quick": lambda: 1, "broken": lambda: 1 / 0}, 0.5)
+        assert clock.awake() - start_s < 5
     finally:
         gate.set()
-    assert looks["quick"].facts == 1
-    assert looks["slow"].problem == "no answer within 0.5 s" and "division" in looks["broken"].problem
-    finding = examination.unanswered("java", looks["slow"], Needs(spark=True))
+    assert inspections["quick"].facts == 1
+    assert inspections["slow"].problem == "no answer within 0.5 s" and "division" in inspections["broken"].problem
+    finding = examination.unanswered("java", inspections["slow"], Needs(spark=True))
     assert finding.status is Status.FAIL and finding.remedy
 
 
@@ -217,10 +217,10 @@ def test_resource_manager_facts_are_read_over_rest(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, server.server_port)))
             found = facts.yarn()
             (tmp_path / "yarn-site.xml").write_text("<configuration>")
-            look = examination.gather({"yarn": facts.yarn}, 5)["yarn"]
+            inspection = examination.gather({"yarn": facts.yarn}, 5)["yarn"]
         finally:
             server.shutdown()
             thread.join()
     assert (found.version, found.nodes, found.memory_mb, found.cores, found.pending) == ("3.5.0", 2, 4096, 8, 1)
     assert found.skew_s is not None and 295 < found.skew_s < 305
-    assert "yarn-site.xml" in look.problem and "the Hadoop configuration cannot be read" in look.problem
+    assert "yarn-site.xml" in inspection.problem and "the Hadoop configuration cannot be read" in inspection.problem

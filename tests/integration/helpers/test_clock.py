@@ -93,9 +93,9 @@ def test_stall_of_this_interpreter_counts_as_time() -> None:
     """Two seconds with the GIL held. The machine may be frozen by chance, but not three times in a row."""
     forgiven: list[float] = []
     while 0.0 not in forgiven and len(forgiven) < 3:
-        late, lost, began, real = clock.WATCH.late_s, clock.WATCH.lost_s, clock.awake(), time.monotonic()
+        late, lost, start_s, real = clock.WATCH.late_s, clock.WATCH.lost_s, clock.awake(), time.monotonic()
         ctypes.PyDLL(None).sleep(2)
-        passed, took = clock.awake() - began, time.monotonic() - real
+        passed, took = clock.awake() - start_s, time.monotonic() - real
         forgiven.append(clock.WATCH.late_s - late)
         assert took >= 2
         assert passed == pytest.approx(took - (clock.WATCH.lost_s - lost), abs=0.1)  # what the disk took is no stall
@@ -111,10 +111,10 @@ def test_standstill_is_the_larger_of_delay_and_disk_stall(late_s: float, disk_s:
 
 
 def test_disk_stall_time_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = tmp_path / "io"
-    monkeypatch.setattr(clock, "DISK", told)
+    path = tmp_path / "io"
+    monkeypatch.setattr(clock, "DISK", path)
     assert clock.waited_for_disk() == 0.0
-    told.write_text(
+    path.write_text(
         "some avg10=1.24 avg60=1.13 avg300=0.74 total=662016895\nfull avg10=1.16 avg60=0.99 avg300=0.50 total=2500000\n"
     )
     assert clock.waited_for_disk() == 2.5
@@ -157,7 +157,7 @@ def test_lost_time_follows_from_runnable_processes_and_slowness(runnable: int, s
 
 
 def test_runnable_processes_are_read_from_the_kernel(tmp_path: Path) -> None:
-    told = tmp_path / "loadavg"
-    assert clock.runnable(told) == 0
-    told.write_text("9.98 8.11 7.02 7/1482 30911\n")
-    assert clock.runnable(told) == 6
+    path = tmp_path / "loadavg"
+    assert clock.runnable(path) == 0
+    path.write_text("9.98 8.11 7.02 7/1482 30911\n")
+    assert clock.runnable(path) == 6

@@ -103,7 +103,7 @@ def test_ending_child_is_waited_for(before: leaks.Snapshot) -> None:
 
 
 def test_thread_pool_is_found_once_and_may_grow() -> None:
-    nobody = leaks.Snapshot.take("none")
+    empty = leaks.Snapshot.take("none")
     both = threading.Barrier(3)
     with ThreadPoolExecutor(2, "pool-of-a-test") as pool:
         pool.submit(int).result()
@@ -112,7 +112,7 @@ def test_thread_pool_is_found_once_and_may_grow() -> None:
             pool.submit(both.wait)
         both.wait()
         assert leaks.new_threads(started) == []
-        assert "thread 'pool-of-a-test_0' of concurrent.futures.thread" in leaks.new_threads(nobody)
+        assert "thread 'pool-of-a-test_0' of concurrent.futures.thread" in leaks.new_threads(empty)
 
 
 @pytest.mark.parametrize("daemon", [True, False])

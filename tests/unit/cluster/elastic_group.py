@@ -14,12 +14,12 @@ from hopsml.cluster.shared.spec import ElasticGroup
 Kind = Callable[[ElasticGroup], ElasticGroupMachine]
 
 
-def restarting(given: ElasticGroup) -> ElasticGroupMachine:
+def restarting_group(given: ElasticGroup) -> ElasticGroupMachine:
     """A group whose members change only in new processes."""
     return ElasticGroupMachine(given, in_place=InPlace(enabled=False), growth=Growth(enabled=False))
 
 
-def mending(given: ElasticGroup) -> ElasticGroupMachine:
+def continuing_group(given: ElasticGroup) -> ElasticGroupMachine:
     """A group that loses members in place, and admits others only in new processes."""
     return ElasticGroupMachine(given, growth=Growth(enabled=False))
 
@@ -33,7 +33,7 @@ def grant(machine: ElasticGroupMachine, *names: str, now: float = 0.0, ready: bo
     return machine.handle(events.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
 
 
-def running(*names: str, kind: Kind = restarting, begun: bool = True, **other: Any) -> ElasticGroupMachine:
+def running(*names: str, kind: Kind = restarting_group, begun: bool = True, **other: Any) -> ElasticGroupMachine:
     """``begun``: whether the workers have, all but the first."""
     machine = kind(spec(**{"size": max(3, len(names)), **other}))
     machine.begin(0.0)
@@ -45,7 +45,7 @@ def running(*names: str, kind: Kind = restarting, begun: bool = True, **other: A
     return machine
 
 
-def started(machine: ElasticGroupMachine, *names: str, now: float) -> list[events.Action]:
+def report_start(machine: ElasticGroupMachine, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.Started(name, generation), now)]
 
@@ -61,21 +61,21 @@ def close(machine: ElasticGroupMachine, *names: str, now: float = 5.0) -> list[e
     return actions
 
 
-def warned(machine: ElasticGroupMachine, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
+def request_drain(machine: ElasticGroupMachine, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
     return [one for name in names for one in machine.handle(events.DrainRequested(name, "its node goes", time_s), now)]
 
 
-def committed(machine: ElasticGroupMachine, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
+def report_commit(machine: ElasticGroupMachine, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.WorkerCommitted(name, generation, step), now)]
 
 
-def parked(machine: ElasticGroupMachine, step: int, *names: str, now: float) -> list[events.Action]:
+def report_pause(machine: ElasticGroupMachine, step: int, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.PausedAtCommit(name, generation, step), now)]
 
 
-def grown(**other: Any) -> ElasticGroupMachine:
+def grown_group(**other: Any) -> ElasticGroupMachine:
     """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
     machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
     for name in "ab":
@@ -91,7 +91,7 @@ def grown(**other: Any) -> ElasticGroupMachine:
     return machine
 
 
-def store_fails(machine: ElasticGroupMachine, now: float) -> list[events.Action]:
+def report_storage_failure(machine: ElasticGroupMachine, now: float) -> list[events.Action]:
     names, actions = tuple(machine.members), list[events.Action]()
     for name in names:
         cause = "the store could not be read: nobody answers"

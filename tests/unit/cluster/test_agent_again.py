@@ -63,8 +63,8 @@ def test_an_agent_has_its_own_job_where_spark_would_copy_it_or_end_others_with_i
 
 def test_a_threshold_of_speculation_is_refused_with_its_name() -> None:
     settings = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "30min"}
-    said = refused_setting(lambda key, default: settings.get(key, default))
-    assert "second copy of each agent" in said and "Remove spark.speculation.task.duration.threshold" in said
+    text = refused_setting(lambda key, default: settings.get(key, default))
+    assert "second copy of each agent" in text and "Remove spark.speculation.task.duration.threshold" in text
 
 
 LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running tasks) Reason: {reason}"
@@ -85,15 +85,15 @@ LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running ta
     ],
 )  # fmt: skip
 def test_lost_executor_is_explained_by_its_exit_status_with_a_remedy(reason: str, status: int, remedy: str) -> None:
-    said = why_executor_lost(LOST.format(caused="caused", reason=reason))
-    assert said.startswith("Spark reports for executor 2: ") and reason[:60] in said
-    assert f"(exit status {status}: " in said and remedy in said
+    text = why_executor_lost(LOST.format(caused="caused", reason=reason))
+    assert text.startswith("Spark reports for executor 2: ") and reason[:60] in text
+    assert f"(exit status {status}: " in text and remedy in text
 
 
 def test_guessed_reasons_of_spark_are_left_out_of_the_explanation() -> None:
     guess = "Remote RPC client disassociated. Likely due to containers exceeding thresholds, or network issues."
-    said = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
-    assert said == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
+    text = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
+    assert text == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
     unknown = why_executor_lost(LOST.format(caused="caused", reason="Command exited with code 52"))
     assert unknown == "Spark reports for executor 2: Command exited with code 52"
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.apache"
@@ -101,8 +101,8 @@ def test_guessed_reasons_of_spark_are_left_out_of_the_explanation() -> None:
     assert why_executor_lost("TaskKilled (its agent does not answer)") == ""
 
 
-def connect(patience_s: float) -> object:
-    return asyncio.run(network.connect(Bootstrap(1, (), "", "", (), 10.0, ()), patience_s, lambda: None))
+def connect(timeout_s: float) -> object:
+    return asyncio.run(network.connect(Bootstrap(1, (), "", "", (), 10.0, ()), timeout_s, lambda: None))
 
 
 def test_replacement_agent_retries_until_the_coordinator_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def test_replacement_agent_retries_until_the_coordinator_is_reachable(monkeypatc
 
     monkeypatch.setattr(tls, "connect", refused_twice)
     monkeypatch.setattr(network, "AGAIN_PAUSE_S", 0.001)
-    assert connect(patience_s=60.0) == "connected"
+    assert connect(timeout_s=60.0) == "connected"
     tries.clear()
     with pytest.raises(ConnectionError):
-        connect(patience_s=0.0)
+        connect(timeout_s=0.0)
     assert len(tries) == 1

@@ -31,19 +31,19 @@ def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
     monkeypatch.setattr(held_commits, "LONGEST_RETRY_S", 0.4)
     run = directory(tmp_path, "app_1", 1)
     Path(run.checkpoints).write_text("in the way")  # no directory can be made here
-    told: list[tuple[float, Persisted]] = []
+    reports: list[tuple[float, Persisted]] = []
     commits = 0
 
-    def tell(one: Persisted) -> None:
-        told.append((time.monotonic(), one))
-        if len(told) == 5:
+    def record_report(one: Persisted) -> None:
+        reports.append((time.monotonic(), one))
+        if len(reports) == 5:
             Path(run.checkpoints).unlink()
 
-    async def life() -> None:
+    async def scenario() -> None:
         nonlocal commits
-        held = HeldCommits(run.run_id, tmp_path / "agent", "token", tell)
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", record_report)
         try:
-            while not told or told[-1][1].problem:
+            while not reports or reports[-1][1].problem:
                 commits += 1
                 slot = held.slots.free(held.slot)
                 held.slots.write(slot, commits, [b"content"])
@@ -54,8 +54,8 @@ def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
             await held.close()
 
     (tmp_path / "agent").mkdir()
-    asyncio.run(life())
-    *failed, (_, last) = told
+    asyncio.run(scenario())
+    *failed, (_, last) = reports
     assert len(failed) == 5 and all(one.problem for _, one in failed)
     pauses = [after - before for (before, _), (after, _) in itertools.pairwise(failed)]
     assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=True))
@@ -65,10 +65,10 @@ def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
 
 def test_commit_overwritten_before_it_is_read_is_not_reported_as_a_storage_problem(tmp_path: Path) -> None:
     """The worker is ahead of its agent's information: the newer commit becomes the checkpoint."""
-    run, told = directory(tmp_path, "app_1", 1), list[Persisted]()
+    run, reports = directory(tmp_path, "app_1", 1), list[Persisted]()
 
-    async def life() -> None:
-        held = HeldCommits(run.run_id, tmp_path / "agent", "token", told.append)
+    async def scenario() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", reports.append)
         try:
             held.slots.write(0, 1, [b"content"])
             held.committed(1, 0)
@@ -82,8 +82,8 @@ def test_commit_overwritten_before_it_is_read_is_not_reported_as_a_storage_probl
             await held.close()
 
     (tmp_path / "agent").mkdir()
-    asyncio.run(life())
-    assert [(one.step, one.problem, one.missed) for one in told] == [(2, "", 0)]
+    asyncio.run(scenario())
+    assert [(one.step, one.problem, one.missed) for one in reports] == [(2, "", 0)]
     assert checkpoints.steps(run.checkpoints) == [2]
 
 
@@ -94,18 +94,18 @@ def test_lag_of_many_mirrors_is_noted_at_the_first_and_at_the_last_recovery():
     run.gang.members = {agent: MemberState(rank) for rank, agent in enumerate(agents)}
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
 
-    def say(agent: str, problem: str) -> None:
+    def report_lag(agent: str, problem: str) -> None:
         apply(run, agent, WorkerUpdate("app_1", 0, MirrorLag(problem)))
 
     for _ in range(2):
         for agent in (*agents, *agents):
-            say(agent, f"mirroring is behind: {agent}")
+            report_lag(agent, f"mirroring is behind: {agent}")
         for agent in agents[:6]:
-            say(agent, "")
+            report_lag(agent, "")
         lost = run.gang.members.pop(agents[7])  # it takes its word with it
-        say(agents[6], "")
+        report_lag(agents[6], "")
         run.gang.members[agents[7]] = lost
-        say(agents[7], "")
+        report_lag(agents[7], "")
     assert run.state.notes == ["mirroring is behind: agent-0", "mirroring is up to date again"] * 2
 
 

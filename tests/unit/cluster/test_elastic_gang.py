@@ -17,17 +17,17 @@ from hopsml.cluster.shared.spec import FixedGroup
 from tests.unit.cluster.elastic_group import (
     Kind,
     close,
-    committed,
+    continuing_group,
     grant,
-    grown,
-    mending,
+    grown_group,
     of_kind,
-    parked,
-    restarting,
+    report_commit,
+    report_pause,
+    report_storage_failure,
+    request_drain,
+    restarting_group,
     running,
     spec,
-    store_fails,
-    warned,
 )
 
 pytestmark = pytest.mark.fast
@@ -43,7 +43,7 @@ def test_process_that_ends_without_a_report_is_excluded_from_the_next_generation
 
 
 def test_group_at_its_minimum_waits_a_second_for_more_agents():
-    machine = restarting(spec())
+    machine = restarting_group(spec())
     assert machine.begin(0.0) == [events.RequestAgents(2, 3)]
     assert grant(machine, "a", "b") == []
     assert machine.handle(events.Tick(), 0.9) == []
@@ -51,7 +51,7 @@ def test_group_at_its_minimum_waits_a_second_for_more_agents():
 
 
 def test_wait_for_more_agents_restarts_if_the_minimum_was_lost():
-    machine = restarting(spec())
+    machine = restarting_group(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(events.MemberLost("b", "gone"), 0.5)
@@ -61,7 +61,7 @@ def test_wait_for_more_agents_restarts_if_the_minimum_was_lost():
 
 
 def test_full_group_starts_at_once():
-    machine = restarting(spec())
+    machine = restarting_group(spec())
     machine.begin(0.0)
     assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
 
@@ -103,8 +103,8 @@ def test_user_error_ends_the_run_even_if_a_secondary_error_is_reported_first():
 def test_newcomer_is_admitted_only_after_its_imports_are_complete():
     machine = running("a", "b")
     assert grant(machine, "c", now=3.0, ready=False) == []
-    (park,) = machine.handle(events.Ready("c"), 4.0)
-    assert park == events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+    (pause,) = machine.handle(events.Ready("c"), 4.0)
+    assert pause == events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
 
 
 def test_change_of_members_waits_for_all_commits_up_to_a_limit():
@@ -122,10 +122,10 @@ def test_change_of_members_waits_for_all_commits_up_to_a_limit():
 
 def test_drained_member_leaves_and_a_group_below_its_minimum_waits():
     machine = running("a", "b")
-    (park,) = of_kind(
+    (pause,) = of_kind(
         machine.handle(events.DrainRequested("b", "its node is preempted", AT_ONCE_S), 3.0), events.PauseWorkersAtCommit
     )
-    assert "preempted" in park.why
+    assert "preempted" in pause.why
     machine.handle(events.PausedAtCommit("a", 0, 5), 3.5)
     machine.handle(events.WorkerCommitted("b", 0, 5), 3.6)
     actions = close(machine, "a", "b", now=4.0)
@@ -166,12 +166,12 @@ def test_only_worker_waits_for_a_successor_and_hands_over_its_state():
 
 def test_draining_members_train_until_all_their_successors_are_ready():
     machine = running("a", "b", size=2)
-    assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.PauseWorkersAtCommit)
+    assert not of_kind(request_drain(machine, "a", "b", time_s=40.0), events.PauseWorkersAtCommit)
     assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.PauseWorkersAtCommit)
     assert not of_kind(machine.handle(events.Ready("c"), 12.0), events.PauseWorkersAtCommit)
-    (park,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.PauseWorkersAtCommit)
-    assert park.why == "rank 0 leaves: its node goes"
-    parked(machine, 9, "a", "b", now=14.0)
+    (pause,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.PauseWorkersAtCommit)
+    assert pause.why == "rank 0 leaves: its node goes"
+    report_pause(machine, 9, "a", "b", now=14.0)
     (start,) = of_kind(close(machine, "a", "b", now=14.1), events.StartGeneration)
     assert (set(start.agent_ids), start.step, set(start.holders)) == ({"c", "d"}, 9, {"a", "b"})
     actions = [one for name in "cd" for one in machine.handle(events.Started(name, 1), 15.0)]
@@ -180,7 +180,7 @@ def test_draining_members_train_until_all_their_successors_are_ready():
 
 def test_draining_members_pause_before_their_time_ends_without_successors():
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=40.0, now=3.0)
+    request_drain(machine, "a", "b", time_s=40.0, now=3.0)
     assert not of_kind(machine.handle(events.Tick(), 32.9), events.PauseWorkersAtCommit)
     assert of_kind(machine.handle(events.Tick(), 33.1), events.PauseWorkersAtCommit)
     unknown = running("a", "b", size=2, drain_s=20.0)
@@ -192,8 +192,8 @@ def test_draining_members_pause_before_their_time_ends_without_successors():
 def test_draining_holders_leave_once_their_commit_is_stored():
     """Successors connect only after the executors of the draining members have ended, so draining waits for none."""
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=AT_ONCE_S)
-    stops = parked(machine, 9, "a", "b", now=4.0)
+    request_drain(machine, "a", "b", time_s=AT_ONCE_S)
+    stops = report_pause(machine, 9, "a", "b", now=4.0)
     assert of_kind(stops, events.PersistCommit) == [events.PersistCommit("a")]
     actions = close(machine, "a", "b", now=4.1)
     assert machine.phase is Phase.WAITING and not of_kind(actions, events.ReturnAgents)
@@ -205,11 +205,11 @@ def test_draining_holders_leave_once_their_commit_is_stored():
 
 def test_commit_is_stored_at_the_warning_if_all_members_drain():
     machine = running("a", "b", size=2)
-    committed(machine, 4, "a", "b")
-    assert not of_kind(warned(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
-    assert of_kind(warned(machine, "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
+    report_commit(machine, 4, "a", "b")
+    assert not of_kind(request_drain(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
+    assert of_kind(request_drain(machine, "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
     machine.handle(events.CommitPersisted("a", 4), 4.0)
-    assert not of_kind(committed(machine, 6, "a", "b", now=5.0), events.PersistCommit)  # not each one
+    assert not of_kind(report_commit(machine, 6, "a", "b", now=5.0), events.PersistCommit)  # not each one
     machine.handle(events.MemberLost("a", "its node is gone"), 6.0)
     machine.handle(events.MemberLost("b", "its node is gone"), 6.0)
     actions = grant(machine, "c", "d", now=20.0)
@@ -222,8 +222,8 @@ def test_commit_is_stored_at_the_warning_if_all_members_drain():
 def test_checkpoint_of_a_lost_member_is_not_read_if_survivors_hold_a_commit():
     """The store may be unavailable; the training continues from the held commit."""
     machine = running("a", "b", "c")
-    committed(machine, 4, "a", "b", "c")
-    committed(machine, 6, "a")
+    report_commit(machine, 4, "a", "b", "c")
+    report_commit(machine, 6, "a")
     machine.handle(events.CommitPersisted("a", 6), 4.0)
     machine.handle(events.MemberLost("a", "gone"), 4.1)
     actions = close(machine, "b", "c")
@@ -237,9 +237,9 @@ def test_checkpoint_of_a_lost_member_is_not_read_if_survivors_hold_a_commit():
 
 def test_checkpoint_of_drained_holders_is_preferred_to_an_older_held_commit():
     machine = running("a", "b", size=2)
-    committed(machine, 4, "a", "b")
-    warned(machine, "a", time_s=AT_ONCE_S)
-    parked(machine, 6, "a", now=4.0)
+    report_commit(machine, 4, "a", "b")
+    request_drain(machine, "a", time_s=AT_ONCE_S)
+    report_pause(machine, 6, "a", now=4.0)
     machine.handle(events.Tick(), 4.0 + spec().agree_s)  # b was not there in time
     machine.handle(events.CommitPersisted("a", 6), 4.5)
     machine.handle(events.MemberLost("a", "its node is gone"), 4.6)
@@ -251,7 +251,7 @@ def test_checkpoint_of_drained_holders_is_preferred_to_an_older_held_commit():
 def test_generation_restarts_if_a_newer_checkpoint_is_found():
     """Agents have stored more while the driver stood still, and have ended; the older one may not even be there any more."""
     machine = running("a", "b", size=2)
-    committed(machine, 26, "a", "b")
+    report_commit(machine, 26, "a", "b")
     machine.handle(events.CommitPersisted("a", 26), 3.5)
     for name in "ab":
         machine.handle(events.MemberLost(name, "gone"), 20.0)
@@ -269,7 +269,7 @@ def test_generation_restarts_if_a_newer_checkpoint_is_found():
 
 def test_generation_with_a_held_commit_does_not_restart_for_a_checkpoint():
     machine = running("a", "b", "c")
-    committed(machine, 4, "a", "b", "c")
+    report_commit(machine, 4, "a", "b", "c")
     machine.handle(events.MemberLost("a", "gone"), 4.0)
     close(machine, "b", "c")
     assert machine.phase is Phase.FORMING
@@ -278,7 +278,7 @@ def test_generation_with_a_held_commit_does_not_restart_for_a_checkpoint():
 
 def test_lost_commit_without_a_checkpoint_is_noted():
     machine = running("a", "b", size=2)
-    committed(machine, 6, "a", "b")
+    report_commit(machine, 6, "a", "b")
     for name in "ab":
         machine.handle(events.MemberLost(name, "its node is gone"), 6.0)
     (note,) = of_kind(grant(machine, "c", "d", now=20.0), events.Note)
@@ -287,8 +287,8 @@ def test_lost_commit_without_a_checkpoint_is_noted():
 
 def test_next_holder_stores_the_commit_if_the_storing_agent_is_lost():
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=AT_ONCE_S)
-    parked(machine, 9, "a", "b", now=4.0)
+    request_drain(machine, "a", "b", time_s=AT_ONCE_S)
+    report_pause(machine, 9, "a", "b", now=4.0)
     close(machine, "a", "b", now=4.1)
     assert of_kind(machine.handle(events.MemberLost("a", "gone"), 4.2), events.PersistCommit) == [
         events.PersistCommit("b")
@@ -298,8 +298,8 @@ def test_next_holder_stores_the_commit_if_the_storing_agent_is_lost():
 
 def test_newcomers_fetch_the_state_from_draining_holders_before_it_is_stored():
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=AT_ONCE_S)
-    parked(machine, 9, "a", "b", now=4.0)
+    request_drain(machine, "a", "b", time_s=AT_ONCE_S)
+    report_pause(machine, 9, "a", "b", now=4.0)
     close(machine, "a", "b", now=4.1)
     (start,) = of_kind(grant(machine, "c", "d", now=4.2), events.StartGeneration)
     assert start.step == 9 and set(start.holders) == {"a", "b"}
@@ -312,7 +312,7 @@ def test_newcomers_fetch_the_state_from_draining_holders_before_it_is_stored():
 
 def test_spares_for_draining_members_are_retained_if_the_size_is_requested_again():
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=40.0)
+    request_drain(machine, "a", "b", time_s=40.0)
     grant(machine, "c", now=4.0)
     assert not of_kind(machine.handle(events.ResizeRequested(2), 5.0), events.ReturnAgents)
     assert of_kind(grant(machine, "d", now=6.0), events.PauseWorkersAtCommit)
@@ -320,9 +320,9 @@ def test_spares_for_draining_members_are_retained_if_the_size_is_requested_again
 
 def test_draining_member_needs_no_successor_in_a_group_that_is_made_smaller():
     machine = running("a", "b", "c", size=3, min_size=1)
-    warned(machine, "c", time_s=40.0)
-    (park,) = of_kind(machine.handle(events.ResizeRequested(2), 4.0), events.PauseWorkersAtCommit)
-    assert park.why.startswith("rank 2 leaves")
+    request_drain(machine, "c", time_s=40.0)
+    (pause,) = of_kind(machine.handle(events.ResizeRequested(2), 4.0), events.PauseWorkersAtCommit)
+    assert pause.why.startswith("rank 2 leaves")
 
 
 def test_fixed_group_notes_the_expected_loss_of_a_draining_member():
@@ -380,8 +380,8 @@ def test_excluded_host_is_readmitted_only_after_its_cooldown():
     machine.handle(events.Ready("b"), 4.5)
     assert machine.handle(events.Started("a", 1), 5.0) == []
     assert machine.handle(events.Tick(), 18.9) == []
-    (park,) = machine.handle(events.Tick(), 19.1)
-    assert park == events.PauseWorkersAtCommit(1, ("a",), "1 more joined")
+    (pause,) = machine.handle(events.Tick(), 19.1)
+    assert pause == events.PauseWorkersAtCommit(1, ("a",), "1 more joined")
 
 
 def test_member_without_progress_is_named():
@@ -397,30 +397,30 @@ def test_member_without_progress_is_named():
 
 
 def test_slow_member_is_named_once_and_even_members_are_not():
-    machine, said = running("a", "b", "c"), list[events.Action]()
+    machine, reported = running("a", "b", "c"), list[events.Action]()
     for second in range(20):
         for name, step in (("a", second), ("b", second - 1), ("c", second)):
-            said += machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second)
-    (note,) = said
+            reported += machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second)
+    (note,) = reported
     assert note.text.startswith("rank 1 on host-b is slower than the others")
-    even, nothing = running("a", "b"), list[events.Action]()
+    even, notes = running("a", "b"), list[events.Action]()
     for second in range(20):  # one always reports half a second after the other
-        nothing += even.handle(events.Stepped("a", 0, 10 * second), 3.0 + second)
-        nothing += even.handle(events.Stepped("b", 0, 10 * second + 5), 3.5 + second)
-    assert nothing == []
+        notes += even.handle(events.Stepped("a", 0, 10 * second), 3.0 + second)
+        notes += even.handle(events.Stepped("b", 0, 10 * second + 5), 3.5 + second)
+    assert notes == []
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
-@pytest.mark.parametrize("behind", [0.0, 0.24])
-def test_slowness_is_detected_independently_of_report_times(offset: float, behind: float) -> None:
+@pytest.mark.parametrize("lag_s", [0.0, 0.24])
+def test_slowness_is_detected_independently_of_report_times(offset: float, lag_s: float) -> None:
     """Steps take 0.3 s; rank 1 makes each step ``behind`` seconds later and reports ``offset`` seconds later."""
-    machine, said = running("a", "b"), list[events.Action]()
+    machine, reported = running("a", "b"), list[events.Action]()
     for second in range(20):
-        for name, at, late in (("a", float(second), 0.0), ("b", second + offset, behind)):
+        for name, at, late in (("a", float(second), 0.0), ("b", second + offset, lag_s)):
             step = max(0, int((at - late) / 0.3))
             age = max(0.0, at - late - 0.3 * step)
-            said += machine.handle(events.Stepped(name, 0, step, age_s=age), 3.0 + at)
-    assert len(said) == (behind > 0), said
+            reported += machine.handle(events.Stepped(name, 0, step, age_s=age), 3.0 + at)
+    assert len(reported) == (lag_s > 0), reported
 
 
 def test_members_that_do_not_report_their_end_are_dropped():
@@ -485,7 +485,7 @@ FAILURES: dict[str, events.Event] = {
 
 @pytest.mark.parametrize("event", FAILURES.values(), ids=FAILURES)
 def test_newcomer_that_fails_before_its_first_commit_costs_no_reset(event: events.Event):
-    machine = grown()
+    machine = grown_group()
     machine.handle(events.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
     machine.handle(event, 5.0)
     machine.handle(events.Tick(), 6.0)
@@ -501,7 +501,7 @@ def test_newcomer_that_fails_before_its_first_commit_costs_no_reset(event: event
 
 
 def test_failed_newcomer_is_retried_after_growing_pauses():
-    machine, now = grown(host_failure_limit=9), 5.0
+    machine, now = grown_group(host_failure_limit=9), 5.0
     for attempt in (1, 2):
         machine.handle(events.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
         close(machine, "a", "b", "c", now=now)
@@ -512,8 +512,8 @@ def test_failed_newcomer_is_retried_after_growing_pauses():
             machine.handle(events.WorkerCommitted(name, machine.generation, 10 * attempt), now)
         assert machine.handle(events.Tick(), now + 60 * attempt - 0.1) == []
         now += 60.0 * attempt
-        (park,) = machine.handle(events.Tick(), now)
-        assert park.why == "1 more joined"
+        (pause,) = machine.handle(events.Tick(), now)
+        assert pause.why == "1 more joined"
         machine.handle(events.PausedAtCommit("a", machine.generation, 10 * attempt + 1), now)
         machine.handle(events.WorkerCommitted("b", machine.generation, 10 * attempt + 1), now)
         close(machine, "a", "b", now=now)
@@ -523,7 +523,7 @@ def test_failed_newcomer_is_retried_after_growing_pauses():
 
 
 def test_failure_of_a_newcomer_after_its_first_commit_counts_as_a_reset():
-    machine = grown(reset_limit=0)
+    machine = grown_group(reset_limit=0)
     machine.handle(events.WorkerCommitted("c", 1, 8), 5.0)
     machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
     (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), events.ConcludeRun)
@@ -531,7 +531,7 @@ def test_failure_of_a_newcomer_after_its_first_commit_counts_as_a_reset():
 
 
 def test_error_raised_by_newcomer_and_old_member_ends_the_run():
-    machine = grown()
+    machine = grown_group()
     machine.handle(events.Failed("c", 1, "ValueError: three", raised=True), 5.0)
     machine.handle(events.Failed("a", 1, "ValueError: three", raised=True), 5.1)
     machine.handle(events.Tick(), 6.0)
@@ -540,7 +540,7 @@ def test_error_raised_by_newcomer_and_old_member_ends_the_run():
 
 
 def test_growth_is_reverted_if_generations_with_newcomers_keep_failing():
-    machine, now = grown(fruitless_limit=2, reset_limit=None), 5.0
+    machine, now = grown_group(fruitless_limit=2, reset_limit=None), 5.0
     for attempt in (1, 2):
         machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
         actions = close(machine, "a", "b", "c", now=now)
@@ -573,7 +573,7 @@ def test_unavailable_store_is_waited_for_up_to_min_workers_timeout():
     while not machine.phase.is_final and now < 1000:
         if machine.phase in (Phase.RUNNING, Phase.FORMING):
             tries += 1
-            actions = store_fails(machine, now)
+            actions = report_storage_failure(machine, now)
             notes += [one for one in of_kind(actions, events.Note) if "does not answer" in one.text]
             outcomes = of_kind(actions, events.ConcludeRun)
         now += 0.5
@@ -587,25 +587,25 @@ def test_unavailable_store_is_waited_for_up_to_min_workers_timeout():
 
 def test_outage_of_the_store_is_forgotten_after_the_next_commit():
     machine = running("a", "b", fruitless_limit=1, min_workers_timeout_s=100)
-    store_fails(machine, 3.0)
+    report_storage_failure(machine, 3.0)
     assert machine.handle(events.Tick(), 4.9) == []
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StartGeneration)
     for name in "ab":
         machine.handle(events.Started(name, 1), 6.0)
     machine.handle(events.WorkerCommitted("a", 1, 1), 90.0)
     assert machine.policy.store_away is None
-    assert not of_kind(store_fails(machine, 200.0), events.ConcludeRun)
+    assert not of_kind(report_storage_failure(machine, 200.0), events.ConcludeRun)
 
 
 # ---------------------------------------------------------------------------------------------------- stopped processes
 
 
-@pytest.mark.parametrize("began", [True, False])
-def test_stopped_process_is_replaced_within_seconds_also_before_its_first_step(began: bool):
-    machine = restarting(spec(size=2))
+@pytest.mark.parametrize("has_started", [True, False])
+def test_stopped_process_is_replaced_within_seconds_also_before_its_first_step(has_started: bool):
+    machine = restarting_group(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
-    for name in "ab" if began else "a":
+    for name in "ab" if has_started else "a":
         machine.handle(events.Started(name, 0), 2.0)
     (note,) = machine.handle(events.Stepped("b", 0, -1, stopped=True), 2.5)
     assert "rank 1 is stopped" in note.text
@@ -695,8 +695,8 @@ def test_unstored_last_commit_is_noted_and_the_run_finishes():
         away = finished("a", "b", step=39)
         away.handle(events.CommitPersisted("a", newest), 4.5)
         note, _, outcome = close(away, "b", "a")
-        said = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
-        assert note == events.Note(said) and outcome == events.ConcludeRun(Phase.FINISHED)
+        text = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
+        assert note == events.Note(text) and outcome == events.ConcludeRun(Phase.FINISHED)
     lost = finished("a", "b", step=39)
     close(lost, "b")
     lost.handle(events.MemberLost("a", "its executor died"), 5.0)
@@ -707,7 +707,7 @@ def test_unstored_last_commit_is_noted_and_the_run_finishes():
 
 
 def test_host_that_has_all_agents_is_not_excluded():
-    machine = restarting(spec(size=2, host_failure_limit=1))
+    machine = restarting_group(spec(size=2, host_failure_limit=1))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
     for name in "ab":
@@ -731,8 +731,8 @@ def test_group_below_its_minimum_waits_for_min_workers_timeout():
 
 def test_group_is_not_resized_below_its_minimum():
     machine = running("a", "b", "c")
-    (ask, park) = machine.handle(events.ResizeRequested(1), 3.0)
-    assert ask == events.RequestAgents(0, 2) and park.why == "resized to 2 workers"
+    (ask, pause) = machine.handle(events.ResizeRequested(1), 3.0)
+    assert ask == events.RequestAgents(0, 2) and pause.why == "resized to 2 workers"
 
 
 # ---------------------------------------------------------------------------------------------------- invariants
@@ -802,7 +802,7 @@ class _World:
         self.now = 0.0
         self.held: set[str] = set()
         self.alive: dict[str, int] = {}  # agent -> generation of its live worker
-        self.concluded = self.mended = 0
+        self.concluded = self.reconfigured = 0
         self.chief, self.mendable = "", set[str]()  # agents whose workers are reconfigurable
         self.members: set[str] = set()
         self.number = -1  # the highest that a generation, or a newcomer's process, has had
@@ -841,12 +841,12 @@ class _World:
                     assert set(action.agent_ids) <= self.mendable | set(self.preparing)
                     assert action.agent_ids[0] == self.chief
                     assert action.generation > self.number
-                    came = set(action.agent_ids) - self.members
-                    assert came <= set(self.preparing) and (action.meets or not came)
+                    joined = set(action.agent_ids) - self.members
+                    assert joined <= set(self.preparing) and (action.meets or not joined)
                     self.number, self.members = action.generation, set(action.agent_ids)
-                    self.mended += 1
-                    self.grown += bool(came)
-                    for agent_id in came:
+                    self.reconfigured += 1
+                    self.grown += bool(joined)
+                    for agent_id in joined:
                         del self.preparing[agent_id]
                 case events.PrepareNewcomers():
                     assert set(action.agent_ids) <= self.held and not set(action.agent_ids) & set(self.alive)
@@ -987,7 +987,7 @@ _LATE += [[*_all("started"), *_all("mendable"), *_all("closed"), ("tick", "", 1.
 @settings(max_examples=150, deadline=None)
 @given(_ROUNDS)
 @example(_LATE)
-@pytest.mark.parametrize("kind", [restarting, mending, ElasticGroupMachine])
+@pytest.mark.parametrize("kind", [restarting_group, continuing_group, ElasticGroupMachine])
 def test_every_event_sequence_preserves_the_invariants_and_can_be_cancelled(
     kind: Kind, rounds: list[list[tuple[str, str, Any]]]
 ):

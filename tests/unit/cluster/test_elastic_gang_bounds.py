@@ -12,17 +12,17 @@ from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pace import AT_ONCE_S
 from tests.unit.cluster.elastic_group import (
     close,
-    committed,
     grant,
-    grown,
+    grown_group,
     of_kind,
-    parked,
-    restarting,
+    report_commit,
+    report_pause,
+    report_start,
+    report_storage_failure,
+    request_drain,
+    restarting_group,
     running,
     spec,
-    started,
-    store_fails,
-    warned,
 )
 
 pytestmark = pytest.mark.fast
@@ -41,7 +41,7 @@ def kill(machine: ElasticGroupMachine, name: str, now: float = 4.0) -> list[even
     return actions + close(machine, *machine.members, now=now)
 
 
-def only(actions: list[events.Action]) -> events.StartGeneration:
+def only_start(actions: list[events.Action]) -> events.StartGeneration:
     """The one generation that begins with these actions."""
     (start,) = of_kind(actions, events.StartGeneration)
     assert isinstance(start, events.StartGeneration)
@@ -52,7 +52,7 @@ def only(actions: list[events.Action]) -> events.StartGeneration:
 
 
 def test_run_with_too_few_agents_fails_at_the_start_timeout() -> None:
-    machine = restarting(spec(size=4, min_size=3))
+    machine = restarting_group(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a")
     assert machine.handle(events.Tick(), 9.9) == []
@@ -67,7 +67,7 @@ def test_run_with_too_few_agents_fails_at_the_start_timeout() -> None:
 
 
 def test_waiting_group_counts_only_its_own_agents() -> None:
-    machine = restarting(spec(size=4, min_size=3))
+    machine = restarting_group(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
     assert machine.attendance(5) == (2, "at least 3")
@@ -100,22 +100,22 @@ def test_grant_with_fewer_hosts_or_states_than_agents_is_an_error(facts: dict[st
 
 
 def test_first_generation_takes_all_agents_and_later_ones_take_ready_agents() -> None:
-    machine = restarting(spec(size=3))
+    machine = restarting_group(spec(size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
-    assert only(grant(machine, "c", ready=False)).agent_ids == ("a", "b", "c")
+    assert only_start(grant(machine, "c", ready=False)).agent_ids == ("a", "b", "c")
     enough = running("a", "b", size=4)
     grant(enough, "c", now=3.0, ready=False)
-    assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.membership.spares == {"c": False}
+    assert only_start(kill(enough, "a")).agent_ids == ("a", "b") and enough.membership.spares == {"c": False}
     too_few = running("a", "b", size=4)
     grant(too_few, "c", now=3.0, ready=False)
     too_few.handle(events.MemberLost("b", "gone"), 4.0)
-    assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
+    assert set(only_start(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
 
 
 def test_holder_of_the_state_takes_part_and_surplus_agent_is_returned() -> None:
     machine = running("a", "b", size=2)
-    committed(machine, 0, "b")
+    report_commit(machine, 0, "b")
     grant(machine, "c", now=3.0)
     assert kill(machine, "a")[1:] == [
         events.Note(f"generation 0 ended at step 0: rank 0: {KILLED}"),
@@ -150,18 +150,18 @@ def test_spares_are_retained_while_a_generation_ends() -> None:
 @pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
 def test_newcomers_are_admitted_up_to_the_size_of_the_group(members: str, newcomers: str, joined: int) -> None:
     machine = running(*members)
-    park = events.PauseWorkersAtCommit(0, tuple(members), f"{joined} more joined")
-    assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
+    pause = events.PauseWorkersAtCommit(0, tuple(members), f"{joined} more joined")
+    assert grant(machine, *newcomers, now=3.0) == ([pause] if joined else [])
 
 
 def test_newcomers_are_admitted_once_and_only_after_all_members_have_started() -> None:
-    machine = restarting(spec(size=4))
+    machine = restarting_group(spec(size=4))
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(events.Tick(), 1.0)
     assert machine.phase is Phase.FORMING
-    assert grant(machine, "c", now=1.1) == started(machine, "a", now=1.2) == []
-    assert started(machine, "b", now=1.3) == [events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")]
+    assert grant(machine, "c", now=1.1) == report_start(machine, "a", now=1.2) == []
+    assert report_start(machine, "b", now=1.3) == [events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")]
     assert grant(machine, "d", now=1.4) == []
 
 
@@ -172,21 +172,21 @@ def test_ranks_follow_from_the_layout() -> None:
 
 
 def test_failed_newcomer_is_used_if_the_minimum_requires_it() -> None:
-    machine = grown(reset_limit=None, fruitless_limit=2)
-    assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
+    machine = grown_group(reset_limit=None, fruitless_limit=2)
+    assert only_start(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
     machine.handle(events.MemberLost("b", "gone"), 6.0)
-    assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
+    assert set(only_start(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
 
 
 def test_agents_that_do_not_start_in_time_are_dropped_and_the_others_continue() -> None:
     machine = running("a", "b", "c")
     kill(machine, "a", now=4.0)
-    started(machine, "a", "c", now=5.0)
+    report_start(machine, "a", "c", now=5.0)
     assert machine.handle(events.Tick(), 13.9) == []
     drop, stop = machine.handle(events.Tick(), 14.0)
     assert drop == events.DropAgents(("b",), "did not start its worker within 10 s")
     assert stop == events.StopWorkers(1, ("a", "c"), 0.0, 0.0, keep=True)
-    start = only(close(machine, "a", "c", now=14.1))
+    start = only_start(close(machine, "a", "c", now=14.1))
     assert start.agent_ids == ("a", "c") and start.why == "rank 1: the agent did not start its worker within 10 s"
 
 
@@ -196,7 +196,7 @@ def test_agents_that_do_not_start_in_time_are_dropped_and_the_others_continue() 
 @pytest.mark.parametrize("step", [0, 1, 20])
 def test_newest_commit_counts_from_step_zero_on(step: int) -> None:
     machine = running("a", "b", "c")
-    committed(machine, step, "b")
+    report_commit(machine, step, "b")
     machine.handle(events.CommitPersisted("b", step), 3.5)  # and is not read from the store
     machine.handle(events.MemberLost("c", "its executor died"), 4.0)
     assert close(machine, "a", "b") == [
@@ -208,8 +208,8 @@ def test_newest_commit_counts_from_step_zero_on(step: int) -> None:
 @pytest.mark.parametrize("step", [0, 4])
 def test_note_about_a_lost_commit_names_the_step_that_training_continues_from(step: int) -> None:
     machine = running("a", "b", "c")
-    committed(machine, step, "a", "b")
-    committed(machine, 9, "c")
+    report_commit(machine, step, "a", "b")
+    report_commit(machine, 9, "c")
     machine.handle(events.MemberLost("c", "gone"), 4.0)
     lost = "the commit of step 9 is lost with the agents that held it: the training continues from step"
     assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
@@ -217,7 +217,7 @@ def test_note_about_a_lost_commit_names_the_step_that_training_continues_from(st
 
 def test_run_without_any_commit_or_checkpoint_restarts_with_a_note() -> None:
     machine = running("a", "b")
-    committed(machine, 9, "a", "b")
+    report_commit(machine, 9, "a", "b")
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == [
         "generation 0 ended after step 9 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
@@ -234,7 +234,7 @@ def test_run_without_any_commit_or_checkpoint_restarts_with_a_note() -> None:
 
 def test_checkpoint_is_used_if_no_agent_holds_a_commit() -> None:
     machine = running("a", "b")
-    committed(machine, 4, "a", "b")
+    report_commit(machine, 4, "a", "b")
     machine.handle(events.CommitPersisted("a", 4), 3.5)
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == ["generation 0 ended at step 4: rank 0: gone"]
@@ -246,34 +246,34 @@ def test_checkpoint_is_used_if_no_agent_holds_a_commit() -> None:
 @pytest.mark.parametrize("step", [0, 1])
 def test_note_distinguishes_the_last_step_and_the_commit_to_continue_from(step: int) -> None:
     machine = running("a", "b")
-    committed(machine, step, "a", "b")
+    report_commit(machine, step, "a", "b")
     machine.handle(events.Stepped("b", 0, 17), 3.5)
-    goes_on = f"continues from the commit of step {step}"
-    assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
+    continues = f"continues from the commit of step {step}"
+    assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {continues}: rank 0: {KILLED}"
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_note_names_the_older_checkpoint_if_no_agent_holds_a_commit(step: int) -> None:
     machine = running("a", "b")
-    committed(machine, 9, "a", "b")
+    report_commit(machine, 9, "a", "b")
     machine.handle(events.CommitPersisted("a", step), 3.5)
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
-    goes_on = f"continues from the checkpoint of step {step}"
-    assert notes(actions) == [f"generation 0 ended after step 9 or later; {goes_on}: rank 0: gone"]
+    continues = f"continues from the checkpoint of step {step}"
+    assert notes(actions) == [f"generation 0 ended after step 9 or later; {continues}: rank 0: gone"]
 
 
-@pytest.mark.parametrize(("step", "came_to"), [(-1, ""), (0, ""), (1, " after step 1 or later")])
-def test_generation_without_a_commit_restarts_at_the_runs_start(step: int, came_to: str) -> None:
+@pytest.mark.parametrize(("step", "reached"), [(-1, ""), (0, ""), (1, " after step 1 or later")])
+def test_generation_without_a_commit_restarts_at_the_runs_start(step: int, reached: str) -> None:
     machine = running("a", "b")
     machine.handle(events.Stepped("b", 0, step), 3.5)
-    again = f"generation 0 ended{came_to}; nothing was committed, so the training restarts at this run's start: rank 0"
+    again = f"generation 0 ended{reached}; nothing was committed, so the training restarts at this run's start: rank 0"
     assert notes(kill(machine, "a"))[0].startswith(again)
 
 
 def test_lost_commit_of_a_paused_member_is_noted_as_lost() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
-    parked(machine, 7, "a", now=4.0)
+    report_pause(machine, 7, "a", now=4.0)
     machine.handle(events.MemberLost("a", "gone"), 4.1)
     assert notes(close(machine, "b")) == [
         "generation 0 ended after step 7 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone",
@@ -288,58 +288,58 @@ def test_training_without_a_commit_is_noted_once() -> None:
     (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
     assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
     assert machine.handle(events.Tick(), 3.0 + UNCOMMITTED_S) == []
-    started(machine, "a", now=4.0 + UNCOMMITTED_S)  # reported again
+    report_start(machine, "a", now=4.0 + UNCOMMITTED_S)  # reported again
     assert machine.handle(events.Tick(), 4.0 + 2 * UNCOMMITTED_S) == []
     waiting = running("a", "b")
     grant(waiting, "c", now=3.0)
     assert waiting.phase is Phase.PARKING, "until a commit that never comes"
     assert len(notes(waiting.handle(events.Tick(), 2.0 + UNCOMMITTED_S))) == 1
     honest = running("a", "b", "c")
-    committed(honest, 1, "a")
+    report_commit(honest, 1, "a")
     assert honest.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
     evaluator = running("a", "b", "c", commits=False)
     assert evaluator.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
 
 
 def test_time_without_a_commit_counts_from_the_start_of_all_workers() -> None:
-    machine = restarting(spec(size=2))
+    machine = restarting_group(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
-    assert started(machine, "a", now=2.0) == started(machine, "b", now=9.0) == []
+    assert report_start(machine, "a", now=2.0) == report_start(machine, "b", now=9.0) == []
     assert machine.handle(events.Tick(), 8.9 + UNCOMMITTED_S) == []
     assert len(notes(machine.handle(events.Tick(), 9.0 + UNCOMMITTED_S))) == 1
 
 
 def test_late_report_of_an_older_commit_changes_nothing() -> None:
     machine = running("a", "b", "c")
-    committed(machine, 20, "a")
-    committed(machine, 10, "a")
+    report_commit(machine, 20, "a")
+    report_commit(machine, 10, "a")
     machine.handle(events.MemberLost("c", "gone"), 4.0)
-    start = only(close(machine, "a", "b"))
+    start = only_start(close(machine, "a", "b"))
     assert (start.step, start.holders) == (20, ("a",))
 
 
 def test_commit_that_a_generation_started_from_is_not_progress() -> None:
     machine = running("a", "b", fruitless_limit=2)
-    committed(machine, 5, "a", "b")
+    report_commit(machine, 5, "a", "b")
     kill(machine, "a")
     kill(machine, "a")
     assert machine.policy.fruitless == 1
-    committed(machine, 5, "a", "b")
+    report_commit(machine, 5, "a", "b")
     (outcome,) = of_kind(kill(machine, "a"), ConcludeRun)
     assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
     other = running("a", "b", fruitless_limit=2)
-    committed(other, 5, "a", "b")
+    report_commit(other, 5, "a", "b")
     kill(other, "a")
     kill(other, "a")
-    committed(other, 6, "a", "b")
+    report_commit(other, 6, "a", "b")
     assert other.policy.fruitless == 0 and not of_kind(kill(other, "a"), ConcludeRun)
 
 
 @pytest.mark.parametrize("how", [events.WorkerCommitted, events.PausedAtCommit])
 @pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
 def test_newcomers_count_as_members_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
-    machine = grown(size=4)
+    machine = grown_group(size=4)
     grant(machine, "d", now=4.6)
     assert machine.phase is Phase.PARKING
     machine.handle(how("b", 1, step), 5.0)
@@ -349,16 +349,16 @@ def test_newcomers_count_as_members_from_the_first_new_commit_on(how: type, step
 
 def test_pause_at_a_commit_counts_only_if_it_was_requested() -> None:
     machine = running("a", "b")
-    assert parked(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
+    assert report_pause(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
     grant(machine, "c", now=3.0)
-    assert committed(machine, 6, "a", "b", now=3.1) == []  # no member is paused yet
-    assert parked(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
+    assert report_commit(machine, 6, "a", "b", now=3.1) == []  # no member is paused yet
+    assert report_pause(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
 
 
 def test_members_without_the_paused_commit_are_waited_for_up_to_agree_s() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
-    assert parked(machine, 0, "a", now=4.0) == []  # b has no commit
+    assert report_pause(machine, 0, "a", now=4.0) == []  # b has no commit
     assert machine.handle(events.Tick(), 4.0 + spec().agree_s - 0.01) == []
     (stop,) = machine.handle(events.Tick(), 4.0 + spec().agree_s)
     assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
@@ -369,18 +369,18 @@ def test_members_without_the_paused_commit_are_waited_for_up_to_agree_s() -> Non
 
 def test_draining_member_is_noted_and_an_unknown_agent_is_not() -> None:
     machine = running("a", "b")
-    assert warned(machine, "b", time_s=40.0) == [events.Note("rank 1 is about to leave (its node goes)")]
-    assert warned(machine, "stranger", time_s=40.0) == []
+    assert request_drain(machine, "b", time_s=40.0) == [events.Note("rank 1 is about to leave (its node goes)")]
+    assert request_drain(machine, "stranger", time_s=40.0) == []
 
 
 def test_unneeded_spare_is_returned_at_its_warning() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=2.5, ready=False)
-    assert warned(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
-    waiting = restarting(spec())
+    assert request_drain(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
+    waiting = restarting_group(spec())
     waiting.begin(0.0)
     grant(waiting, "a")
-    assert warned(waiting, "a", time_s=40.0) == [
+    assert request_drain(waiting, "a", time_s=40.0) == [
         events.ReturnAgents(("a",), "its node goes")
     ]  # no agent holds a commit
     for one in (machine, waiting):
@@ -390,8 +390,8 @@ def test_unneeded_spare_is_returned_at_its_warning() -> None:
 @pytest.mark.parametrize("step", [0, 1])
 def test_draining_holders_wait_for_the_store_from_step_zero_on(step: int) -> None:
     machine = running("a", "b", size=2)
-    warned(machine, "a", "b", time_s=AT_ONCE_S)
-    actions = parked(machine, step, "a", "b", now=4.0)
+    request_drain(machine, "a", "b", time_s=AT_ONCE_S)
+    actions = report_pause(machine, step, "a", "b", now=4.0)
     actions += close(machine, "a", "b", now=4.1)
     assert of_kind(actions, events.PersistCommit) == [events.PersistCommit("a")]
     assert not of_kind(actions, events.ReturnAgents)
@@ -399,17 +399,17 @@ def test_draining_holders_wait_for_the_store_from_step_zero_on(step: int) -> Non
 
 def test_slow_checkpoint_makes_draining_members_pause_earlier() -> None:
     machine = running("a", "b", size=2)
-    committed(machine, 4, "a", "b")
+    report_commit(machine, 4, "a", "b")
     machine.handle(events.CommitPersisted("a", 4, seconds=8.0), 3.0)
-    warned(machine, "b", time_s=40.0)
+    request_drain(machine, "b", time_s=40.0)
     assert machine.handle(events.Tick(), 26.9) == []
     assert of_kind(machine.handle(events.Tick(), 27.0), events.PauseWorkersAtCommit)
 
 
-def alone(step: int = 5) -> ElasticGroupMachine:
+def waiting_for_a_third(step: int = 5) -> ElasticGroupMachine:
     """Three must be there; a, which alone has a commit, waits with d for a third."""
     machine = running("a", "b", "c", min_size=3)
-    committed(machine, step, "a")
+    report_commit(machine, step, "a")
     for name in "bc":
         machine.handle(events.MemberLost(name, "gone"), 4.0)
     close(machine, "a", now=4.0)
@@ -419,23 +419,23 @@ def alone(step: int = 5) -> ElasticGroupMachine:
 
 
 def test_sole_holder_remains_until_its_commit_is_stored_if_no_member_can_fetch_it() -> None:
-    machine = alone()
-    assert warned(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
+    machine = waiting_for_a_third()
+    assert request_drain(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
     assert machine.handle(events.CommitPersisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
 
 
 def test_sole_holder_remains_after_storing_while_members_fetch_its_commit() -> None:
     machine = running("a", "b", min_size=1)
-    warned(machine, "b", time_s=AT_ONCE_S)
-    parked(machine, 9, "b", now=3.5)
+    request_drain(machine, "b", time_s=AT_ONCE_S)
+    report_pause(machine, 9, "b", now=3.5)
     machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
     machine.handle(events.CommitPersisted("b", 9), 3.9)
     actions = close(machine, "a", "b", now=4.0)
     assert not of_kind(actions, events.ReturnAgents)
-    start = only(actions)
+    start = only_start(actions)
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("a",), 9, ("b",), -1)
     grant(machine, "c", now=4.1, ready=False)
-    assert warned(machine, "c", time_s=40.0, now=4.2) == [
+    assert request_drain(machine, "c", time_s=40.0, now=4.2) == [
         events.ReturnAgents(("c",), "its node goes")
     ]  # b is read from
     machine.handle(events.MemberLost("a", "gone"), 4.3)
@@ -444,25 +444,25 @@ def test_sole_holder_remains_after_storing_while_members_fetch_its_commit() -> N
 
 def test_sole_holder_remains_if_a_generation_ends_before_members_have_fetched() -> None:
     machine = running("a", "b", "c")
-    warned(machine, "c", time_s=AT_ONCE_S)
-    parked(machine, 9, "c", now=3.5)
+    request_drain(machine, "c", time_s=AT_ONCE_S)
+    report_pause(machine, 9, "c", now=3.5)
     machine.handle(events.Tick(), 3.5 + spec().agree_s)
-    assert only(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
+    assert only_start(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
     machine.handle(events.Failed("a", 1, KILLED, outside=True), 4.5)
     assert machine.handle(events.CommitPersisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
-    start = only(close(machine, "a", "b", now=4.7))
+    start = only_start(close(machine, "a", "b", now=4.7))
     assert (start.step, start.holders) == (9, ("c",))
 
 
 def test_successors_are_awaited_if_all_members_that_fetched_the_state_drain() -> None:
     machine = running("a", "b", "c", min_size=1)
-    warned(machine, "c", time_s=AT_ONCE_S)
-    parked(machine, 9, "c", now=3.5)
+    request_drain(machine, "c", time_s=AT_ONCE_S)
+    report_pause(machine, 9, "c", now=3.5)
     machine.handle(events.Tick(), 3.5 + spec().agree_s)
     close(machine, "a", "b", "c", now=4.0)
-    warned(machine, "a", "b", time_s=40.0, now=4.1)
+    request_drain(machine, "a", "b", time_s=40.0, now=4.1)
     grant(machine, "d", now=4.2, ready=False)
-    assert started(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
+    assert report_start(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
     assert machine.handle(events.Ready("d"), 4.4) == []
     assert of_kind(grant(machine, "e", now=4.5), events.PauseWorkersAtCommit)
 
@@ -470,19 +470,19 @@ def test_successors_are_awaited_if_all_members_that_fetched_the_state_drain() ->
 def test_commit_that_is_stored_and_held_is_fetched_from_its_holder() -> None:
     """The store may be away."""
     machine = running("a", "b", min_size=1)
-    warned(machine, "a", time_s=AT_ONCE_S)
-    parked(machine, 6, "a", now=4.0)
-    committed(machine, 6, "b", now=4.0)
+    request_drain(machine, "a", time_s=AT_ONCE_S)
+    report_pause(machine, 6, "a", now=4.0)
+    report_commit(machine, 6, "b", now=4.0)
     machine.handle(events.CommitPersisted("a", 6), 4.1)
-    start = only(close(machine, "a", "b", now=4.2))
+    start = only_start(close(machine, "a", "b", now=4.2))
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
 
 
 def test_ending_run_requests_no_further_checkpoint() -> None:
     machine = running("a", "b", size=2)
-    committed(machine, 4, "a", "b")
-    assert of_kind(warned(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
-    committed(machine, 6, "a", "b")
+    report_commit(machine, 4, "a", "b")
+    assert of_kind(request_drain(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
+    report_commit(machine, 6, "a", "b")
     assert machine.handle(events.CancelRequested("enough"), 5.0) == [
         events.RequestAgents(0, 0),
         events.StopWorkers(0, ("a", "b"), 2.0, 4.0),
@@ -500,7 +500,7 @@ def test_surest_failure_report_counts_while_the_generation_is_ending() -> None:
         machine.handle(events.Failed("b", 0, KILLED, outside=True), 5.1)
     assert [one.cause for one in machine.failures] == [CRASHED, KILLED]
     machine.handle(events.Failed("stranger", 0, "who?", outside=True), 5.2)
-    assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
+    assert only_start(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
 
 
 def test_failure_of_an_unknown_agent_is_ignored() -> None:
@@ -516,18 +516,18 @@ def test_lost_agent_is_blamed_only_if_its_worker_had_not_ended(closed: bool, why
     machine.handle(events.Tick(), 5.0)
     close(machine, *("b" if closed else ""), now=5.1)
     assert machine.handle(events.MemberLost("b", "gone"), 5.2) == []
-    assert only(close(machine, "a", "c", now=5.3)).why == why
+    assert only_start(close(machine, "a", "c", now=5.3)).why == why
 
 
 def test_agent_lost_during_a_planned_change_is_not_a_failure() -> None:
     machine = running("a", "b", "c", reset_limit=0)
     machine.handle(events.ResizeRequested(2), 3.0)
-    parked(machine, 5, "a", "b", "c", now=4.0)
+    report_pause(machine, 5, "a", "b", "c", now=4.0)
     assert machine.phase is Phase.REFORMING
     assert machine.handle(events.MemberLost("c", "gone"), 4.1) == []
     actions = close(machine, "a", "b", now=4.2)
     assert notes(actions) == ["generation 0 ended at step 5: resized to 2 workers"]
-    assert only(actions).why == "resized to 2 workers" and machine.policy.resets == 0
+    assert only_start(actions).why == "resized to 2 workers" and machine.policy.resets == 0
 
 
 def test_agent_lost_after_its_worker_finished_stops_no_member() -> None:
@@ -544,7 +544,7 @@ def test_agent_that_does_not_report_its_workers_end_is_named() -> None:
     close(machine, "a", "b", now=4.1)
     assert machine.handle(events.Tick(), 3.9 + END_S) == []
     actions = machine.handle(events.Tick(), 4.0 + END_S)
-    assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
+    assert only_start(actions).why == "rank 2: the agent did not report its worker's end in time"
 
 
 def test_stopped_process_is_named_before_members_that_are_behind() -> None:
@@ -555,7 +555,7 @@ def test_stopped_process_is_named_before_members_that_are_behind() -> None:
     assert of_kind(machine.handle(events.Tick(), 5.1), events.StopWorkers) == [
         events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
     ]
-    assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
+    assert only_start(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
 
 
 def test_hang_of_all_members_names_no_member_as_behind() -> None:
@@ -563,7 +563,7 @@ def test_hang_of_all_members_names_no_member_as_behind() -> None:
     for name in "ab":
         machine.handle(events.Stepped(name, 0, 3), 3.0)
     machine.handle(events.Tick(), 8.1)
-    assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; no worker makes progress"
+    assert only_start(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; no worker makes progress"
 
 
 def test_age_of_a_step_counts_in_the_progress_timeout() -> None:
@@ -586,12 +586,12 @@ def test_no_member_is_reported_slow_before_a_planned_pause() -> None:
 
 
 def test_note_about_an_excluded_host_states_cooldown_and_failures() -> None:
-    machine, said = running("a", "b", min_size=1, host_failure_limit=2, host_cooldown_s=15), list[str]()
+    machine, texts = running("a", "b", min_size=1, host_failure_limit=2, host_cooldown_s=15), list[str]()
     for attempt in range(2):
-        committed(machine, attempt, "a", "b")
+        report_commit(machine, attempt, "a", "b")
         actions = kill(machine, "b", now=4.0 + attempt)
-        said += [text for text in notes(actions) if "aside" in text]
-    assert said == ["host host-b is set aside for 15 s: 2 failures"] and only(actions).agent_ids == ("a",)
+        texts += [text for text in notes(actions) if "aside" in text]
+    assert texts == ["host host-b is set aside for 15 s: 2 failures"] and only_start(actions).agent_ids == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -602,7 +602,7 @@ def test_note_about_an_excluded_host_states_cooldown_and_failures() -> None:
     ],
 )
 def test_note_about_a_failed_newcomer_names_its_host_and_the_time_of_the_retry(event: events.Event, again: str) -> None:
-    machine = grown(host_failure_limit=1)
+    machine = grown_group(host_failure_limit=1)
     machine.handle(event, 5.0)
     assert notes(close(machine, "a", "b", "c", now=5.1)) == [
         "a new worker on host-c failed before the first commit with it, and the group continues as before: "
@@ -613,7 +613,7 @@ def test_note_about_a_failed_newcomer_names_its_host_and_the_time_of_the_retry(e
 
 
 def test_fruitless_growth_is_noted() -> None:
-    machine = grown(fruitless_limit=1, reset_limit=None)
+    machine = grown_group(fruitless_limit=1, reset_limit=None)
     assert notes(kill(machine, "a", now=5.0))[0] == (
         "no generation with the new workers has committed, and the group continues as before; they may try "
         f"again later: {KILLED}"
@@ -638,22 +638,22 @@ def test_end_by_a_limit_names_the_failed_member_and_the_limit(limits: dict[str, 
 def test_permanent_outage_of_the_store_ends_the_run_with_the_storage_error() -> None:
     machine = running("a", "b", min_workers_timeout_s=100)
     away = "the store could not be read: nobody answers"
-    said = notes(store_fails(machine, 3.0))
-    assert said[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
+    texts = notes(report_storage_failure(machine, 3.0))
+    assert texts[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
     machine.handle(events.Tick(), 5.0)
-    assert notes(store_fails(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
+    assert notes(report_storage_failure(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
     machine.handle(events.Tick(), 103.0)
-    (outcome,) = of_kind(store_fails(machine, 103.0), ConcludeRun)
+    (outcome,) = of_kind(report_storage_failure(machine, 103.0), ConcludeRun)
     reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
     assert outcome == ConcludeRun(Phase.FAILED, "storage", reason, "a", 0)
 
 
 def test_second_outage_of_the_store_is_waited_for_like_the_first() -> None:
     machine = running("a", "b")
-    store_fails(machine, 3.0)
+    report_storage_failure(machine, 3.0)
     machine.handle(events.Tick(), 5.0)
-    committed(machine, 1, "a", "b", now=6.0)
-    assert notes(store_fails(machine, 7.0))[0].startswith("the store does not answer")
+    report_commit(machine, 1, "a", "b", now=6.0)
+    assert notes(report_storage_failure(machine, 7.0))[0].startswith("the store does not answer")
     assert machine.handle(events.Tick(), 8.9) == []
     assert of_kind(machine.handle(events.Tick(), 9.0), events.StartGeneration)
 
@@ -663,7 +663,7 @@ def test_generations_are_numbered_consecutively() -> None:
     for generation in range(3):
         actions = kill(machine, "a")
         assert notes(actions)[0].startswith(f"generation {generation} ended")
-        assert only(actions).generation == generation + 1
+        assert only_start(actions).generation == generation + 1
 
 
 def test_ending_run_requests_no_agents_and_returns_its_spares_first() -> None:

@@ -13,7 +13,7 @@ from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.machine import MemberState, ranks
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
-from tests.unit.cluster.elastic_group import restarting
+from tests.unit.cluster.elastic_group import restarting_group
 
 pytestmark = pytest.mark.fast
 
@@ -375,7 +375,7 @@ def test_stopped_process_is_noted_at_once_and_fails_the_run_within_a_minute():
 
 def test_stopped_process_remains_the_cause_when_all_workers_are_killed():
     spec = ElasticGroup(size=2, min_size=2, stopped_s=5)
-    machine = restarting(spec)
+    machine = restarting_group(spec)
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
     for name in NAMES:
@@ -441,7 +441,7 @@ def test_progress_timeout_does_not_apply_to_a_single_remaining_worker():
     assert machine.handle(events.Tick(), 600.0) == []
 
 
-def left_alone(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine:
+def group_after_a_departure(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine:
     """Return a group that rank 1 left at 10.0 s; rank 0 is idle for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()
     machine.handle(events.Finished("b", 0, exited), 10.0)
@@ -452,13 +452,13 @@ def left_alone(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine
 
 
 def test_run_fails_if_the_remaining_rank_is_idle_after_a_member_has_left():
-    machine = left_alone(True, 100.0, SPEC.exited_s or 0)
+    machine = group_after_a_departure(True, 100.0, SPEC.exited_s or 0)
     remedy = (
         "most likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
     )
     reason = f"called sys.exit(0), and rank 0 has done nothing for 30 s since, {remedy}"
     assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
-    machine = left_alone(False, 200.0, SPEC.returned_s or 0)
+    machine = group_after_a_departure(False, 200.0, SPEC.returned_s or 0)
     reason = f"returned, and rank 0 has done nothing for 120 s since, {remedy}"
     assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
@@ -534,7 +534,7 @@ def test_member_that_is_active_again_does_not_count_as_waiting():
     ("exited", "idle_s", "after"), [(True, 100.0, 29.9), (True, 29.9, 500.0), (True, 0.0, 500.0), (False, 119.0, 500.0)]
 )
 def test_active_member_continues_after_the_others_have_left(exited: bool, idle_s: float, after: float):
-    assert left_alone(exited, idle_s, after).phase is Phase.RUNNING
+    assert group_after_a_departure(exited, idle_s, after).phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize("returns_first", [True, False])

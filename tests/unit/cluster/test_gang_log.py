@@ -28,7 +28,7 @@ from hopsml.storage.run_dir import RunDir
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.workloads import WAIT_S
 from tests.unit.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
-from tests.unit.cluster.elastic_group import Kind, mending, restarting
+from tests.unit.cluster.elastic_group import Kind, continuing_group, restarting_group
 from tools import replay_gang
 from tools.replay_gang import Differs, replay
 
@@ -87,7 +87,7 @@ def test_log_of_any_fixed_group_can_be_replayed(sequence: list[tuple[events.Even
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([restarting, mending]), test_elastic_gang._ROUNDS)
+@given(st.sampled_from([restarting_group, continuing_group]), test_elastic_gang._ROUNDS)
 def test_log_of_any_elastic_group_can_be_replayed(kind: Kind, rounds: list[list[tuple[str, str, Any]]]) -> None:
     with watched() as logs:
         test_elastic_gang.test_every_event_sequence_preserves_the_invariants_and_can_be_cancelled.hypothesis.inner_test(
@@ -146,7 +146,7 @@ def test_final_phases_have_a_transition_for_granted_agents_only(kind: type[Group
         assert not missing - {Phase.REFORMING, Phase.STOPPING}, event
 
 
-def failing(cause: str = "killed by signal 9") -> GangLog:
+def failed_log(cause: str = "killed by signal 9") -> GangLog:
     """Of a run whose rank 1 fails."""
     machine = ElasticGroupMachine(FixedGroup(size=2))
     log = watch(machine)
@@ -163,7 +163,7 @@ def failing(cause: str = "killed by signal 9") -> GangLog:
 
 
 def test_replay_is_shown_by_phase() -> None:
-    lines = list(replay_gang.shown(failing().to_jsonl()))
+    lines = list(replay_gang.shown(failed_log().to_jsonl()))
     assert [line.strip() for line in lines if line.strip().startswith("==")] == [
         "== waiting for executors",
         "== starting workers",
@@ -176,23 +176,23 @@ def test_replay_is_shown_by_phase() -> None:
     assert lines[-1] == "all 9 events give the decisions that were recorded"
 
 
-@pytest.mark.parametrize(("number", "what"), [(2, "actions"), (7, "phase")])
-def test_different_decision_in_a_replay_is_reported(number: int, what: str) -> None:
-    lines = [json.loads(line) for line in failing().to_jsonl().splitlines()]
-    lines[number][what] = lines[number - 1][what]
+@pytest.mark.parametrize(("number", "key"), [(2, "actions"), (7, "phase")])
+def test_different_decision_in_a_replay_is_reported(number: int, key: str) -> None:
+    lines = [json.loads(line) for line in failed_log().to_jsonl().splitlines()]
+    lines[number][key] = lines[number - 1][key]
     with pytest.raises(Differs, match=rf"event {number - 1}, .*hopsml .* decided .*hopsml .* decides "):
         list(replay("\n".join(map(json.dumps, lines)).encode()))
 
 
 def test_secrets_are_masked_and_the_replay_is_complete() -> None:
-    content = failing("401 for https://user:hunter2-is-it@store/x?token=abcdef123456").to_jsonl()
+    content = failed_log("401 for https://user:hunter2-is-it@store/x?token=abcdef123456").to_jsonl()
     assert b"hunter2" not in content and b"abcdef123456" not in content
     assert len(list(replay(content))) == 9
 
 
 def test_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "PART", 4)
-    log = failing()
+    log = failed_log()
     assert log.dropped == 4
     content = log.to_jsonl()
     steps = list(replay(content))
@@ -225,7 +225,7 @@ def test_only_a_failed_run_stores_the_events_of_its_gang(store: Path) -> None:
 @pytest.mark.fast
 @pytest.mark.parametrize("damage", ["cut", "empty", "deep", "unknown kind", "other types"])
 def test_damaged_gang_log_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
-    whole = failing().to_jsonl()
+    whole = failed_log().to_jsonl()
     first = whole.splitlines(keepends=True)[0]
     content = {
         "cut": whole[:-100],

@@ -30,7 +30,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.pool = Pool(keep_warm_s=KEEP_WARM_S)
-        self.coming: list[tuple[int, int]] = []
+        self.requested_slots: list[tuple[int, int]] = []
         self.agents: dict[str, int | None] = {}  # -> generation of its worker, None: it has none
         self.count = 0
         self.gang: ElasticGroupMachine
@@ -40,12 +40,12 @@ class World:
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
         self.gang = machine_for(KINDS[kind], Roles(1) if kind == "servers" else Roles())
-        self.carry_out(self.gang.begin(self.now))
+        self.apply_actions(self.gang.begin(self.now))
 
-    def tell(self, event: events.Event) -> None:
-        self.carry_out(self.gang.handle(event, self.now))
+    def send_event(self, event: events.Event) -> None:
+        self.apply_actions(self.gang.handle(event, self.now))
 
-    def carry_out(self, actions: list[events.Action]) -> None:
+    def apply_actions(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
                 case events.RequestAgents():
@@ -53,12 +53,12 @@ class World:
                     self.serve(self.pool.demand(self.run_id, action.count, most))
                 case events.StartGeneration():
                     if isinstance(self.gang, ElasticGroupMachine):
-                        self.tell(events.Ranked(action.agent_ids))
+                        self.send_event(events.Ranked(action.agent_ids))
                     for agent_id in action.agent_ids:
                         self.agents[agent_id] = action.generation
                 case events.DropAgents():
                     for agent_id in action.agent_ids:
-                        self.lose(agent_id)
+                        self.lose_agent(agent_id)
                 case events.ReturnAgents():
                     assert not [agent_id for agent_id in action.agent_ids if self.agents[agent_id] is not None]
                     if action.leave:
@@ -75,31 +75,31 @@ class World:
         for action in actions:
             match action:
                 case pool.Submit():
-                    self.coming += [(action.request_id, index) for index in range(action.count)]
+                    self.requested_slots += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     ready = tuple(int(agent_id[1:]) % 3 > 0 for agent_id in action.agent_ids)
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
-                    self.tell(events.Granted(action.agent_ids, hosts, ready))
+                    self.send_event(events.Granted(action.agent_ids, hosts, ready))
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
                 case pool.CancelAgentRequest():
-                    self.coming = [slot for slot in self.coming if slot[0] != action.request_id]
+                    self.requested_slots = [slot for slot in self.requested_slots if slot[0] != action.request_id]
 
     def held(self) -> list[str]:
         return [agent_id for agent_id, holder in self.pool.agents.items() if holder.run_id == self.run_id]
 
-    def come(self) -> None:
-        if self.coming:
+    def connect_agent(self) -> None:
+        if self.requested_slots:
             agent_id, self.count = f"a{self.count}", self.count + 1
             self.agents[agent_id] = None
-            self.serve(self.pool.connected(agent_id, self.coming.pop(0), agent_id, self.now))
+            self.serve(self.pool.connected(agent_id, self.requested_slots.pop(0), agent_id, self.now))
 
-    def lose(self, agent_id: str) -> None:
+    def lose_agent(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.remove_agent(agent_id, False)
-            self.tell(events.MemberLost(agent_id, "its executor died"))
+            self.send_event(events.MemberLost(agent_id, "its executor died"))
             self.serve(self.pool.serve())
 
     def drain(self, agent_id: str) -> None:
@@ -107,52 +107,52 @@ class World:
             self.serve(self.pool.dismiss((agent_id,), "its node goes"))
         else:
             self.pool.leaves(agent_id, "its node goes")
-            self.tell(events.DrainRequested(agent_id, "its node goes"))
+            self.send_event(events.DrainRequested(agent_id, "its node goes"))
             self.serve(self.pool.serve())
 
     def close(self, agent_id: str) -> None:
         generation, self.agents[agent_id] = self.agents[agent_id], None
         assert generation is not None
-        self.tell(events.Closed(agent_id, generation))
+        self.send_event(events.Closed(agent_id, generation))
 
-    def happen(self, what: str, which: int) -> None:
+    def apply_event(self, what: str, which: int) -> None:
         self.now += 0.5
         if what == "come":
-            self.come()
+            self.connect_agent()
         elif what == "tick":
             self.now += which % 15
             self.serve(self.pool.tick(self.now))
-            self.tell(events.Tick())
+            self.send_event(events.Tick())
         elif what == "resize":
-            self.tell(events.ResizeRequested(which % 5))
+            self.send_event(events.ResizeRequested(which % 5))
         elif what == "refuse":
-            self.tell(events.Refused("the application ends", "application"))
+            self.send_event(events.Refused("the application ends", "application"))
         elif what == "cancel":
-            self.tell(events.CancelRequested("enough", complete=which % 2 == 0))
+            self.send_event(events.CancelRequested("enough", complete=which % 2 == 0))
         elif self.agents:
             agent_id = list(self.agents)[which % len(self.agents)]
-            self.happen_to(what, agent_id, self.agents[agent_id], which)
+            self.apply_worker_event(what, agent_id, self.agents[agent_id], which)
 
-    def happen_to(self, what: str, agent_id: str, generation: int | None, which: int) -> None:
+    def apply_worker_event(self, what: str, agent_id: str, generation: int | None, which: int) -> None:
         if what == "lose":
-            self.lose(agent_id)
+            self.lose_agent(agent_id)
         elif what == "drain":
             self.drain(agent_id)
         elif what == "ready":
-            self.tell(events.Ready(agent_id))
+            self.send_event(events.Ready(agent_id))
         elif generation is not None:
             match what:
                 case "start":
-                    self.tell(events.Started(agent_id, generation))
+                    self.send_event(events.Started(agent_id, generation))
                 case "commit":
-                    self.tell(events.WorkerCommitted(agent_id, generation, which))
+                    self.send_event(events.WorkerCommitted(agent_id, generation, which))
                 case "park":
-                    self.tell(events.PausedAtCommit(agent_id, generation, which))
+                    self.send_event(events.PausedAtCommit(agent_id, generation, which))
                 case "finish":
-                    self.tell(events.Finished(agent_id, generation))
+                    self.send_event(events.Finished(agent_id, generation))
                     self.close(agent_id)
                 case "fail":
-                    self.tell(events.Failed(agent_id, generation, "died", which % 3 == 0, which % 5 == 0))
+                    self.send_event(events.Failed(agent_id, generation, "died", which % 3 == 0, which % 5 == 0))
                     self.close(agent_id)
 
     def end(self) -> None:
@@ -161,13 +161,13 @@ class World:
             if self.gang.phase.is_final:
                 return
             if self.gang.phase is not Phase.STOPPING:
-                self.tell(events.CancelRequested("that is all"))
+                self.send_event(events.CancelRequested("that is all"))
             for agent_id in [agent_id for agent_id, lane in self.agents.items() if lane is not None]:
                 if self.agents.get(agent_id) is not None:
                     self.close(agent_id)
-            self.happen("tick", 3)
+            self.apply_event("tick", 3)
 
-    def check_nothing_is_kept(self) -> None:
+    def check_released(self) -> None:
         assert self.outcome is not None and not self.held()
         assert not self.pool.demands and not self.pool.most and not self.pool.refused
         assert not [agent_id for agent_id, generation in self.agents.items() if generation is not None]
@@ -189,12 +189,12 @@ def test_ended_run_holds_no_agent_and_idle_agents_are_dismissed(runs: list[tuple
     for kind, moves in runs:
         world.begin(kind)
         for what, which in moves:
-            world.happen(what, which)
+            world.apply_event(what, which)
         world.end()
-        world.check_nothing_is_kept()
+        world.check_released()
         for what, which in moves[:5]:  # late events change nothing
-            world.happen(what, which)
-        world.check_nothing_is_kept()
+            world.apply_event(what, which)
+        world.check_released()
     world.now += KEEP_WARM_S
     world.serve(world.pool.tick(world.now))
     assert not world.agents and not world.pool.agents, "idle for longer than they are kept warm"
@@ -206,8 +206,8 @@ def test_successive_runs_use_the_same_agents(kind: str) -> None:
     for _ in range(5):
         world.begin(kind)
         for _ in range(4):
-            world.happen("come", 0)
-        world.happen("tick", 2)
+            world.apply_event("come", 0)
+        world.apply_event("tick", 2)
         world.end()
     assert world.count == KINDS[kind].size, "agents were asked for although those of the run before are idle"
 
@@ -216,11 +216,11 @@ def test_spares_are_returned_at_once_when_a_group_is_made_smaller() -> None:
     world = World()
     world.begin("elastic")
     for _ in range(2):
-        world.come()
-    world.happen("tick", 2)
+        world.connect_agent()
+    world.apply_event("tick", 2)
     for agent_id in ("a0", "a1"):
-        world.tell(events.Started(agent_id, 0))
-    world.come()  # a2 would join at the next commit
+        world.send_event(events.Started(agent_id, 0))
+    world.connect_agent()  # a2 would join at the next commit
     assert world.held() == ["a0", "a1", "a2"] or world.gang.phase is Phase.PARKING
-    world.tell(events.ResizeRequested(2))
+    world.send_event(events.ResizeRequested(2))
     assert world.held() == ["a0", "a1"]

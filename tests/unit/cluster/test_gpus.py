@@ -169,9 +169,9 @@ def test_hanging_nvidia_smi_is_abandoned_after_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", path_with(tmp_path, "exec sleep 600\n"))
-    began = clock.awake()
+    start_s = clock.awake()
     assert gpus.topology_text(timeout_s=0.2) == ""
-    assert clock.awake() - began < 5
+    assert clock.awake() - start_s < 5
     assert "did not answer within" in caplog.text
 
 
@@ -337,7 +337,7 @@ def as_stranger(act: Callable[[], None]) -> Iterator[None]:
     """A process of another user that has done this, and stays."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
-    there, said = os.pipe()
+    ready, ready_writer = os.pipe()
     stay, leave = os.pipe()
     child = os.fork()
     if child == 0:
@@ -346,18 +346,18 @@ def as_stranger(act: Callable[[], None]) -> Iterator[None]:
             os.setgid(STRANGER)
             os.setuid(STRANGER)
             act()
-            os.write(said, b"x")
+            os.write(ready_writer, b"x")
             os.read(stay, 1)
         finally:
             os._exit(0)
-    os.close(said)
+    os.close(ready_writer)
     os.close(stay)
     try:
-        assert os.read(there, 1) == b"x"
+        assert os.read(ready, 1) == b"x"
         yield
     finally:
         os.close(leave)
-        os.close(there)
+        os.close(ready)
         os.waitpid(child, 0)
 
 

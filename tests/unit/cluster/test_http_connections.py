@@ -45,8 +45,8 @@ def test_open_files_needed_is_the_least_limit_that_suffices_for_all_agents(monke
 
 def test_agent_refuses_to_start_with_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 32)
-    word = agent.run_agent(None, 0)  # type: ignore[arg-type]
-    assert word == f"{agent.NEVER_JOINED}{acceptor.open_files_problem()}" and "32 files" in word
+    reason = agent.run_agent(None, 0)  # type: ignore[arg-type]
+    assert reason == f"{agent.NEVER_JOINED}{acceptor.open_files_problem()}" and "32 files" in reason
 
 
 DRIVER = """
@@ -63,8 +63,8 @@ except errors.CoordinatorLost as error:
 def test_driver_refuses_to_start_with_too_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", tmp_path.as_uri())
     done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=END_S, check=False)
-    said = "this process can open 32 files (ulimit -n), but hopsml needs 64; raise the limit (ulimit -n, LimitNOFILE)\n"
-    assert (done.stdout, done.returncode) == (said, 0), done.stderr
+    text = "this process can open 32 files (ulimit -n), but hopsml needs 64; raise the limit (ulimit -n, LimitNOFILE)\n"
+    assert (done.stdout, done.returncode) == (text, 0), done.stderr
 
 
 def test_tls_handshake_uses_version_1_3_and_sends_no_session_tickets() -> None:
@@ -150,12 +150,12 @@ def test_invalid_requests_are_logged_once(http: str, caplog: pytest.LogCaptureFi
         await serving
 
     asyncio.run(play())
-    said = [
+    warnings = [
         record.getMessage()
         for record in caplog.records
         if record.name == "uvicorn.error" and record.levelname == "WARNING"
     ]
-    assert len(said) == len(set(said)) and "Invalid HTTP request received." in said
+    assert len(warnings) == len(set(warnings)) and "Invalid HTTP request received." in warnings
 
 
 async def _with_token(scope: Any, receive: Any, send: Any) -> None:

@@ -39,16 +39,16 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def die(machine: IndependentGroupMachine, name: str, now: float) -> list[events.Action]:
+def fail_worker(machine: IndependentGroupMachine, name: str, now: float) -> list[events.Action]:
     lane = machine.members[name].rank
     return machine.handle(events.Failed(name, lane, "signal 9"), now) + machine.handle(events.Closed(name, lane), now)
 
 
-def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGroupMachine:
+def group_with_excluded_host(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGroupMachine:
     """Agents ``names`` of a host that is set aside from 6 s to 11 s, with others at work elsewhere."""
     machine = running(names[0], host="one", **{"size": len(names) + len(at_work), **other})
     for count in range(FRUITLESS_LIMIT):
-        die(machine, names[0], 2.0 + count)
+        fail_worker(machine, names[0], 2.0 + count)
     grant(machine, *names[1:], host="one", now=6.0)
     grant(machine, *at_work, now=6.0)
     for name in at_work:
@@ -102,7 +102,7 @@ def test_search_without_any_agent_fails_at_the_start_timeout():
 
 
 def test_search_fails_if_all_agents_are_on_excluded_hosts():
-    machine = resting("a", "b", host_cooldown_s=60)
+    machine = group_with_excluded_host("a", "b", host_cooldown_s=60)
     assert machine.phase is Phase.WAITING and machine.handle(events.Tick(), 15.9) == []
     ask, back, outcome = machine.handle(events.Tick(), 16.0)
     assert (ask, back) == (events.RequestAgents(0, 0), events.ReturnAgents(("a", "b")))
@@ -120,8 +120,8 @@ def test_wait_for_agents_ends_with_the_next_grant():
 def test_host_with_successive_worker_failures_is_excluded_and_retried_later():
     machine = running("a", host="one")
     for count in range(1, FRUITLESS_LIMIT):
-        assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
-    actions = die(machine, "a", 6.0)
+        assert of_kind(fail_worker(machine, "a", float(count)), events.StartGeneration)
+    actions = fail_worker(machine, "a", 6.0)
     text = "host one is set aside for 5 s: 5 workers in a row died there, the last of signal 9"
     assert of_kind(actions, events.Note) == [events.Note(text)] and not of_kind(actions, events.StartGeneration)
     assert grant(machine, "b", host="one", now=7.0) == []
@@ -137,7 +137,7 @@ def test_message_of_a_worker_resets_the_failures_of_its_host():
         lane = machine.members["a"].rank
         machine.handle(events.Started("a", lane), float(count))
         machine.handle(events.WorkerActive("a", lane), float(count))
-        assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
+        assert of_kind(fail_worker(machine, "a", float(count)), events.StartGeneration)
 
 
 def test_worker_that_returns_without_a_request_counts_as_failed():
@@ -153,7 +153,7 @@ def test_worker_that_returns_without_a_request_counts_as_failed():
 
 
 def test_agents_on_excluded_hosts_count_as_present_and_may_leave():
-    machine = resting("a", "b", at_work=("c",))
+    machine = group_with_excluded_host("a", "b", at_work=("c",))
     assert grant(machine, "d", now=7.0) == [events.ReturnAgents(("d",))]
     assert machine.handle(events.DrainRequested("a", "its node goes"), 7.0) == [
         events.ReturnAgents(("a",), "its node goes")
@@ -165,9 +165,9 @@ def test_agents_on_excluded_hosts_count_as_present_and_may_leave():
 
 
 def test_hosts_cool_down_independently():
-    machine = resting("a", at_work=("b",), size=3, host_cooldown_s=3)  # host one: from 6 s to 9 s
+    machine = group_with_excluded_host("a", at_work=("b",), size=3, host_cooldown_s=3)  # host one: from 6 s to 9 s
     for count in range(FRUITLESS_LIMIT):
-        die(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
+        fail_worker(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
     assert machine.resting == ["a", "b"] and machine.handle(events.Tick(), 8.9) == []
     assert machine.handle(events.Tick(), 9.0) == [events.StartGeneration(10, ("a",))]
     assert machine.handle(events.Tick(), 10.9) == []
@@ -175,15 +175,15 @@ def test_hosts_cool_down_independently():
 
 
 def test_resize_requests_more_lanes_or_returns_excluded_agents_first():
-    machine = resting("a", "b", at_work=("c", "d"))
+    machine = group_with_excluded_host("a", "b", at_work=("c", "d"))
     assert machine.handle(events.ResizeRequested(6), 7.0) == [events.RequestAgents(0, 6)]
     assert machine.handle(events.ResizeRequested(4), 7.0) == [events.RequestAgents(0, 4)]
     assert machine.handle(events.ResizeRequested(3), 7.0) == [events.RequestAgents(0, 3), events.ReturnAgents(("a",))]
     assert machine.handle(events.ResizeRequested(1), 7.0) == [events.RequestAgents(0, 1), events.ReturnAgents(("b",))]
     assert list(machine.members) == ["c", "d"]  # the search chooses which lane ends
-    died = die(machine, "c", 8.0)
+    died = fail_worker(machine, "c", 8.0)
     assert died == [events.Announce("left", 5, "signal 9"), events.ReturnAgents(("c",))]
-    assert die(machine, "d", 8.0)[-1] == events.StartGeneration(7, ("d",))
+    assert fail_worker(machine, "d", 8.0)[-1] == events.StartGeneration(7, ("d",))
     assert machine.handle(events.ResizeRequested(-1), 9.0) == [events.RequestAgents(0, 0)]
 
 
@@ -294,7 +294,7 @@ def test_complete_search_has_a_time_limit_to_store_its_files():
 
 
 def test_unresponsive_lane_is_dropped_at_the_end():
-    machine = resting("b", at_work=("a",))
+    machine = group_with_excluded_host("b", at_work=("a",))
     assert machine.handle(events.CancelRequested("enough"), 20.0) == [
         events.RequestAgents(0, 0),
         events.ReturnAgents(("b",)),
@@ -320,18 +320,18 @@ class World:
         self.gang = IndependentGroupMachine(spec(size=size))
         self.coming: list[tuple[int, int]] = []
         self.agents: dict[str, int | None] = {}  # -> lane that its worker is, None: it has none
-        self.told: set[int] = set()  # lanes that will end
+        self.stopping: set[int] = set()  # lanes that will end
         self.joined: set[int] = set()
         self.left: set[int] = set()
         self.lanes: list[int] = []
         self.outcome: events.ConcludeRun | None = None
         self.count = 0
-        self.carry_out(self.gang.begin(self.now))
+        self.apply_actions(self.gang.begin(self.now))
 
-    def tell(self, event: events.Event) -> None:
-        self.carry_out(self.gang.handle(event, self.now))
+    def send_event(self, event: events.Event) -> None:
+        self.apply_actions(self.gang.handle(event, self.now))
 
-    def carry_out(self, actions: list[events.Action]) -> None:
+    def apply_actions(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
                 case events.RequestAgents():
@@ -343,10 +343,10 @@ class World:
                     self.agents[agent_id] = number
                 case events.PauseWorkersAtCommit(number, (agent_id,)) | events.StopWorkers(number, (agent_id,)):
                     assert self.agents[agent_id] == number
-                    self.told.add(number)
+                    self.stopping.add(number)
                 case events.DropAgents():
                     for agent_id in action.agent_ids:
-                        self.lose(agent_id)
+                        self.lose_agent(agent_id)
                 case events.ReturnAgents():
                     for agent_id in action.agent_ids:
                         assert self.agents[agent_id] is None, "returned at work"
@@ -372,7 +372,7 @@ class World:
                     self.coming += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
-                    self.tell(events.Granted(action.agent_ids, hosts))
+                    self.send_event(events.Granted(action.agent_ids, hosts))
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
@@ -381,54 +381,54 @@ class World:
 
     # -------------------------------------------------------------------------------- what may happen
 
-    def come(self, which: int) -> None:
+    def connect_agent(self, which: int) -> None:
         if self.coming:
             slot = self.coming.pop(which % len(self.coming))
             agent_id, self.count = f"a{self.count}", self.count + 1
             self.agents[agent_id] = None
             self.serve(self.pool.connected(agent_id, slot, agent_id, self.now))
 
-    def lose(self, agent_id: str) -> None:
+    def lose_agent(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.remove_agent(agent_id, False)
-            self.tell(events.MemberLost(agent_id, "its executor died"))
+            self.send_event(events.MemberLost(agent_id, "its executor died"))
             self.serve(self.pool.serve())
 
     def end_worker(self, agent_id: str, dies: bool) -> None:
         lane = self.agents[agent_id]
         assert lane is not None
-        self.tell(events.Failed(agent_id, lane, "signal 9") if dies else events.Finished(agent_id, lane))
+        self.send_event(events.Failed(agent_id, lane, "signal 9") if dies else events.Finished(agent_id, lane))
         self.agents[agent_id] = None
-        self.tell(events.Closed(agent_id, lane))
+        self.send_event(events.Closed(agent_id, lane))
 
-    def happen(self, what: str, which: int) -> None:
+    def apply_event(self, what: str, which: int) -> None:
         self.now += 0.5
         at_work = [agent_id for agent_id, lane in self.agents.items() if lane is not None]
         chosen = at_work[which % len(at_work)] if at_work else None
         if what == "come":
-            self.come(which)
+            self.connect_agent(which)
         elif what == "tick":
             self.now += which % 9
             self.serve(self.pool.tick(self.now))
-            self.tell(events.Tick())
+            self.send_event(events.Tick())
         elif what == "resize":
-            self.tell(events.ResizeRequested(which % 5))
+            self.send_event(events.ResizeRequested(which % 5))
         elif what == "lose" and self.agents:
-            self.lose(list(self.agents)[which % len(self.agents)])
+            self.lose_agent(list(self.agents)[which % len(self.agents)])
         elif what == "drain" and self.agents:
-            self.tell(events.DrainRequested(list(self.agents)[which % len(self.agents)], "its node goes"))
+            self.send_event(events.DrainRequested(list(self.agents)[which % len(self.agents)], "its node goes"))
         elif chosen is not None:
             lane = self.agents[chosen]
             assert lane is not None
             if what == "start":
-                self.tell(events.Started(chosen, lane))
+                self.send_event(events.Started(chosen, lane))
             elif what == "say":
-                self.tell(events.WorkerActive(chosen, lane))
+                self.send_event(events.WorkerActive(chosen, lane))
             elif what == "release":
-                self.tell(events.ReleaseRequested(lane, at_once=which % 3 == 0))
+                self.send_event(events.ReleaseRequested(lane, at_once=which % 3 == 0))
             elif what == "end":
-                self.end_worker(chosen, dies=lane not in self.told)
+                self.end_worker(chosen, dies=lane not in self.stopping)
 
     def check(self) -> None:
         working = {agent_id for agent_id, lane in self.agents.items() if lane is not None}
@@ -448,15 +448,15 @@ def test_every_event_sequence_counts_lanes_once_and_ends(
 ) -> None:
     world = World(size)
     for what, which in moves:
-        world.happen(what, which)
+        world.apply_event(what, which)
         world.check()
-    world.tell(events.CancelRequested("that is all", complete))
+    world.send_event(events.CancelRequested("that is all", complete))
     for _ in range(200):
         if world.outcome is not None:
             break
-        for agent_id in [a for a, lane in world.agents.items() if lane in world.told]:
+        for agent_id in [a for a, lane in world.agents.items() if lane in world.stopping]:
             world.end_worker(agent_id, dies=False)
-        world.happen("tick", 1)
+        world.apply_event("tick", 1)
     assert world.gang.phase.is_final and world.outcome is not None
     assert world.joined == world.left or any(world.agents.values())
     assert not [a for a, holder in world.pool.agents.items() if holder.run_id == "run"], "an agent that nobody has back"

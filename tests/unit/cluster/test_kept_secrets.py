@@ -161,8 +161,8 @@ def test_recorded_payload_is_restored_with_new_values_of_its_secrets() -> None:
         pickle.loads(captured.payload)
     recorded = [one.facts() for one in captured.secrets]
     again = {"API_KEY": "new-1", "HOPSML_SECRET_TOKEN": "new-2", "HOPSML_SECRET_PASSWORD": "3"}
-    kept = secret_extraction.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
-    function, arguments = pickle.loads(secret_extraction.seal(captured.payload, kept))
+    secrets = secret_extraction.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
+    function, arguments = pickle.loads(secret_extraction.seal(captured.payload, secrets))
     assert function(**arguments) == {"api_key": "new-1", "token": b"new-2", "password": 3}
 
 

@@ -318,10 +318,10 @@ def test_ring_task_indices_ascend_as_text() -> None:
 
 def test_layout_of_a_thousand_members_takes_less_than_a_second() -> None:
     members = [member(f"10.0.{i // 200}.{i % 200}") for i in range(1024)]
-    began = time.process_time()
+    start_s = time.process_time()
     layout = form(members)
     configs = [variables(layout, placement)["TF_CONFIG"] for placement in layout.placements]
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - start_s < 1.0
     assert json.loads(configs[1023])["cluster"] == layout.cluster
 
 
@@ -447,12 +447,12 @@ def test_workers_with_different_numbers_of_gpus_are_refused() -> None:
     assert form(members, Roles(parameter_servers=1)).leader == "10.0.0.1:4000"  # a server needs none
 
 
-@pytest.mark.parametrize(("count", "goes_on"), [(20, False), (21, True)])
-def test_error_about_different_numbers_of_gpus_lists_at_most_twenty_workers(count: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("count", "is_shortened"), [(20, False), (21, True)])
+def test_error_about_different_numbers_of_gpus_lists_at_most_twenty_workers(count: int, is_shortened: bool) -> None:
     members = [member(port=port, gpu_indices=tuple(range(1 + (port == 1)))) for port in range(1, count + 1)]
     with pytest.raises(ArgumentError) as refused:
         form(members)
-    assert str(refused.value).count(" on host-") == 20 and (", ...)" in str(refused.value)) == goes_on
+    assert str(refused.value).count(" on host-") == 20 and (", ...)" in str(refused.value)) == is_shortened
 
 
 def test_mismatched_or_duplicate_gpu_indices_are_refused() -> None:

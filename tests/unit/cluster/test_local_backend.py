@@ -41,18 +41,18 @@ class Scene:
         self,
         bootstrap: Bootstrap,
         before: Callable[[int], None] = lambda index: None,
-        behind: Callable[[int], None] = lambda index: None,
+        after: Callable[[int], None] = lambda index: None,
     ) -> tuple[int, str]:
         """Request three agents and return the reported end; ``before`` and ``behind`` run around the start of each."""
         start = LocalBackend._start
 
-        def start_and_tell(bootstrap: Bootstrap, index: int) -> Any:
+        def start_with_callbacks(bootstrap: Bootstrap, index: int) -> Any:
             before(index)
             self.started.append(start(bootstrap, index))
-            behind(index)
+            after(index)
             return self.started[-1]
 
-        self.monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_tell))
+        self.monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_with_callbacks))
         self.backend.submit(bootstrap, 3, lambda *ended: self.ended.put(ended), lambda *_: None)
         return self.ended.get(timeout=WAIT_S)
 
@@ -60,8 +60,8 @@ class Scene:
 def test_cancelled_request_leaves_no_agent_process(monkeypatch: pytest.MonkeyPatch, bootstrap: Bootstrap) -> None:
     scene = Scene(monkeypatch)
     try:
-        told = scene.submit(bootstrap, behind=lambda index: scene.backend.cancel(1) if index == 1 else None)
-        assert told == (1, "") and len(scene.started) == 2
+        end = scene.submit(bootstrap, after=lambda index: scene.backend.cancel(1) if index == 1 else None)
+        assert end == (1, "") and len(scene.started) == 2
         assert all(process.returncode is not None for process in scene.started)
     finally:
         for process in scene.started:

@@ -15,21 +15,21 @@ from hopsml.cluster.gang.pace import AT_ONCE_S, RESERVE_STEPS, RESERVE_WRITES, D
 @settings(deadline=None)
 @given(st.floats(0.0, 1e4), st.floats(0.0, 1e3), st.floats(0.0, 1e3))
 def test_training_time_of_a_draining_member_leaves_a_reserve(time_s: float, step_s: float, write_s: float) -> None:
-    going = go_on_s(time_s, step_s, write_s)
+    training_s = go_on_s(time_s, step_s, write_s)
     reserve = max(RESERVE_STEPS * step_s, RESERVE_WRITES * write_s, min(10.0, time_s / 2))
-    assert going == 0.0 or (time_s > AT_ONCE_S and 0.0 <= going <= time_s - reserve)
-    assert going <= go_on_s(time_s + 1.0, step_s, write_s)
+    assert training_s == 0.0 or (time_s > AT_ONCE_S and 0.0 <= training_s <= time_s - reserve)
+    assert training_s <= go_on_s(time_s + 1.0, step_s, write_s)
 
 
 @pytest.mark.parametrize(
-    ("time_s", "step_s", "write_s", "going"),
+    ("time_s", "step_s", "write_s", "training_s"),
     [(5.0, 0.0, 0.0, 0.0), (6.0, 0.0, 0.0, 3.0), (40.0, 0.0, 0.0, 30.0), (40.0, 5.0, 0.0, 20.0), (40.0, 0.0, 8.0, 24.0),
      (6.0, 2.0, 0.0, 0.0), (float("inf"), 1.0, 1.0, float("inf"))],
 )  # fmt: skip
 def test_training_time_of_a_draining_member_follows_from_step_and_write_time(
-    time_s: float, step_s: float, write_s: float, going: float
+    time_s: float, step_s: float, write_s: float, training_s: float
 ) -> None:
-    assert go_on_s(time_s, step_s, write_s) == going
+    assert go_on_s(time_s, step_s, write_s) == training_s
 
 
 def test_long_steps_and_checkpoints_make_draining_members_pause_earlier() -> None:
@@ -87,9 +87,9 @@ def test_checkpoint_is_requested_once_while_training_and_for_each_commit_when_pa
 pytestmark = pytest.mark.fast
 
 
-def walking(*times: float, began: float = 0.0, **other: Any) -> Pace:
+def walking(*times: float, start_s: float = 0.0, **other: Any) -> Pace:
     """One member, which has made a step at each of these times."""
-    pace = Pace(began, **other)
+    pace = Pace(start_s, **other)
     for step, at in enumerate(times):
         pace.stepped("a", step, False, at, 0.0)
     return pace
@@ -125,7 +125,7 @@ def test_usual_step_time_is_a_moving_average() -> None:
 
 
 def test_pace_hangs_only_beyond_the_limit() -> None:
-    pace = walking(100.0, began=40.0)
+    pace = walking(100.0, start_s=40.0)
     assert not pace.hangs(700.0) and pace.hangs(700.1)
     beginning = Pace(40.0, timeout_s=5.0)
     assert not beginning.hangs(45.0) and beginning.hangs(45.1)
@@ -136,7 +136,7 @@ def test_pace_hangs_only_beyond_the_limit() -> None:
 
 
 def test_next_generation_inherits_the_time_of_the_first_step() -> None:
-    pace = walking(5.0, 12.0, 13.0, began=2.0, timeout_s=9.0)
+    pace = walking(5.0, 12.0, 13.0, start_s=2.0, timeout_s=9.0)
     after = pace.following(100.0)
     assert (after.began, after.timeout_s, after.first_before_s) == (100.0, 9.0, 10.0)
     assert after.following(200.0).first_before_s == 10.0  # a generation without a step changes nothing

@@ -150,7 +150,7 @@ EVENTS = st.lists(
 def test_every_grant_has_the_right_kinds_and_every_demand_is_requested(
     script: list[tuple[str, int, int]],
 ) -> None:
-    pool, asked, kind, wanted = Pool(), dict[int, bool](), dict[str, bool](), dict[str, tuple[int, int]]()
+    pool, requests, kind, wanted = Pool(), dict[int, bool](), dict[str, bool](), dict[str, tuple[int, int]]()
     for number, (verb, count, bare) in enumerate(script, 1):
         match verb:
             case "demand":
@@ -158,7 +158,7 @@ def test_every_grant_has_the_right_kinds_and_every_demand_is_requested(
                 actions = pool.demand(f"r{number}", count + bare, bare=bare)
             case "connect" if pool.expected:
                 slot = min(pool.expected)
-                kind[f"a{number}"] = asked[slot[0]]
+                kind[f"a{number}"] = requests[slot[0]]
                 actions = pool.connected(f"a{number}", slot, f"e{count}", float(number))
             case "lose" if pool.agents:
                 pool.remove_agent(next(iter(pool.agents)), bool(bare))
@@ -168,7 +168,7 @@ def test_every_grant_has_the_right_kinds_and_every_demand_is_requested(
                 wanted.pop(next(iter(wanted), "nobody"), None)
             case _:
                 actions = pool.request_ended(count, float(number))
-        asked |= {action.request_id: action.bare for action in actions if isinstance(action, Submit)}
+        requests |= {action.request_id: action.bare for action in actions if isinstance(action, Submit)}
         for grant in (action for action in actions if isinstance(action, Grant)):
             of_bare = sum(kind[agent] for agent in grant.agent_ids)
             assert (len(grant.agent_ids) - of_bare, of_bare) == wanted[grant.run_id]
@@ -213,10 +213,10 @@ def test_shares_use_every_slot_that_a_run_can_use_and_no_more(slots: int, sizes:
             waits.append(number)
     used = sum(part for number, part in enumerate(found) if number not in waits)
     assert used <= slots and all(found[number] == claims[number].fewest for number in waits)
-    wishing = any(
+    has_demand = any(
         part < one.most for number, (one, part) in enumerate(zip(claims, found, strict=True)) if number not in waits
     )
-    assert used == slots or not wishing
+    assert used == slots or not has_demand
 
 
 def test_slot_demand_of_a_group_is_its_minimum_and_maximum() -> None:
@@ -554,19 +554,19 @@ def test_agent_returned_for_a_replacement_is_idle_from_then_on():
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_as_many_replacements_are_requested_as_the_run_has_workers(most: int):
-    pool, asked = Pool(), list[Submit]()
+    pool, requests = Pool(), list[Submit]()
 
     def refuse_all(actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Submit):
-                asked.append(action)
+                requests.append(action)
                 for index in range(action.count):
                     agent = f"a{action.request_id}-{index}"
                     refuse_all(pool.connected(agent, (action.request_id, index), "e", 0.0))
                     refuse_all(pool.set_aside("run", (agent,)))
 
     refuse_all(pool.demand("run", 1, most=most))
-    assert sum(ask.count for ask in asked) == 2 * most
+    assert sum(ask.count for ask in requests) == 2 * most
     pool.withdraw("run", 0.0)
     (ask,) = pool.demand("run", 1, most=most)
     assert isinstance(ask, Submit) and ask.count == most  # earlier refusals do not limit a new request

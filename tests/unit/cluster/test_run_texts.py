@@ -74,10 +74,10 @@ EOFError: EOF when reading a line
     ],
 )
 def test_remedy_of_a_failure_follows_from_cause_and_traceback(cause: str, traceback: str, words: list[str]) -> None:
-    said = run_texts.remedy(cause, traceback, "h1", here=lambda module: module == "here")
-    assert bool(said) == bool(words)
+    text = run_texts.remedy(cause, traceback, "h1", here=lambda module: module == "here")
+    assert bool(text) == bool(words)
     for word in words:
-        assert word in said
+        assert word in text
 
 
 def test_is_here_is_true_for_importable_modules_only() -> None:

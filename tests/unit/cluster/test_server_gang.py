@@ -36,10 +36,10 @@ def running(**other: Any) -> ServerGroupMachine:
     return machine
 
 
-def die(machine: ServerGroupMachine, name: str, now: float, **how: Any) -> list[events.Action]:
+def fail_worker(machine: ServerGroupMachine, name: str, now: float, **how: Any) -> list[events.Action]:
     number = machine.members[name].generation
-    told = events.Failed(name, number, FAILED, **{"outside": True, **how})
-    return machine.handle(told, now) + machine.handle(events.Closed(name, number), now)
+    failure = events.Failed(name, number, FAILED, **{"outside": True, **how})
+    return machine.handle(failure, now) + machine.handle(events.Closed(name, number), now)
 
 
 def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
@@ -64,19 +64,19 @@ def test_roles_follow_from_the_layout() -> None:
 )
 def test_killed_server_is_restarted_on_its_agent_and_the_others_continue(name: str, rank: int, role: str) -> None:
     machine = running()
-    assert die(machine, name, 3.0) == [
+    assert fail_worker(machine, name, 3.0) == [
         events.Note(f"rank {rank} ({role}) was lost ({FAILED}); it is started again at its address"),
         events.StartGeneration(1, (name,)),
     ]
     assert machine.handle(events.Closed(name, 0), 3.1) == []  # a late event of the killed worker
     assert machine.handle(events.Started(name, 1), 3.2) == [events.Note(f"rank {rank} ({role}) is running again")]
-    assert die(machine, "worker0", 4.0)[-1] == events.StartGeneration(2, ("worker0",))
+    assert fail_worker(machine, "worker0", 4.0)[-1] == events.StartGeneration(2, ("worker0",))
     assert machine.phase is Phase.RUNNING
 
 
 def test_end_of_the_chief_ends_the_run_and_stops_servers_by_generation() -> None:
     machine = running()
-    die(machine, "ps0", 3.0)
+    fail_worker(machine, "ps0", 3.0)
     machine.handle(events.Started("ps0", 1), 3.2)
     machine.handle(events.Finished("evaluator", 0), 4.0)
     machine.handle(events.Closed("evaluator", 0), 4.0)
@@ -135,14 +135,14 @@ def test_loss_of_the_evaluator_does_not_end_the_run() -> None:
 def test_server_that_fails_repeatedly_is_not_restarted() -> None:
     machine = running(fruitless_limit=3)
     for number in (1, 2):
-        assert die(machine, "worker1", 3.0)[-1] == events.StartGeneration(number, ("worker1",))
-    (note,) = die(machine, "worker1", 4.0)
+        assert fail_worker(machine, "worker1", 3.0)[-1] == events.StartGeneration(number, ("worker1",))
+    (note,) = fail_worker(machine, "worker1", 4.0)
     assert note.text.startswith(
         "the run continues with 1 worker: rank 2 (worker) was lost and is not restarted: 3 times in a row"
     )
     for number in (3, 4):
-        assert die(machine, "ps0", 5.0)[-1] == events.StartGeneration(number, ("ps0",))
-    assert conclusion(machine, die(machine, "ps0", 5.0)).rank == 3
+        assert fail_worker(machine, "ps0", 5.0)[-1] == events.StartGeneration(number, ("ps0",))
+    assert conclusion(machine, fail_worker(machine, "ps0", 5.0)).rank == 3
 
 
 def test_failures_after_a_steady_time_are_not_counted_together() -> None:
@@ -150,7 +150,7 @@ def test_failures_after_a_steady_time_are_not_counted_together() -> None:
     now = 2.0
     for number in range(1, 8):
         now += 30.0
-        assert die(machine, "ps0", now)[-1] == events.StartGeneration(number, ("ps0",))
+        assert fail_worker(machine, "ps0", now)[-1] == events.StartGeneration(number, ("ps0",))
         machine.handle(events.Started("ps0", number), now)
 
 
@@ -178,12 +178,12 @@ def test_resumed_server_is_not_replaced_and_the_chief_has_a_longer_limit() -> No
 
 
 def test_secondary_error_of_the_chief_names_the_lost_server() -> None:
-    told_first, told_later = running(), running()
-    told_first.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.0)
-    echo = events.Failed("chief", 0, "UnavailableError: socket closed", secondary=True, raised=True)
-    first = conclusion(told_first, told_first.handle(echo, 3.1))
-    assert told_later.handle(echo, 3.0) == [] and told_later.phase is Phase.SETTLING
-    later = conclusion(told_later, told_later.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.2))
+    lost_before, lost_after = running(), running()
+    lost_before.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.0)
+    secondary = events.Failed("chief", 0, "UnavailableError: socket closed", secondary=True, raised=True)
+    first = conclusion(lost_before, lost_before.handle(secondary, 3.1))
+    assert lost_after.handle(secondary, 3.0) == [] and lost_after.phase is Phase.SETTLING
+    later = conclusion(lost_after, lost_after.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.2))
     assert first.reason == later.reason and first.rank == 0
     assert "UnavailableError: socket closed; rank 3 (ps) was lost just before (signal 9 (SIGKILL))" in first.reason
 
@@ -213,8 +213,10 @@ def test_error_at_start_ends_the_run_but_a_killed_server_is_restarted() -> None:
     found = conclusion(machine, machine.handle(events.Failed("ps0", 0, "ImportError", raised=True), 1.5))
     assert (found.rank, found.reason) == (3, "ImportError")
     machine = granted()
-    assert die(machine, "ps0", 1.5)[-1] == events.StartGeneration(1, ("ps0",))
-    assert die(machine, "evaluator", 1.5, outside=False, raised=True)[-1] == events.StartGeneration(2, ("evaluator",))
+    assert fail_worker(machine, "ps0", 1.5)[-1] == events.StartGeneration(1, ("ps0",))
+    assert fail_worker(machine, "evaluator", 1.5, outside=False, raised=True)[-1] == events.StartGeneration(
+        2, ("evaluator",)
+    )
     for name in NAMES:
         machine.handle(events.Started(name, machine.members[name].generation), 2.0)
     assert machine.phase is Phase.RUNNING
@@ -237,7 +239,7 @@ def test_start_timeout_ends_the_run_and_a_restart_timeout_drops_the_agent() -> N
     found = conclusion(machine, machine.handle(events.Tick(), 10.0))
     assert found.error == "start" and dict(found.missing).keys() == {0, 1, 2, 3, 4}
     machine = running(start_timeout_s=10)
-    die(machine, "worker0", 3.0)
+    fail_worker(machine, "worker0", 3.0)
     assert machine.handle(events.Tick(), 13.0) == []
     assert machine.handle(events.Tick(), 13.5) == [
         events.DropAgents(("worker0",), "did not start its worker again within 10 s")
@@ -307,9 +309,9 @@ def test_evaluator_that_has_finished_is_not_reported_as_late() -> None:
 
 def test_abandoned_server_is_not_stopped_at_the_end() -> None:
     machine = running(fruitless_limit=1)
-    die(machine, "worker1", 3.0)
-    told = of_kind(machine.handle(events.Finished("chief", 0), 5.0), events.StopWorkers)
-    assert [one.agent_ids for one in told] == [("worker0",), ("ps0",)]
+    fail_worker(machine, "worker1", 3.0)
+    stops_at_end = of_kind(machine.handle(events.Finished("chief", 0), 5.0), events.StopWorkers)
+    assert [one.agent_ids for one in stops_at_end] == [("worker0",), ("ps0",)]
 
 
 def test_cancelled_run_ends_all_members_within_a_limit_with_the_first_reason() -> None:
@@ -340,7 +342,7 @@ def test_second_error_of_the_chief_does_not_extend_the_settling_time() -> None:
     assert conclusion(machine, machine.handle(events.Tick(), 6.0)).reason == "UnavailableError"
 
 
-ECHO = events.Failed("chief", 0, "UnavailableError", secondary=True)
+SECONDARY_ERROR = events.Failed("chief", 0, "UnavailableError", secondary=True)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +364,7 @@ def test_secondary_error_of_the_chief_names_one_server_and_the_remedy(before: li
     machine = running()
     for event in before:
         machine.handle(event, 3.0)
-    assert conclusion(machine, machine.handle(ECHO, 3.1)) == events.ConcludeRun(
+    assert conclusion(machine, machine.handle(SECONDARY_ERROR, 3.1)) == events.ConcludeRun(
         Phase.FAILED,
         "worker",
         f"UnavailableError; {named}, from which a loop of one's own has to recover: hopsml.tensorflow.ServerLoop does",
@@ -373,7 +375,7 @@ def test_secondary_error_of_the_chief_names_one_server_and_the_remedy(before: li
 
 def test_secondary_error_of_the_chief_is_explained_by_a_later_agent_loss() -> None:
     machine = running()
-    assert machine.handle(ECHO, 3.0) == []
+    assert machine.handle(SECONDARY_ERROR, 3.0) == []
     found = conclusion(machine, machine.handle(events.MemberLost("ps0", ENDED), 3.2))
     assert found.reason.startswith(f"UnavailableError; rank 3 (ps) was lost just before ({ENDED})")
 
@@ -381,7 +383,7 @@ def test_secondary_error_of_the_chief_is_explained_by_a_later_agent_loss() -> No
 def test_server_that_ends_without_a_known_cause_is_restarted() -> None:
     machine = running()
     text = "rank 3 (ps) was lost ({}); it is started again at its address"
-    assert die(machine, "ps0", 3.0)[0] == events.Note(text.format(FAILED))
+    assert fail_worker(machine, "ps0", 3.0)[0] == events.Note(text.format(FAILED))
     machine.handle(events.Started("ps0", 1), 4.0)
     assert machine.handle(events.Closed("ps0", 1), 5.0) == [
         events.Note(text.format("its process ended")),
@@ -392,10 +394,10 @@ def test_server_that_ends_without_a_known_cause_is_restarted() -> None:
 @pytest.mark.parametrize(("started_at", "died_at"), [(10.0, 39.9), (None, 99.0)], ids=["too short", "never began"])
 def test_server_that_fails_twice_without_a_steady_time_ends_the_run(started_at: float | None, died_at: float) -> None:
     machine = running(fruitless_limit=2, steady_s=30)
-    die(machine, "ps0", 3.0)
+    fail_worker(machine, "ps0", 3.0)
     if started_at is not None:
         machine.handle(events.Started("ps0", 1), started_at)
-    found = conclusion(machine, die(machine, "ps0", died_at))
+    found = conclusion(machine, fail_worker(machine, "ps0", died_at))
     assert (found.agent_id, found.rank) == ("ps0", 3)
     assert found.reason == (
         f"rank 3 (ps) was lost: 2 times in a row, the last of: {FAILED}; "
@@ -406,7 +408,7 @@ def test_server_that_fails_twice_without_a_steady_time_ends_the_run(started_at: 
 def test_stopped_process_is_noted_again_after_a_restart() -> None:
     machine = running(stopped_s=5)
     machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
-    die(machine, "ps0", 4.0)
+    fail_worker(machine, "ps0", 4.0)
     machine.handle(events.Started("ps0", 1), 5.0)
     assert of_kind(machine.handle(events.Stepped("ps0", 1, -1, stopped=True), 6.0), events.Note)
     assert machine.handle(events.Tick(), 10.9) == []
@@ -416,7 +418,7 @@ def test_stopped_process_is_noted_again_after_a_restart() -> None:
 def test_loss_without_consequences_is_not_noted() -> None:
     machine = running(fruitless_limit=1)
     assert machine.handle(events.MemberLost("stranger", ENDED), 3.0) == []
-    die(machine, "worker1", 3.0)
+    fail_worker(machine, "worker1", 3.0)
     assert machine.handle(events.MemberLost("worker1", ENDED), 3.1) == [], "it was given up before"
     machine.handle(events.Finished("evaluator", 0), 4.0)
     machine.handle(events.Closed("evaluator", 0), 4.0)
@@ -466,15 +468,15 @@ def test_drain_of_an_unknown_agent_is_not_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "text"),
     [
         ("chief", "rank 0 (chief) is stopped (SIGSTOP); if it is not resumed within 60 s, it counts as lost"),
         ("ps0", "rank 3 (ps) is stopped (SIGSTOP); if it is not resumed within 5 s, it is replaced"),
     ],
 )
-def test_stopped_process_is_noted_with_its_time_limit(name: str, told: str) -> None:
+def test_stopped_process_is_noted_with_its_time_limit(name: str, text: str) -> None:
     machine = running(stopped_s=5, chief_stopped_s=60)
-    assert machine.handle(events.Stepped(name, 0, -1, stopped=True), 3.0) == [events.Note(f"the process of {told}")]
+    assert machine.handle(events.Stepped(name, 0, -1, stopped=True), 3.0) == [events.Note(f"the process of {text}")]
 
 
 def test_stopped_server_is_replaced_after_a_lower_rank_was_lost() -> None:
@@ -486,7 +488,7 @@ def test_stopped_server_is_replaced_after_a_lower_rank_was_lost() -> None:
 
 def test_agent_that_does_not_restart_its_worker_is_dropped_once_per_timeout() -> None:
     machine = running(start_timeout_s=10)
-    die(machine, "worker0", 3.0)
+    fail_worker(machine, "worker0", 3.0)
     assert of_kind(machine.handle(events.Tick(), 13.5), events.DropAgents)
     assert machine.handle(events.Tick(), 23.5) == []
     assert of_kind(machine.handle(events.Tick(), 23.6), events.DropAgents)

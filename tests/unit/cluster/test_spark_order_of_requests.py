@@ -19,11 +19,11 @@ class Tracker(Settings):
     def __init__(self, late: int) -> None:
         super().__init__("local-cluster[2,2,1024]", executors=2)
         self.late = late
-        self.asked: list[str] = []
+        self.asked_groups: list[str] = []
 
     def getJobIdsForGroup(self, group: str) -> list[int]:
-        self.asked.append(group)
-        return [0] if len(self.asked) > self.late else []
+        self.asked_groups.append(group)
+        return [0] if len(self.asked_groups) > self.late else []
 
 
 def waited_for(alive: bool) -> list[str]:
@@ -41,8 +41,8 @@ def waited_for(alive: bool) -> list[str]:
     end.set()
     for job in backend._jobs.values():
         job.join()
-    asked: list[str] = context.asked
-    return asked
+    groups: list[str] = context.asked_groups
+    return groups
 
 
 def test_request_for_bare_agents_waits_until_spark_has_the_jobs_of_older_ones() -> None:

@@ -53,9 +53,9 @@ LAUNCH = Launch(
 )  # fmt: skip
 
 
-def of(told: list[Message], kind: type[Any]) -> list[Any]:
+def of(messages: list[Message], kind: type[Any]) -> list[Any]:
     """The events of one kind among the messages to the coordinator."""
-    updates = [message for message in told if isinstance(message, WorkerUpdate)]
+    updates = [message for message in messages if isinstance(message, WorkerUpdate)]
     return [update.event for update in updates if isinstance(update.event, kind)]
 
 
@@ -68,15 +68,15 @@ def formation(folder: Path, resume_url: str = "") -> Formation:
 
 def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> FailureReport:
     """Return the report of a worker that cannot start; ``kill``: its fork server has just been killed."""
-    told: list[Message] = []
+    messages: list[Message] = []
 
-    async def life() -> None:
+    async def scenario() -> None:
         server = ForkClient((), *fork_client.start_process(()))
         await server.ready
         work = Work(
             formation(folder, resume_url),
             LAUNCH,
-            send=told.append,
+            send=messages.append,
             room=Outbox().room,
             folder=(scratch or folder) / "agent",
             environment={},
@@ -87,8 +87,8 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
         await work.run(server)
         await server.close()
 
-    asyncio.run(life())
-    failed, closed = of(told, object)
+    asyncio.run(scenario())
+    failed, closed = of(messages, object)
     assert isinstance(failed, FailureReport) and isinstance(closed, WorkerClosed)
     return failed
 
@@ -124,26 +124,32 @@ def test_agent_that_finds_a_newer_checkpoint_reports_it_and_starts_no_worker(tmp
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / checkpoints.STATE_FILE).write_text("content")
     checkpoints.commit(tmp_path / "state", run.checkpoints, 36)
-    told: list[Message] = []
+    messages: list[Message] = []
 
-    async def life() -> None:
+    async def scenario() -> None:
         server = ForkClient((), *fork_client.start_process(()))
         await server.ready
-        whole = msgspec.structs.replace(
+        complete = msgspec.structs.replace(
             formation(tmp_path), run_url=run.url, commit=CommitSource(stored=26), spec=RunSpec(group=ElasticGroup())
         )
         work = Work(
-            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+            complete,
+            LAUNCH,
+            send=messages.append,
+            room=Outbox().room,
+            folder=tmp_path / "agent",
+            environment={},
+            sys_path=(),
         )
         running = asyncio.create_task(work.run(server))
-        while not told:
+        while not messages:
             await asyncio.sleep(0.01)
         work.stop(0.0, 0.0, keep=True)
         await running
         await server.close()
 
-    asyncio.run(life())
-    assert told == [Persisted("run", 36), WorkerUpdate("run", 1, WorkerClosed())]
+    asyncio.run(scenario())
+    assert messages == [Persisted("run", 36), WorkerUpdate("run", 1, WorkerClosed())]
 
 
 def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,18 +157,18 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
     run = directory(tmp_path, "app_1", 1)
     Path(run.checkpoints).write_text("in the way")  # no directory can be made here
     spec = RunSpec(group=ElasticGroup(grace_s=0.0, flush_s=1.0), storage_timeout_s=1.0)
-    whole = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, spec=spec)
+    complete = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, spec=spec)
 
     async def close(self: LocalTree, flush_s: float) -> list[str]:
         Path(run.checkpoints).unlink()
         return []
 
-    async def life() -> None:
-        held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda told: None)
+    async def scenario() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda messages: None)
         held.slots.write(0, 9, [b"content"])
         held.committed(9, 0)
         work = Work(
-            whole, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().room,
+            complete, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().room,
             folder=tmp_path / "agent", environment={}, sys_path=(), commits=held,
         )  # fmt: skip
         await work._close_tree()
@@ -170,7 +176,7 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
 
     (tmp_path / "agent").mkdir()
     monkeypatch.setattr(LocalTree, "close", close)
-    asyncio.run(life())
+    asyncio.run(scenario())
     assert checkpoints.steps(run.checkpoints) == [9]
 
 
@@ -182,20 +188,20 @@ def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: b
 
     ``kill_server``: the fork server is killed as well, before anything is read.
     """
-    told: list[Message] = []
+    messages: list[Message] = []
     loop = asyncio.new_event_loop()
     passed_s = 0.0
     loop.time = lambda: time.monotonic() + passed_s  # type: ignore[method-assign] # the hour takes no time
     read_on = asyncio.Event()
 
-    async def life() -> None:
+    async def scenario() -> None:
         nonlocal passed_s
         server = ForkClient((), *fork_client.start_process(()))
         await server.ready
         chief = msgspec.structs.replace(LAUNCH, rank=0, role="chief")
-        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        complete = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
         work = Work(
-            whole, chief, send=told.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
+            complete, chief, send=messages.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
         )  # fmt: skip
         running = asyncio.create_task(work.run(server))
         await asyncio.to_thread(
@@ -213,14 +219,14 @@ def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: b
         await server.close()
 
     try:
-        loop.run_until_complete(life())
+        loop.run_until_complete(scenario())
     finally:
         loop.close()
-    return told
+    return messages
 
 
-def steps_reported(told: list[Message]) -> list[int | None]:
-    return [report.step for event in of(told, WorkerReports) for report in event.reports]
+def steps_reported(messages: list[Message]) -> list[int | None]:
+    return [report.step for event in of(messages, WorkerReports) for report in event.reports]
 
 
 def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
@@ -241,10 +247,12 @@ def test_reports_and_result_of_a_worker_that_ended_before_reading_are_not_lost(
     tmp_path: Path, kill_server: bool
 ) -> None:
     run = directory(tmp_path, "app_1", 1)
-    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server)
-    assert steps_reported(told) == list(range(300))
-    assert of(told, FailureReport) == []
-    (finished,) = of(told, WorkerFinished)
+    messages = read_after_the_end(
+        Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server
+    )
+    assert steps_reported(messages) == list(range(300))
+    assert of(messages, FailureReport) == []
+    (finished,) = of(messages, WorkerFinished)
     assert cloudpickle.loads(finished.result)["steps"] == 300
     assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
 
@@ -262,9 +270,9 @@ def test_worker_that_failed_before_reading_keeps_its_cause_and_reports(
     tmp_path: Path, end: Callable[[], Any], cause: str
 ) -> None:
     run = directory(tmp_path, "app_1", 1)
-    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
-    assert steps_reported(told) == list(range(300))
-    (failed,) = of(told, FailureReport)
+    messages = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
+    assert steps_reported(messages) == list(range(300))
+    (failed,) = of(messages, FailureReport)
     assert cause in failed.cause
 
 
@@ -276,23 +284,24 @@ def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, mon
         return "done"
 
     monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
-    told: list[Message] = []
+    messages: list[Message] = []
 
-    async def life() -> None:
+    async def scenario() -> None:
         server = ForkClient((), *fork_client.start_process(()))
         await server.ready
-        whole = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
+        complete = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
         work = Work(
-            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+            complete, LAUNCH, send=messages.append, room=Outbox().room, folder=tmp_path / "agent", environment={},
+            sys_path=(),
         )  # fmt: skip
         await work.run(server)
         await server.close()
 
-    asyncio.run(life())
-    (note,) = (event.text for event in of(told, WorkNote))
+    asyncio.run(scenario())
+    (note,) = (event.text for event in of(messages, WorkNote))
     assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
-    assert of(told, WorkerFinished)
-    assert not of(told, FailureReport)
+    assert of(messages, WorkerFinished)
+    assert not of(messages, FailureReport)
 
 
 @contextmanager
@@ -316,22 +325,22 @@ def memory_limited_to(megabytes: int) -> Iterator[Path]:
 
 def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
     """The report of a worker that gets SIGKILL; ``procs``: takes the fork server, and so the worker, into a group."""
-    told: list[Message] = []
+    messages: list[Message] = []
 
-    async def life() -> None:
+    async def scenario() -> None:
         server = ForkClient((), *fork_client.start_process(()))
         await server.ready
         if procs is not None:
             procs.write_text(str(server.pid))
-        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        complete = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
         work = Work(
-            whole, LAUNCH, send=told.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
+            complete, LAUNCH, send=messages.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
         )  # fmt: skip
         await work.run(server)
         await server.close()
 
-    asyncio.run(life())
-    (failed,) = of(told, FailureReport)
+    asyncio.run(scenario())
+    (failed,) = of(messages, FailureReport)
     return failed
 
 

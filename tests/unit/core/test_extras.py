@@ -21,8 +21,8 @@ def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path
 
     assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
     assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
-    gone = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
-    assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == gone
+    removed_wheel = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
+    assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == removed_wheel
 
 
 def test_install_command_of_a_repository_on_the_path_is_editable(tmp_path: Path) -> None:

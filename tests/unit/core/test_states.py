@@ -57,13 +57,13 @@ def test_final_state_of_a_run_follows_from_its_error(error: BaseException | None
 
 
 def test_state_names_are_spelled_only_in_their_module() -> None:
-    spelled, words = [], set(Lifecycle)
+    spelled, state_names = [], set(Lifecycle)
     for file in PACKAGE.rglob("*.py"):
         name = str(file.relative_to(PACKAGE))
         if name == "core/states.py" or name.startswith(OTHERS):
             continue
         content = file.read_text()
-        for node in ast.walk(ast.parse(content)) if any(word in content for word in words) else ():
-            if isinstance(node, ast.Constant) and node.value in words:
+        for node in ast.walk(ast.parse(content)) if any(word in content for word in state_names) else ():
+            if isinstance(node, ast.Constant) and node.value in state_names:
                 spelled.append(f"{name}:{node.lineno}: {node.value}")
     assert not spelled

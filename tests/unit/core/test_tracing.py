@@ -18,7 +18,7 @@ CONTEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):
         if name.startswith("OTEL_") or name == tracing.PARENT:
             monkeypatch.delenv(name)
@@ -107,11 +107,11 @@ def test_tracing_imports_nothing_when_off_and_a_missing_package_is_logged_once()
     subprocess.run([sys.executable, "-c", off], check=True)
     missing = "import sys; sys.modules['opentelemetry.exporter'] = None; from hopsml.core import tracing\n"
     missing += f"for _ in range(2): tracing.record('x', '{CONTEXT}', '', 1.0, 2.0)"
-    told = subprocess.run(
+    stderr = subprocess.run(
         [sys.executable, "-c", missing],
         env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
         check=True,
         capture_output=True,
         text=True,
     ).stderr
-    assert told.count("traces cannot be sent") == 1 and "[tracing]" in told
+    assert stderr.count("traces cannot be sent") == 1 and "[tracing]" in stderr

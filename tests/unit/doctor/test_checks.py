@@ -24,7 +24,7 @@ def java(output: str, **facts: Any) -> JavaFacts:
     return JavaFacts("/usr/bin/java", "PATH", output, **facts)
 
 
-def says(finding: Finding, status: Status, *words: str) -> None:
+def check_finding(finding: Finding, status: Status, *words: str) -> None:
     assert finding.status is status, finding
     for word in words:
         assert word in f"{finding.summary} {finding.remedy}", (word, finding)
@@ -43,7 +43,7 @@ def test_finding_has_a_remedy_exactly_if_it_is_not_ok() -> None:
     [((3, 9, 2), FAIL), ((3, 10, 0), OK), ((3, 11, 7), OK), ((3, 12, 1), OK), ((3, 13, 0), OK), ((3, 15, 0), WARN)],
 )
 def test_python_version_is_checked(version: tuple[int, int, int], status: Status) -> None:
-    says(checks.python(version), status, ".".join(map(str, version)))
+    check_finding(checks.python(version), status, ".".join(map(str, version)))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_java_version_is_parsed_from_the_output(output: str, version: int | None
 def test_java_is_checked_for_spark_and_local_profiles(
     facts: JavaFacts, needs: Needs, status: Status, words: list[str]
 ) -> None:
-    says(checks.java(facts, "4.3.0", needs), status, *words)
+    check_finding(checks.java(facts, "4.3.0", needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_java_is_checked_for_spark_and_local_profiles(
 def test_java_is_checked_against_the_installed_spark(
     pyspark: str, output: str, status: Status, words: list[str]
 ) -> None:
-    says(checks.java(java(output), pyspark, SPARK), status, *words)
+    check_finding(checks.java(java(output), pyspark, SPARK), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_java_is_checked_against_the_installed_spark(
 def test_spark_is_checked_against_the_python_version(
     pyspark: str, python: tuple[int, int, int], status: Status, words: list[str]
 ) -> None:
-    says(checks.spark(SparkFacts(pyspark, "3.3.4", "", ""), {}, SPARK, python), status, *words)
+    check_finding(checks.spark(SparkFacts(pyspark, "3.3.4", "", ""), {}, SPARK, python), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_spark_is_checked_against_the_python_version(
 def test_spark_installation_is_checked(
     facts: SparkFacts, packages: dict[str, str], needs: Needs, status: Status, words: list[str]
 ) -> None:
-    says(checks.spark(facts, packages, needs), status, *words)
+    check_finding(checks.spark(facts, packages, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_spark_installation_is_checked(
 def test_framework_versions_are_checked(
     packages: dict[str, str], environment: dict[str, str], status: Status, words: list[str]
 ) -> None:
-    says(checks.frameworks(packages, environment), status, *words)
+    check_finding(checks.frameworks(packages, environment), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_gpus_and_their_driver_are_checked(
     count: int, has_driver: bool, packages: dict[str, str], status: Status, words: list[str]
 ) -> None:
     found = tuple(HostGpu(index, f"GPU-{index}") for index in range(count))
-    says(checks.gpus(found, has_driver, packages), status, *words)
+    check_finding(checks.gpus(found, has_driver, packages), status, *words)
 
 
 ROOMY = {"open_files": 65536, "processes": -1, "stack_bytes": 8 << 20, "shm_bytes": 8 * GIB}
@@ -201,7 +201,7 @@ ROOMY = {"open_files": 65536, "processes": -1, "stack_bytes": 8 << 20, "shm_byte
     ],
 )
 def test_process_limits_are_checked(change: dict[str, int], gpus: int, status: Status, words: list[str]) -> None:
-    says(checks.limits(LimitFacts(**{**ROOMY, **change}), gpus), status, *words)
+    check_finding(checks.limits(LimitFacts(**{**ROOMY, **change}), gpus), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_process_limits_are_checked(change: dict[str, int], gpus: int, status: S
     ],
 )
 def test_scratch_space_is_checked(free: int, inodes: int, problem: str, status: Status) -> None:
-    says(checks.scratch(ScratchFacts("/scratch", free, inodes, problem)), status, "/scratch", problem)
+    check_finding(checks.scratch(ScratchFacts("/scratch", free, inodes, problem)), status, "/scratch", problem)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_scratch_space_is_checked(free: int, inodes: int, problem: str, status: 
     ],
 )
 def test_port_range_is_checked(facts: PortFacts, status: Status, words: list[str]) -> None:
-    says(checks.ports(facts), status, *words)
+    check_finding(checks.ports(facts), status, *words)
 
 
 INTERFACES = ("10.0.0.5", "172.17.0.1", "127.0.0.1")
@@ -256,7 +256,7 @@ INTERFACES = ("10.0.0.5", "172.17.0.1", "127.0.0.1")
 def test_announced_address_is_checked(
     announced: str, source: str, problem: str, needs: Needs, status: Status, words: list[str]
 ) -> None:
-    says(checks.addresses(AddressFacts("n1", INTERFACES, announced, source, problem), needs), status, *words)
+    check_finding(checks.addresses(AddressFacts("n1", INTERFACES, announced, source, problem), needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -285,16 +285,16 @@ def test_announced_address_is_checked(
     ],
 )
 def test_python_of_the_executors_is_checked(facts: PythonFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(checks.executors_python(facts, (3, 11, 7), needs), status, *words)
+    check_finding(checks.executors_python(facts, (3, 11, 7), needs), status, *words)
 
 
 def test_other_users_with_processes_on_the_host_are_named() -> None:
-    says(checks.shared_host([], False), Status.OK, "no processes of other users")
-    says(
+    check_finding(checks.shared_host([], False), Status.OK, "no processes of other users")
+    check_finding(
         checks.shared_host(["mallory"], False),
         Status.WARN,
         "mallory has processes",
         "on all interfaces",
         "docs/security.md",
     )
-    says(checks.shared_host(["mallory"], True), Status.OK, "mallory beside you", "only members of its group")
+    check_finding(checks.shared_host(["mallory"], True), Status.OK, "mallory beside you", "only members of its group")

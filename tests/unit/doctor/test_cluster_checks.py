@@ -11,7 +11,7 @@ from hopsml.core.profiles import Profile
 from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Needs, Status
 from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
-from tests.unit.doctor.test_checks import says
+from tests.unit.doctor.test_checks import check_finding
 
 pytestmark = pytest.mark.fast
 
@@ -23,9 +23,9 @@ GIB = 1 << 30
 
 def test_profile_and_its_shipped_files_are_checked() -> None:
     known = Profile("yarn", "yarn")
-    says(examination.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
-    says(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "does not exist")
-    says(examination.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
+    check_finding(examination.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
+    check_finding(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "does not exist")
+    check_finding(examination.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
 
 
 def test_shipped_files_are_the_local_files_of_a_profile() -> None:
@@ -70,7 +70,7 @@ def test_files_shipped_by_the_bundled_profiles_exist() -> None:
     ],
 )
 def test_project_store_is_checked(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(examination.store(facts, needs), status, *words)
+    check_finding(examination.store(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_project_store_is_checked(facts: StoreFacts, needs: Needs, status: Statu
     ],
 )
 def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(examination.hdfs(facts, needs), status, *words)
+    check_finding(examination.hdfs(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: 
     ],
 )
 def test_yarn_is_checked(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(examination.yarn(facts, needs), status, *words)
+    check_finding(examination.yarn(facts, needs), status, *words)
 
 
 def test_spark_master_is_checked() -> None:
-    says(examination.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
+    check_finding(examination.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
     dead = MasterFacts("spark://m:7077", "", ("m:7077: Connection refused",))
-    says(examination.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
+    check_finding(examination.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_spark_master_is_checked() -> None:
     ],
 )
 def test_clock_skew_is_checked(skews: dict[str, float], status: Status, words: list[str]) -> None:
-    says(examination.clock(1_800_000_000, skews), status, *words)
+    check_finding(examination.clock(1_800_000_000, skews), status, *words)
 
 
 def test_clock_that_was_never_set_fails() -> None:
-    says(examination.clock(3600.0, {}), FAIL, "years behind")
+    check_finding(examination.clock(3600.0, {}), FAIL, "years behind")
 
 
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])

@@ -24,7 +24,7 @@ from hopsml.cluster.driver.preflight.gate import (
 from hopsml.cluster.shared.protocol import PeerProbed
 from hopsml.cluster.shared.spec import PreflightMode
 from tests.helpers.operations import operations
-from tests.unit.cluster.preflight.test_rules import with_
+from tests.unit.cluster.preflight.test_rules import facts_with
 
 pytestmark = pytest.mark.fast
 NOW = 10.0
@@ -36,12 +36,12 @@ def gate(mode: PreflightMode, size: int = 2, whole: bool = True) -> Gate:
     return found
 
 
-def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
-    facts = with_(host=f"10.0.0.{agent_id[1:]}", **changed)
+def report_facts(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
+    facts = facts_with(host=f"10.0.0.{agent_id[1:]}", **changed)
     return found.facts_received(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
 
 
-def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
+def answer_probes(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
     """Answer every probe among ``actions`` with this problem, or with success."""
     probes = [action for action in actions if isinstance(action, Probe)]
     return [
@@ -56,16 +56,16 @@ def test_run_without_preflight_receives_the_granted_agents() -> None:
 def test_warning_preflight_delays_nothing_and_warns_once() -> None:
     found = gate("warn")
     assert found.granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
-    (warning,) = tell(found, "a1", open_files=100)
+    (warning,) = report_facts(found, "a1", open_files=100)
     assert isinstance(warning, Warn) and "the slot of a1: open-file limit: 100" in warning.text
     assert "it is used nevertheless" in warning.text
-    assert tell(found, "a2") == []
+    assert report_facts(found, "a2") == []
     assert found.tick(NOW + 100) == []
 
 
 def test_successful_probes_of_many_members_trigger_no_comparison(monkeypatch) -> None:
     found, members = gate("warn", size=40), tuple(f"a{number}" for number in range(40))
-    asked = [action for one in members for action in tell(found, one)] + found.granted("run", members, NOW)
+    requested = [action for one in members for action in report_facts(found, one)] + found.granted("run", members, NOW)
     compared: list[int] = []
     judge = rules.pair_faults
 
@@ -74,7 +74,7 @@ def test_successful_probes_of_many_members_trigger_no_comparison(monkeypatch) ->
         return judge(probes, *others)
 
     monkeypatch.setattr(rules, "pair_faults", counted)
-    probes = [action for action in asked if isinstance(action, Probe)]
+    probes = [action for action in requested if isinstance(action, Probe)]
     assert len(probes) == 40
     for probe in probes[:-1]:
         assert found.probed(probe.agent_id, PeerProbed(probe.peer, 99.0), NOW) == []
@@ -88,10 +88,10 @@ def join(mode: PreflightMode, size: int) -> None:
     found, members = gate(mode, size), tuple(f"a{number}" for number in range(size))
     actions = found.granted("run", members, NOW)
     for one in members:
-        actions += tell(found, one)
+        actions += report_facts(found, one)
     actions += found.tick(NOW + 0.25)
     assert len([action for action in actions if isinstance(action, Probe)]) == size
-    actions += answer(found, actions) + found.tick(NOW + 0.5)
+    actions += answer_probes(found, actions) + found.tick(NOW + 0.5)
     assert [action for action in actions if not isinstance(action, Probe)] == [Pass("run", members)]
     for one in members:
         found.agent_left(one, NOW + 1)
@@ -106,7 +106,7 @@ def test_preflight_operations_grow_linearly_with_the_group_size(mode: PreflightM
 def test_warnings_of_a_large_group_are_sent_at_the_next_tick() -> None:
     found, members = gate("warn", SMALL + 1), tuple(f"a{number}" for number in range(SMALL + 1))
     assert found.granted("run", members, NOW) == [Pass("run", members)]
-    assert tell(found, "a1", open_files=100) == tell(found, "a2", open_files=100) == []
+    assert report_facts(found, "a1", open_files=100) == report_facts(found, "a2", open_files=100) == []
     assert [action.text[:37] for action in found.tick(NOW + 0.25) if isinstance(action, Warn)] == [
         "preflight: the slot of a1: open-file ", "preflight: the slot of a2: open-file "
     ]  # fmt: skip
@@ -116,9 +116,9 @@ def test_warnings_of_a_large_group_are_sent_at_the_next_tick() -> None:
 def test_member_that_leaves_during_the_probes_is_not_waited_for() -> None:
     found = gate("enforce", size=3, whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
-    asked = [action for one in ("a1", "a2", "a3") for action in tell(found, one)]
+    requested = [action for one in ("a1", "a2", "a3") for action in report_facts(found, one)]
     (first, *others) = [
-        action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)
+        action for action in requested if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)
     ]
     assert not others and found.probed(first.agent_id, PeerProbed(first.peer, 99.0), NOW) == []
     assert found.agent_left("a3", NOW) == [Pass("run", ("a1", "a2"))]
@@ -127,10 +127,10 @@ def test_member_that_leaves_during_the_probes_is_not_waited_for() -> None:
 def test_enforcing_preflight_waits_for_measurements_and_probes() -> None:
     found = gate("enforce")
     assert found.granted("run", ("a1", "a2"), NOW) == []
-    assert tell(found, "a1") == []
-    asked = tell(found, "a2")
-    assert len(asked) == 1 and isinstance(asked[0], Probe) and asked[0].address.endswith(":4000")
-    assert answer(found, asked) == [Pass("run", ("a1", "a2"))]
+    assert report_facts(found, "a1") == []
+    requested = report_facts(found, "a2")
+    assert len(requested) == 1 and isinstance(requested[0], Probe) and requested[0].address.endswith(":4000")
+    assert answer_probes(found, requested) == [Pass("run", ("a1", "a2"))]
     found.ended("run")
     found.begin("next", "enforce", 2, True)
     assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # earlier results are reused
@@ -139,21 +139,21 @@ def test_enforcing_preflight_waits_for_measurements_and_probes() -> None:
 def test_failed_slot_is_excluded_and_a_fixed_group_requests_again() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
-    tell(found, "a1", disk_mb=1.0)
-    warning, aside, again = tell(found, "a2")
+    report_facts(found, "a1", disk_mb=1.0)
+    warning, aside, again = report_facts(found, "a2")
     assert "disk space: 1 MB" in warning.text and "it is excluded" in warning.text
     assert aside == SetAside("run", ("a1",)) and again == RepeatProbe("run", ("a2",), 2)
     found.granted("run", ("a2", "a3"), NOW)
-    assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
+    assert answer_probes(found, report_facts(found, "a3")) == [Pass("run", ("a2", "a3"))]
     assert found.ended("run") == ("a1",)
 
 
 def test_elastic_group_receives_the_good_agents_at_once() -> None:
     found = gate("enforce", whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
-    tell(found, "a1", clock=0.0)  # sent with this clock: no skew
-    tell(found, "a2", write_mb_s=0.01)
-    actions = answer(found, tell(found, "a3"))
+    report_facts(found, "a1", clock=0.0)  # sent with this clock: no skew
+    report_facts(found, "a2", write_mb_s=0.01)
+    actions = answer_probes(found, report_facts(found, "a3"))
     assert [type(one) for one in actions] == [Warn, SetAside, Pass]
     assert actions[1:] == [SetAside("run", ("a2",)), Pass("run", ("a1", "a3"))]
 
@@ -161,7 +161,7 @@ def test_elastic_group_receives_the_good_agents_at_once() -> None:
 def test_agent_without_measurements_fails_at_the_time_limit() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
-    tell(found, "a1")
+    report_facts(found, "a1")
     assert found.tick(NOW + FIGURES_S - 0.1) == []
     warning, aside, again = found.tick(NOW + FIGURES_S)
     assert "no measurements were received within 10 s" in warning.text
@@ -171,10 +171,10 @@ def test_agent_without_measurements_fails_at_the_time_limit() -> None:
 def test_agent_that_no_neighbour_reaches_is_excluded() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
-    tell(found, "a1"), tell(found, "a2")
-    asked = [action for action in tell(found, "a3") if isinstance(action, Probe)]
+    report_facts(found, "a1"), report_facts(found, "a2")
+    requested = [action for action in report_facts(found, "a3") if isinstance(action, Probe)]
     actions: list[Any] = []
-    for probe in asked:
+    for probe in requested:
         problem = "refused" if "a2" in (probe.agent_id, probe.peer) else ""
         actions = found.probed(probe.agent_id, PeerProbed(probe.peer, 0.0 if problem else 90.0, problem), NOW)
     assert SetAside("run", ("a2",)) in actions and RepeatProbe("run", ("a1", "a3"), 3) in actions
@@ -184,7 +184,7 @@ def test_run_whose_every_slot_fails_is_refused() -> None:
     found, actions = gate("enforce", size=1), []
     for agent_id in ("a1", "a2"):
         found.granted("run", (agent_id,), NOW)
-        actions = tell(found, agent_id, open_files=10)
+        actions = report_facts(found, agent_id, open_files=10)
     assert isinstance(actions[-1], Refuse) and "2 slots failed the preflight" in actions[-1].text
     assert "open-file limit: 10, at least 1024" in actions[-1].text
 
@@ -192,7 +192,7 @@ def test_run_whose_every_slot_fails_is_refused() -> None:
 def test_agent_that_leaves_before_the_result_makes_a_fixed_group_request_again() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
-    tell(found, "a1")
+    report_facts(found, "a1")
     assert found.agent_left("a3", NOW) == [RepeatProbe("run", ("a1", "a2"), 3)]
     assert found.ended("run") == ()
 
@@ -208,10 +208,10 @@ def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode,
     events += [("left", f"a{choose.randrange(8)}"), ("tick", "")]
     choose.shuffle(events)
     queue: list[Any] = []
-    gone: set[str] = set()
+    departed: set[str] = set()
     refused = False
 
-    def obey(actions: list[Any]) -> None:
+    def apply_actions(actions: list[Any]) -> None:
         nonlocal refused
         for action in actions:
             if isinstance(action, Probe):
@@ -226,21 +226,21 @@ def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode,
     now = NOW
     for kind, agent_id in events:
         now += 0.1
-        if kind == "granted" and agent_id not in gone:
+        if kind == "granted" and agent_id not in departed:
             held[agent_id] = "granted"
-            obey(found.granted("run", (agent_id,), now))
-        elif kind == "told" and agent_id not in gone:
-            obey(tell(found, agent_id, open_files=1 if agent_id in bad else 65536))
+            apply_actions(found.granted("run", (agent_id,), now))
+        elif kind == "told" and agent_id not in departed:
+            apply_actions(report_facts(found, agent_id, open_files=1 if agent_id in bad else 65536))
         elif kind == "left":
-            gone.add(agent_id)
+            departed.add(agent_id)
             held.pop(agent_id, None)
-            obey(found.agent_left(agent_id, now))
+            apply_actions(found.agent_left(agent_id, now))
         elif kind == "tick":
-            obey(found.tick(now))
+            apply_actions(found.tick(now))
         if queue and choose.random() < 0.7:
             probe = queue.pop(choose.randrange(len(queue)))
-            obey(found.probed(probe.agent_id, PeerProbed(probe.peer, 90.0), now))
-    obey(found.tick(now + 2 * FIGURES_S))
+            apply_actions(found.probed(probe.agent_id, PeerProbed(probe.peer, 90.0), now))
+    apply_actions(found.tick(now + 2 * FIGURES_S))
     assert "granted" not in held.values() or refused
     if mode == "enforce":
         assert not any(how == "Pass" and agent_id in bad for agent_id, how in held.items())
@@ -251,9 +251,9 @@ def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode,
 def test_shared_host_is_warned_about_once_and_not_excluded() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
-    tell(found, "a1", others=("bob", "eve", "mallory", "trent"))
-    actions = tell(found, "a2")
-    actions += answer(found, actions)
+    report_facts(found, "a1", others=("bob", "eve", "mallory", "trent"))
+    actions = report_facts(found, "a2")
+    actions += answer_probes(found, actions)
     (warning,) = [action for action in actions if isinstance(action, Warn)]
     assert (
         "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there executes requests"
@@ -266,11 +266,11 @@ def test_shared_host_is_warned_about_once_and_not_excluded() -> None:
 def test_shared_host_is_not_warned_about_if_servers_are_guarded() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
-    actions = tell(found, "a1", others=("mallory",), guards=True) + tell(found, "a2", guards=True)
-    assert not [one for one in actions + answer(found, actions) if isinstance(one, Warn)]
+    actions = report_facts(found, "a1", others=("mallory",), guards=True) + report_facts(found, "a2", guards=True)
+    assert not [one for one in actions + answer_probes(found, actions) if isinstance(one, Warn)]
 
 
 def test_single_worker_on_a_shared_host_is_not_warned_about() -> None:
     found = gate("warn", size=1)
     found.granted("run", ("a1",), NOW)
-    assert tell(found, "a1", others=("mallory",)) == []
+    assert report_facts(found, "a1", others=("mallory",)) == []

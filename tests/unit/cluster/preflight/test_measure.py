@@ -22,12 +22,12 @@ TOKEN = "x" * 43
 
 
 def test_measurements_equal_those_of_the_system(tmp_path: Path) -> None:
-    began = time.time()
+    start_s = time.time()
     facts = measure(tmp_path, "127.0.0.1", 4000, ())
     assert facts.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts.disk_mb == pytest.approx(psutil.disk_usage(str(tmp_path)).free / 2**20, rel=0.05)
     assert facts.write_mb_s > 0 and not facts.disk_problem
-    assert began <= facts.clock <= time.time()
+    assert start_s <= facts.clock <= time.time()
     assert facts.versions["python"] == sys.version.split()[0] and facts.versions["numpy"]
     assert list(tmp_path.iterdir()) == []
     assert 10 < facts.core_mb_s < 20_000  # MB/s: a phone's core, and more than any
@@ -47,13 +47,13 @@ def test_failed_disk_write_is_reported_with_its_reason(tmp_path: Path) -> None:
 
 def exchange(token: str, offered: str = TOKEN) -> tuple[float, str]:
     async def both() -> tuple[float, str]:
-        door = ProbeServer(token)
-        await door.open("127.0.0.1")
+        server = ProbeServer(token)
+        await server.open("127.0.0.1")
         try:
-            result = await probe("a2", f"127.0.0.1:{door.port}", offered)
+            result = await probe("a2", f"127.0.0.1:{server.port}", offered)
             return result.mb_s, result.problem
         finally:
-            door.close()
+            server.close()
 
     return asyncio.run(both())
 
@@ -95,10 +95,10 @@ def test_unreachable_silent_and_corrupting_peers_are_reported(monkeypatch: pytes
         monkeypatch.setattr(probing, "TIMEOUT_S", 30.0)
         return [*found, (await probe("a", f"127.0.0.1:{port}", TOKEN)).problem]
 
-    changed, nothing, gone = asyncio.run(problems())
+    changed, nothing, refused = asyncio.run(problems())
     assert "other bytes than were sent" in changed
     assert "did not answer within 0.5 s" in nothing
-    assert "Connect call failed" in gone
+    assert "Connect call failed" in refused
 
 
 def test_other_users_with_processes_on_the_host_are_found() -> None:

@@ -29,13 +29,13 @@ GOOD = PreflightFacts(
 )
 
 
-def with_(**changed: Any) -> PreflightFacts:
+def facts_with(**changed: Any) -> PreflightFacts:
     return msgspec.structs.replace(GOOD, **changed)
 
 
 def test_good_slot_and_unlimited_resources_have_no_fault() -> None:
     assert rules.own_faults(GOOD, 999.9, 1000.1) == []
-    assert rules.own_faults(with_(open_files=-1, stack_mb=-1.0), 999.9, 1000.1) == []
+    assert rules.own_faults(facts_with(open_files=-1, stack_mb=-1.0), 999.9, 1000.1) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_good_slot_and_unlimited_resources_have_no_fault() -> None:
     ],
 )
 def test_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
-    (fault,) = rules.own_faults(with_(**changed), 1000.0, 1000.0)
+    (fault,) = rules.own_faults(facts_with(**changed), 1000.0, 1000.0)
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
 
 
@@ -74,15 +74,15 @@ def test_every_limit_is_checked(field: str) -> None:
 def test_delayed_measurements_are_no_clock_skew() -> None:
     """The clock was read between the agent's connection and the receipt of the measurements."""
     assert rules.own_faults(GOOD, 999.0, 1019.2) == []
-    (fault,) = rules.own_faults(with_(clock=993.0), 1000.0, 1020.0)
+    (fault,) = rules.own_faults(facts_with(clock=993.0), 1000.0, 1020.0)
     assert "-7.0 s from the driver's clock" in fault.text
-    (fault,) = rules.own_faults(with_(clock=1027.0), 1000.0, 1020.0)
+    (fault,) = rules.own_faults(facts_with(clock=1027.0), 1000.0, 1020.0)
     assert "+7.0 s" in fault.text
 
 
 def test_members_are_compared_with_the_most_frequent_versions() -> None:
-    other = with_(versions={**GOOD.versions, "tensorflow": "2.20.0"})
-    without = with_(versions={"python": "3.11.7", "hopsml": "0.1.0"})
+    other = facts_with(versions={**GOOD.versions, "tensorflow": "2.20.0"})
+    without = facts_with(versions={"python": "3.11.7", "hopsml": "0.1.0"})
     assert rules.version_faults({"a": GOOD, "b": GOOD}) == {}
     (fault,) = rules.version_faults({"a": other, "b": GOOD, "c": GOOD})["a"]
     assert fault.text.startswith("version: tensorflow 2.20.0, the other members have 2.21.0")
@@ -91,13 +91,15 @@ def test_members_are_compared_with_the_most_frequent_versions() -> None:
 
 
 def test_core_speed_is_compared_with_the_median_member() -> None:
-    members = {name: with_(core_mb_s=speed) for name, speed in (("a", 400.0), ("b", 90.0), ("c", 410.0), ("d", 300.0))}
+    members = {
+        name: facts_with(core_mb_s=speed) for name, speed in (("a", 400.0), ("b", 90.0), ("c", 410.0), ("d", 300.0))
+    }
     found = rules.core_faults(members)
     assert list(found) == ["b"] and found["b"][0].text.startswith(
         "core speed: 90 MB/s of SHA-256, the median member has 350"
     )
     assert rules.core_faults({name: members[name] for name in "ab"}) == {}  # which of the two is unusual?
-    assert rules.core_faults({**members, "b": with_(core_mb_s=0.0)}) == {}  # an agent that did not measure
+    assert rules.core_faults({**members, "b": facts_with(core_mb_s=0.0)}) == {}  # an agent that did not measure
     assert rules.core_faults(members, SlotLimits(core_share=0.1)) == {}
 
 
