@@ -86,8 +86,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Skip the import of files without tests selected by ``-m fast`` or ``-m "not fast"``."""
     if not collection_path.name.startswith("test_") or collection_path.is_dir():
         return None
-    wanted, said = str(config.getoption("markexpr")).split(" and "), _fast(collection_path)
-    return True if ("fast" in wanted and said is False) or ("not fast" in wanted and said is True) else None
+    wanted, is_fast = str(config.getoption("markexpr")).split(" and "), _fast(collection_path)
+    return True if ("fast" in wanted and is_fast is False) or ("not fast" in wanted and is_fast is True) else None
 
 
 @functools.cache
@@ -122,9 +122,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     """Keep tests with shared fixtures in one process, with --dist loadgroup."""
     if config.getoption("dist") != "loadgroup":
         return None
-    from tests.helpers.side_by_side import ByWhatIsShared
+    from tests.helpers.side_by_side import SharedScopeScheduling
 
-    return ByWhatIsShared(config, log)
+    return SharedScopeScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -193,11 +193,11 @@ def zygotes() -> Iterator[None]:
     from hopsml.experiment import applications
     from tests.helpers.kept_zygotes import KeptZygotes
 
-    kept = KeptZygotes()
+    zygotes_of_session = KeptZygotes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applications, "ZygoteProcess", kept)
+        patch.setattr(applications, "ZygoteProcess", zygotes_of_session)
         yield
-    kept.end()
+    zygotes_of_session.end()
 
 
 @pytest.fixture(scope="session")

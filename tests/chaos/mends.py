@@ -61,7 +61,7 @@ def _wake(trial: Trial, generation: int) -> None:
     os.kill(trial.pid(1, generation), signal.SIGCONT)
 
 
-def _without_word(trial: Trial) -> None:
+def _stopped_agent(trial: Trial) -> None:
     """Rank 1 could continue, but its stopped agent does not forward the message.
 
     The others continue without it or restart, depending on which is noticed first: its silence, or its absence.
@@ -100,7 +100,7 @@ def _network(trial: Trial) -> None:
     trial.hurry()
 
 
-def _mend(name: str, disturb: Callable[[Trial], None], **named: object) -> Scenario:
+def _scenario(name: str, disturb: Callable[[Trial], None], **named: object) -> Scenario:
     given = {"least": 1, "most": 3, "args": {"step_s": 0.1, "over": "hopsml"}, **named}
     return Scenario(name, disturb, **given)  # type: ignore[arg-type]
 
@@ -108,15 +108,15 @@ def _mend(name: str, disturb: Callable[[Trial], None], **named: object) -> Scena
 GOES_ON = "went on"
 # Run on every backend by `make chaos`, and never over TensorFlow's collectives, where all processes restart.
 MENDS = (
-    _mend("two of three are lost at once", _lose(1, 2, then=1), notes=GOES_ON),
-    _mend("two of three are lost at once, rank 0 too", _lose(0, 2, then=3)),
-    _mend("two of three are lost, one after the other", _one_after_the_other, notes=GOES_ON, quick=False),
-    _mend("kill -9 in the middle of a mend", _amid(_send(1, signal.SIGKILL), then=1), notes=GOES_ON),
-    _mend("kill -9 of rank 0 in the middle of a mend", _amid(_send(0, signal.SIGKILL), then=3)),
-    _mend("SIGSTOP in the middle of a mend", _amid(lambda trial, generation: None, then=3)),
-    _mend("SIGSTOP for a second in the middle of a mend", _amid(_wake, then=2), quick=False),
-    _mend("SIGSTOP of an agent in the middle of a mend", _without_word, quick=False,
-          options={"heartbeat_timeout": 2.0}),
-    _mend("a host loses its network for good, and the other goes on", _network, most=2, options={"heartbeat_timeout": 2.0},
-          needs="local", around=networks.two_hosts, quick=False, notes=GOES_ON),
+    _scenario("two of three are lost at once", _lose(1, 2, then=1), notes=GOES_ON),
+    _scenario("two of three are lost at once, rank 0 too", _lose(0, 2, then=3)),
+    _scenario("two of three are lost, one after the other", _one_after_the_other, notes=GOES_ON, quick=False),
+    _scenario("kill -9 in the middle of a mend", _amid(_send(1, signal.SIGKILL), then=1), notes=GOES_ON),
+    _scenario("kill -9 of rank 0 in the middle of a mend", _amid(_send(0, signal.SIGKILL), then=3)),
+    _scenario("SIGSTOP in the middle of a mend", _amid(lambda trial, generation: None, then=3)),
+    _scenario("SIGSTOP for a second in the middle of a mend", _amid(_wake, then=2), quick=False),
+    _scenario("SIGSTOP of an agent in the middle of a mend", _stopped_agent, quick=False,
+              options={"heartbeat_timeout": 2.0}),
+    _scenario("a host loses its network for good, and the other goes on", _network, most=2,
+              options={"heartbeat_timeout": 2.0}, needs="local", around=networks.two_hosts, quick=False, notes=GOES_ON),
 )  # fmt: skip

@@ -125,14 +125,18 @@ PROGRAMS: dict[str, Callable[..., float]] = {
 
 def main(path: str) -> None:
     """Train, and print the value or the error as JSON."""
-    asked = json.loads(Path(path).read_text())
-    _spread(asked["address"], asked["pids"])
-    options = {"args": asked["args"], **asked["options"]} if asked["verb"] != "parameter_server" else asked["options"]
-    program = PROGRAMS[asked["program"]]
+    requested = json.loads(Path(path).read_text())
+    _spread(requested["address"], requested["pids"])
+    options = (
+        {"args": requested["args"], **requested["options"]}
+        if requested["verb"] != "parameter_server"
+        else requested["options"]
+    )
+    program = PROGRAMS[requested["program"]]
     found: dict[str, Any] = {}
     try:
-        verb = getattr(experiment, asked["verb"])
-        call = program if "args" in options else _with(program, asked["args"])
+        verb = getattr(experiment, requested["verb"])
+        call = program if "args" in options else _with(program, requested["args"])
         found = {"value": verb(call, **options).value}
     except RunError as error:
         found = {"error": type(error).__name__, "text": str(error)}
@@ -152,12 +156,12 @@ def _spread(address: str, pids: list[int]) -> None:
     """Start agents on those hosts, in rotation, with this host's address for the coordinator."""
     number, start = itertools.count(), LocalBackend._start
 
-    def start_there(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+    def start_on_host(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
         with inside(pids[next(number) % len(pids)]):
             return start(bootstrap, index)
 
     environment = pytest.MonkeyPatch()  # for the rest of this process
-    environment.setattr(LocalBackend, "_start", staticmethod(start_there))
+    environment.setattr(LocalBackend, "_start", staticmethod(start_on_host))
     environment.setattr(LocalBackend, "addresses", lambda self: (address, (address,)))
 
 
@@ -214,9 +218,9 @@ def play(
             return {"hangs": True, "log": log.read_text(errors="replace")}
         finally:
             driver.kill()
-    said = log.read_text(errors="replace")
-    assert driver.returncode == 0, f"{output}\n{said}"
-    return {**json.loads(output.splitlines()[-1]), "log": said}
+    log_text = log.read_text(errors="replace")
+    assert driver.returncode == 0, f"{output}\n{log_text}"
+    return {**json.loads(output.splitlines()[-1]), "log": log_text}
 
 
 if __name__ == "__main__":

@@ -54,12 +54,12 @@ def two_hosts(folder: Path) -> Iterator[None]:
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         number, start = itertools.count(), LocalBackend._start
 
-        def start_there(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
+        def start_on_host(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
             started = next(number)
             with _inside(places[started if started < HOSTS else 0]):
                 return start(bootstrap, index)
 
-        environment.setattr(LocalBackend, "_start", staticmethod(start_there))
+        environment.setattr(LocalBackend, "_start", staticmethod(start_on_host))
         environment.setattr(LocalBackend, "addresses", lambda self: (f"{SUBNET}.1", (f"{SUBNET}.1",)))
         environment.setattr(LocalBackend, "evict", lambda self, task, pid: None)
         yield

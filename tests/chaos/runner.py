@@ -89,23 +89,23 @@ def play(
             args["over"] = OVER
         if OVER and start is None:
             options = {"implementation": OVER, **options}
-        asked: dict[str, Any] = {
+        requested: dict[str, Any] = {
             "args": args,
             "min_workers": scenario.least,
             "max_workers": scenario.most,
             "progress": False,
         }
-        run = (start or experiment.submit)(program, **asked, **scenario.options, **options)
+        run = (start or experiment.submit)(program, **requested, **scenario.options, **options)
         return _play(scenario, backend, Trial(run, folder, cluster), int(args["commit"]))
 
 
 def _play(scenario: Scenario, backend: str, trial: Trial, commit_every: int) -> Outcome:
     run, folder = trial.run, trial.folder
-    began = time.time()
+    started_at = time.time()
     problem, value = "", None
     try:
         scenario.disturb(trial)
-        began = trial.disturbed or time.time()
+        started_at = trial.disturbed or time.time()
         elastic_workload.announce(folder / "disturbed", "")
         value = run.result(WAIT_S).value
         problem = scenario.after(trial) if scenario.after is not None else ""
@@ -125,7 +125,7 @@ def _play(scenario: Scenario, backend: str, trial: Trial, commit_every: int) -> 
         backend,
         Evidence(
             generations(folder),
-            began,
+            started_at,
             limit,
             value,
             problem,
@@ -190,7 +190,7 @@ def left_over(found: Iterable[int], within_s: float = GONE_S) -> list[str]:
     """Return pid, state and command of each process that still runs after the promised time."""
     watched = set(found)
     deadline = clock.awake() + within_s
-    while alive := [said for pid in watched if (said := _living(pid))]:
+    while alive := [description for pid in watched if (description := _living(pid))]:
         if clock.awake() > deadline:
             break
         time.sleep(0.05)

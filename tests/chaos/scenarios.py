@@ -74,25 +74,25 @@ class Trial:
         A member that has made a step holds the state; a single worker before was the only holder.
         """
 
-        def there() -> int | None:
+        def started_step() -> int | None:
             status = self.run.status()
             number, members = status["generation"], len(status["members"])
             steps = all(any(self.folder.glob(f"{number}-*-{rank}.npy")) for rank in range(world))
             return number + 1 if number > after and members == world and steps else None
 
-        found = wait_until(lambda: there() or self.run.done(), f"{world} workers that make steps", WAIT_S)
+        found = wait_until(lambda: started_step() or self.run.done(), f"{world} workers that make steps", WAIT_S)
         assert not self.run.done(), f"the run ended before {world} workers made steps"
         return int(found) - 1
 
     def await_generation(self, number: int, world: int) -> None:
         """Wait until the group has this many members."""
 
-        def there() -> bool:
+        def has_members() -> bool:
             status = self.run.status()
             return status["generation"] >= number and len(status["members"]) == world
 
-        wait_until(lambda: there() or self.run.done(), f"generation {number} with {world} workers", WAIT_S)
-        assert there(), f"the run ended before generation {number} with {world} workers was there"
+        wait_until(lambda: has_members() or self.run.done(), f"generation {number} with {world} workers", WAIT_S)
+        assert has_members(), f"the run ended before generation {number} with {world} workers was there"
 
 
 @dataclass(frozen=True)
@@ -163,13 +163,13 @@ def _corrupted_checkpoint(trial: Trial) -> None:
 
     wait_until(lambda: any(step < known() for step in complete()), "a checkpoint before the newest known one", WAIT_S)
     agents = [trial.above(rank, "agent") for rank in (0, 1)]
-    beside = [child for agent in agents for child in agent.children(recursive=True)]
+    alongside = [child for agent in agents for child in agent.children(recursive=True)]
     workers = [psutil.Process(trial.pid(rank)) for rank in (0, 1)]
     first = known()
-    for process in (*agents, *beside):  # a mirror that outlives its agent would bring one checkpoint more
+    for process in (*agents, *alongside):  # a mirror that outlives its agent would bring one checkpoint more
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    wait_until(lambda: not any(_lives(process) for process in beside), "the end of what agents start", WAIT_S)
+    wait_until(lambda: not any(_lives(process) for process in alongside), "the end of what agents start", WAIT_S)
     reached = trial.step()
     before = max(step for step in complete() if step < first)
     for step in complete():
@@ -207,8 +207,8 @@ def network_lost(trial: Trial) -> None:
     """Cut a host off permanently: its member ends by its own lease, as no message reaches it."""
     generation = trial.await_world(2)
     trial.await_step(4)
-    there = _rank_on(f"{networks.SUBNET}.11", trial)
-    worker, agent = psutil.Process(trial.pid(there, generation)), trial.above(there, "agent", generation)
+    rank = _rank_on(f"{networks.SUBNET}.11", trial)
+    worker, agent = psutil.Process(trial.pid(rank, generation)), trial.above(rank, "agent", generation)
     networks.pull_cable(1)
     trial.disturbed = time.time()
     wait_until(lambda: not (_lives(worker) or _lives(agent)), "the end of those that are cut off", WAIT_S)
@@ -238,8 +238,8 @@ def _failing_host(trial: Trial) -> None:
     """Let a worker fail, which excludes its host; after the cooldown the group is complete again."""
     generation = trial.await_world(2)
     trial.await_step(4)
-    there = _rank_on(f"{networks.SUBNET}.11", trial)
-    os.kill(trial.pid(there, generation), signal.SIGKILL)
+    rank = _rank_on(f"{networks.SUBNET}.11", trial)
+    os.kill(trial.pid(rank, generation), signal.SIGKILL)
     trial.disturbed = time.time()
     generation = trial.await_world(1, generation)
     alone = time.monotonic()

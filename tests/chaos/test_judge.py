@@ -124,12 +124,14 @@ def test_lost_share_of_two_batches_may_be_given_up_after_a_reconfiguration() -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [(5, 8), (9, 8), (6, 7)], ids=["a batch before it", "one well behind it", "more than a share"]
+    ("step", "remaining"),
+    [(5, 8), (9, 8), (6, 7)],
+    ids=["a batch before it", "one well behind it", "more than a share"],
 )
-def test_other_missing_samples_count_as_skipped(step: int, kept: int) -> None:
+def test_other_missing_samples_count_as_skipped(step: int, remaining: int) -> None:
     seen = batches()
-    seen[step] = seen[step][:kept]
-    assert samples(seen, [Mend(step=7, before=2, after=1)]) == Samples(skipped=16 - kept)
+    seen[step] = seen[step][:remaining]
+    assert samples(seen, [Mend(step=7, before=2, after=1)]) == Samples(skipped=16 - remaining)
 
 
 def test_third_short_batch_counts_as_skipped() -> None:

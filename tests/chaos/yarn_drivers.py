@@ -104,7 +104,7 @@ def program(cluster: Hadoop, folder: Path, store: str, mode: str, conf: dict[str
 # ------------------------------------------------------------------------------------------ what is killed
 
 
-def _driver_here(cluster: Hadoop, running: Program) -> Awake:
+def _client_driver(cluster: Hadoop, running: Program) -> Awake:
     """Return the driver in client mode: the JVM of spark-submit, and the program below it."""
     family = [running.process.pid, *processes.descendants_of(running.process.pid)]
     for pid in family:
@@ -112,7 +112,7 @@ def _driver_here(cluster: Hadoop, running: Program) -> Awake:
     return None
 
 
-def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program) -> Awake:
+def _driver_after_a_frozen_node(cluster: Hadoop, running: Program) -> Awake:
     """Freeze the chief's node, then kill the driver: when the node is resumed, the run continues elsewhere."""
     chief = int((running.folder / running.runs()[0] / "pid-0-0").read_text())
     node = node_of(cluster, chief)
@@ -120,7 +120,7 @@ def _driver_here_behind_a_node_that_is_cut_off(cluster: Hadoop, running: Program
     cluster.kill(node, signal.SIGSTOP)
     for pid in frozen:
         processes.kill_quietly(pid, signal.SIGSTOP)
-    _driver_here(cluster, running)
+    _client_driver(cluster, running)
 
     def awake() -> None:
         cluster.send(node, signal.SIGCONT)
@@ -165,11 +165,11 @@ class DriverScenario:
 
 
 DRIVER_SCENARIOS = (
-    DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _driver_here, quick=False),
+    DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _client_driver, quick=False),
     DriverScenario("kill -9 of the driver in cluster mode: YARN's second attempt", "cluster", _driver_in_its_container),
     DriverScenario("the node of the driver dies: YARN's second attempt", "cluster", _node_of_the_driver, quick=False),
     DriverScenario("the driver dies, and a worker that was cut off wakes when its run goes on elsewhere", "client",
-                   _driver_here_behind_a_node_that_is_cut_off, quick=False),
+                   _driver_after_a_frozen_node, quick=False),
 )  # fmt: skip
 
 

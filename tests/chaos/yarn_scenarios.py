@@ -53,11 +53,11 @@ def saved_to_the_end(trial: Trial) -> str:
     return "" if newest == STEPS else f"the newest checkpoint is of step {newest}, the last step was {STEPS}"
 
 
-def saved_and_told_at_both_ends(trial: Trial) -> str:
+def saved_and_noted_at_both_ends(trial: Trial) -> str:
     """Check also that the outage was noted once at its start and once at its end."""
-    told = [note for note in trial.run.state.notes if note.startswith("checkpoints ")]
-    if ["cannot be written" in note for note in told] != [True, False] or "are written again" not in told[1]:
-        return f"what was told of checkpoints: {'; '.join(told) or 'nothing'}"
+    notes = [note for note in trial.run.state.notes if note.startswith("checkpoints ")]
+    if ["cannot be written" in note for note in notes] != [True, False] or "are written again" not in notes[1]:
+        return f"what was told of checkpoints: {'; '.join(notes) or 'nothing'}"
     return saved_to_the_end(trial)
 
 
@@ -192,9 +192,9 @@ YARN_SCENARIOS = (
     Scenario("the ResourceManager dies, an executor too, and it restarts", _without_resource_manager, least=1,
              args=SLOWER, quick=False),
     Scenario("a NameNode that is away while checkpoints are made", _without_namenode, args=SLOW, options=OFTEN,
-             loses_nothing=True, after=saved_and_told_at_both_ends, quick=False),
+             loses_nothing=True, after=saved_and_noted_at_both_ends, quick=False),
     Scenario("a NameNode that is frozen while checkpoints are made", _with_frozen_namenode, args=SLOW, options=OFTEN,
-             around=places.impatient, loses_nothing=True, after=saved_and_told_at_both_ends, quick=False),
+             around=places.impatient, loses_nothing=True, after=saved_and_noted_at_both_ends, quick=False),
     Scenario("a DataNode dies while checkpoints are made", _without_datanode, args=SLOW, options=OFTEN,
              loses_nothing=True, after=saved_to_the_end, quick=False),
     Scenario("YARN takes the node of the only worker out of service", _node_leaves(40, world=1), least=1, most=1, args=SLOW,

@@ -32,7 +32,7 @@ REMEMBERED = 0.05  # of the newest number of runnable processes in the mean, at 
 LOOPS, LOOPS_S = 100_000, 0.0015  # a loop of so many turns, and seconds that it takes on the authors' machine
 DISK = Path("/proc/pressure/io")
 # The file in which seconds are counted: functions that use ``awake`` can travel to a worker, which reads it as well.
-_told = [""]
+_shared = [""]
 _COUNTS = (
     "dd"  # as text, so that functions that look at it can travel to a worker: all of it; how much that process was late
 )
@@ -46,7 +46,7 @@ class Watch:
 
     def start(self) -> None:
         """Start to count; returns once it counts."""
-        descriptor, _told[0] = tempfile.mkstemp(prefix="tests-clock-")
+        descriptor, _shared[0] = tempfile.mkstemp(prefix="tests-clock-")
         try:
             os.pwrite(descriptor, struct.pack(_COUNTS, 0.0, 0.0), 0)
             self.process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Watch:
         """End the process, and discard its count."""
         if self.process is not None:
             self.process.communicate()  # which closes its input
-            Path(_told[0]).unlink(missing_ok=True)
+            Path(_shared[0]).unlink(missing_ok=True)
 
 
 WATCH = Watch()
@@ -99,7 +99,7 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "",
 def counted() -> tuple[float, float]:
     """Return the seconds counted as lost, and how many of them the process was late; 0 without a watch."""
     try:
-        with open(_told[0], "rb") as file:
+        with open(_shared[0], "rb") as file:
             lost_s, late_s = struct.unpack(_COUNTS, file.read(struct.calcsize(_COUNTS)))
     except (OSError, struct.error):
         return 0.0, 0.0

@@ -172,9 +172,9 @@ def visualize() -> bool:
     environment = {**os.environ, "PYTHONPATH": str(TABLE.parents[1])}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as page:
         assert page.stdout is not None
-        said = page.stdout.readline().decode()
+        first_line = page.stdout.readline().decode()
         page.send_signal(signal.SIGINT)
-    return "http://127.0.0.1:" in said and page.returncode == 0
+    return "http://127.0.0.1:" in first_line and page.returncode == 0
 
 
 AROUND = [
@@ -362,12 +362,12 @@ def distributed() -> bool:
 def keras_callback(name: str) -> Callable[[], Any]:
     def use() -> Any:
         callbacks = importlib.import_module("hopsml.maggy.callbacks")
-        told: list[Any] = []
-        reporter = type("R", (), {"broadcast": lambda self, value, step: told.append((value, step))})()
+        broadcasts: list[Any] = []
+        reporter = type("R", (), {"broadcast": lambda self, value, step: broadcasts.append((value, step))})()
         made = getattr(callbacks, name)(reporter, "loss")
         made.on_train_batch_end(0, {"loss": 0.5})
         made.on_epoch_end(0, {"loss": 0.5})
-        return told == [(0.5, 0)]
+        return broadcasts == [(0.5, 0)]
 
     return use
 
@@ -487,7 +487,7 @@ def served() -> bool:
     )
 
 
-def told(getter: Callable[[str], Any], wanted: Any) -> Callable[[], bool]:
+def returns(getter: Callable[[str], Any], wanted: Any) -> Callable[[], bool]:
     return lambda: created("line", "Models/line", "PYTHON", 1) and getter("line") == wanted
 
 
@@ -511,16 +511,20 @@ SERVING = [
     Row("serving", "create_or_update(transformer=)",
         lambda: serving.create_or_update("line", "Models/line", "PYTHON", transformer="Resources/t.py"), refused=True),
     Row("serving", "start, stop, get_status, make_inference_request", served),
-    Row("serving", "exists", lambda: not serving.exists("nothing") and told(serving.exists, True)()),
-    Row("serving", "get, get_id", lambda: told(serving.get_id, serving.get("line").id)()),
-    Row("serving", "get_all", lambda: told(lambda name: [one.name for one in serving.get_all()], ["line"])()),
-    Row("serving", "get_model_path", lambda: told(serving.get_model_path, model.get_model("line").model_path)()),
-    Row("serving", "get_model_name", told(serving.get_model_name, "line")),
-    Row("serving", "get_model_version", told(serving.get_model_version, 1)),
-    Row("serving", "get_model_server", told(serving.get_model_server, "PYTHON")),
-    Row("serving", "get_type, get_version", lambda: told(serving.get_type, "PYTHON")() and told(serving.get_version, 1)()),
-    Row("serving", "get_artifact_path", lambda: told(serving.get_artifact_path, f"{hdfs.project_path()}Models/line/1")()),
-    Row("serving", "get_available_instances", told(serving.get_available_instances, 0)),
+    Row("serving", "exists", lambda: not serving.exists("nothing") and returns(serving.exists, True)()),
+    Row("serving", "get, get_id", lambda: returns(serving.get_id, serving.get("line").id)()),
+    Row("serving", "get_all", lambda: returns(lambda name: [one.name for one in serving.get_all()], ["line"])()),
+    Row("serving", "get_model_path", lambda: returns(serving.get_model_path, model.get_model("line").model_path)()),
+    Row("serving", "get_model_name", returns(serving.get_model_name, "line")),
+    Row("serving", "get_model_version", returns(serving.get_model_version, 1)),
+    Row("serving", "get_model_server", returns(serving.get_model_server, "PYTHON")),
+    Row(
+        "serving",
+        "get_type, get_version",
+        lambda: returns(serving.get_type, "PYTHON")() and returns(serving.get_version, 1)(),
+    ),
+    Row("serving", "get_artifact_path", lambda: returns(serving.get_artifact_path, f"{hdfs.project_path()}Models/line/1")()),
+    Row("serving", "get_available_instances", returns(serving.get_available_instances, 0)),
     Row("serving", "create_or_update('Resources/script.py', ...)",
         lambda: serving.create_or_update("Resources/row_module.py", "line", "SKLEARN"), refused=True),
     Row("serving", "export(model_path, model_name)",

@@ -47,7 +47,7 @@ class KeptZygotes:
     """Replacement of ``ZygoteProcess`` that creates another zygote only for other imports."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], KeptZygote] = {}
+        self.zygotes: dict[tuple[object, ...], KeptZygote] = {}
 
     def __call__(self, modules: tuple[str, ...], variables: Mapping[str, str] | None = None) -> ZygoteProcess:
         if not INSTALLED.issuperset(modules):
@@ -57,13 +57,13 @@ class KeptZygotes:
             name for name in environment if name.startswith(zygote.READ_AT_IMPORT) or name in zygote.READ_AT_START
         )
         key = (modules, os.environ.get("PYTHONPATH"), *((name, environment[name]) for name in read))
-        kept = self._kept.get(key)
+        kept = self.zygotes.get(key)
         if kept is None or not kept.is_well:
             with leaks.not_of_this_test():
-                kept = self._kept[key] = KeptZygote(modules, variables)
+                kept = self.zygotes[key] = KeptZygote(modules, variables)
         return kept
 
     def end(self) -> None:
         """End all zygotes."""
-        for kept in self._kept.values():
+        for kept in self.zygotes.values():
             kept.end()

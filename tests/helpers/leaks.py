@@ -168,10 +168,14 @@ def new_processes(before: Snapshot) -> list[Process]:
 
 def _fresh(before: Snapshot) -> Iterator[Process]:
     """Return live processes started later. Older ones are not read, as that takes longer than most tests."""
-    begun_anew = newest_pid() < before.newest
+    wrapped_around = newest_pid() < before.newest
     for pid in all_pids():
-        there = pid in before.pids
-        if (begun_anew or not there) and (found := read_process(pid)) and (not there or found.started > before.ticks):
+        is_old = pid in before.pids
+        if (
+            (wrapped_around or not is_old)
+            and (found := read_process(pid))
+            and (not is_old or found.started > before.ticks)
+        ):
             yield found
 
 

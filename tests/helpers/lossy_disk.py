@@ -220,11 +220,11 @@ class _Disk:
         return self._renamed(number, struct.unpack_from("<Q", rest)[0], 0, *_names(rest[8:])[:2])
 
     def rename2(self, number: int, rest: bytes) -> bytes:
-        there, flags, _ = struct.unpack_from("<QII", rest)
-        return self._renamed(number, there, flags, *_names(rest[16:])[:2])
+        target_folder, flags, _ = struct.unpack_from("<QII", rest)
+        return self._renamed(number, target_folder, flags, *_names(rest[16:])[:2])
 
-    def _renamed(self, number: int, there: int, flags: int, old: bytes, new: bytes) -> bytes:
-        node, folder = self._child(number, old), self.nodes[there]
+    def _renamed(self, number: int, target_folder: int, flags: int, old: bytes, new: bytes) -> bytes:
+        node, folder = self._child(number, old), self.nodes[target_folder]
         replaced = folder.entries.get(new)
         if flags & ~1:
             raise OSError(errno.EINVAL, "")

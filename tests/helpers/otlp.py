@@ -42,13 +42,13 @@ class Receiver:
 @contextmanager
 def receiver() -> Iterator[Receiver]:
     """Yield a receiver that listens until the end of the block."""
-    kept = Receiver()
+    found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            kept.paths.append(self.path)
-            kept.spans += decoded(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
+            found.paths.append(self.path)
+            found.spans += decoded(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -57,11 +57,11 @@ def receiver() -> Iterator[Receiver]:
             """Write nothing to stderr."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        kept.url = f"http://127.0.0.1:{server.server_port}"
+        found.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield kept
+            yield found
         finally:
             server.shutdown()
             thread.join()

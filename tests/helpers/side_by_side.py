@@ -44,7 +44,7 @@ def group(test: str) -> str:
     return next((shared for begin, shared in SHARED.items() if file.startswith(begin)), file)
 
 
-class ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]
+class SharedScopeScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Scheduler that assigns a whole group to a process that is nearly idle, in the order of collection."""
 
     def __init__(self, config: Any, log: Any) -> None:

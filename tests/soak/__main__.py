@@ -47,8 +47,8 @@ def judged(samples: Iterable[Sample]) -> tuple[list[dict[str, Any]], list[str]]:
             untold.append(f"{what}: {quantity}: {len(chosen)} samples")
         work, values = [one.work for one in chosen], [one.value for one in chosen]
         if (grown := growth(work, values, TOLERANCES[quantity])) is not None:
-            told = {"what": what, "quantity": quantity, "unit": unit}
-            grows.append({**told, "each": round(grown.each, 3), "altogether": round(grown.altogether, 3)})
+            entry = {"what": what, "quantity": quantity, "unit": unit}
+            grows.append({**entry, "each": round(grown.each, 3), "altogether": round(grown.altogether, 3)})
     return grows, untold
 
 

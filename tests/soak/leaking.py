@@ -10,13 +10,13 @@ from typing import Any
 
 def main() -> None:
     """Leak a resource for each line of the input, and print an answer."""
-    folder, kept = Path(sys.argv[1]), list[Any]()
+    folder, leaked = Path(sys.argv[1]), list[Any]()
     for line in sys.stdin:
         match line.strip():
             case "objects":
-                kept.append(bytearray(42_000))
+                leaked.append(bytearray(42_000))
             case "descriptors":
-                kept.append(open("/dev/null"))  # noqa: SIM115
+                leaked.append(open("/dev/null"))  # noqa: SIM115
             case "threads":
                 threading.Thread(target=threading.Event().wait, daemon=True).start()
             case "files":

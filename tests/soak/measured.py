@@ -59,7 +59,7 @@ class Process:
         _write(self._file.with_name(f"{self._file.name}.request"), str(self._asked))
         repeat_at = 0.0
 
-        def is_there() -> bool:
+        def is_answered() -> bool:
             nonlocal repeat_at
             if answer.exists() or self.popen.poll() is not None:
                 return True
@@ -68,7 +68,7 @@ class Process:
                 repeat_at = time.monotonic() + REPEAT_S
             return False
 
-        wait_until(is_there, f"an answer of {self.name}")
+        wait_until(is_answered, f"an answer of {self.name}")
         found = json.loads(answer.read_text())
         answer.unlink()
         return found

@@ -212,11 +212,11 @@ class Session:
 
     def round(self) -> Iterator[Sample]:
         """Do a round of the session, and yield measurements."""
-        told, heard = self._driver.popen.stdin, self._driver.popen.stdout
-        assert told is not None and heard is not None
-        told.write("\n")
-        told.flush()
-        line = heard.readline()
+        stdin, stdout = self._driver.popen.stdin, self._driver.popen.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write("\n")
+        stdin.flush()
+        line = stdout.readline()
         assert line, (self._folder / "session.log").read_text()[-4000:]
         self._done = json.loads(line)
         yield from self._measured()
@@ -255,13 +255,13 @@ class Session:
     def end(self) -> None:
         """End the session in an orderly way."""
         helpers = psutil.Process(self._driver.popen.pid).children(recursive=True)
-        told, heard = self._driver.popen.stdin, self._driver.popen.stdout
-        assert told is not None and heard is not None
+        stdin, stdout = self._driver.popen.stdin, self._driver.popen.stdout
+        assert stdin is not None and stdout is not None
         try:
-            told.close()
+            stdin.close()
             self._driver.popen.wait(END_S)
         finally:
-            heard.close()
+            stdout.close()
             for process in (*helpers, self._driver.popen):
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
                     process.kill()

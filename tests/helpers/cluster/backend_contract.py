@@ -153,7 +153,7 @@ class BackendContract:
     def test_killed_agent_ends_the_run_and_the_next_run_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
-        began = clock.awake()
+        start_s = clock.awake()
         os.kill(found[1].agent, 9)
         with pytest.raises(WorkerFailed) as caught:
             run.result(WAIT_S)
@@ -161,7 +161,7 @@ class BackendContract:
         self.check_loss(caught.value.cause, found[1].agent)
         pids = [pid for trace in found for pid in (trace.worker, trace.child)]
         wait_until(lambda: not living([*pids, found[1].server]), "end of the workers", GONE_S)
-        assert clock.awake() - began < GONE_S
+        assert clock.awake() - start_s < GONE_S
         check_run_dir(run, "FAILED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
@@ -180,11 +180,11 @@ class BackendContract:
     def test_worker_that_does_not_start_its_function_is_named_at_the_deadline(self, store: Path, action: str) -> None:
         submit(lambda: None, keep_warm=60).result(WAIT_S)  # agents are there: the deadline is the workers' alone
         trap = Trap(action, rank=1)
-        began = clock.awake()
+        start_s = clock.awake()
         run = submit(lambda: trap, start_timeout=3, keep_warm=60)
         with pytest.raises(StartTimeout) as caught:
             run.result(WAIT_S)
-        assert clock.awake() - began < 3 + GONE_S
+        assert clock.awake() - start_s < 3 + GONE_S
         assert "after 3 s" in str(caught.value) and "start_timeout=" in str(caught.value)
         host = run.status()["members"][1]["host"]
         assert f"rank 1 on {host} has not started the training function" in str(caught.value) and "rank 0" not in str(
@@ -193,10 +193,10 @@ class BackendContract:
         check_run_dir(run, "FAILED")
 
     def test_more_workers_than_slots_are_refused_at_once(self, store: Path) -> None:
-        began = clock.awake()
+        start_s = clock.awake()
         with pytest.raises(NotEnoughSlots, match=f"num_workers={self.slots + 1}.*at most {self.slots} slots"):
             submit(lambda: None, self.slots + 1)
-        assert clock.awake() - began < GONE_S
+        assert clock.awake() - start_s < GONE_S
         assert not list(store.glob("Experiments/*"))
 
     # -------------------------------------------------------------------------------------- successive and concurrent runs

@@ -50,13 +50,13 @@ class _Log:
         self._folder, self._step_s = Path(folder), step_s
         self._file = open(self._folder / f"steps-{os.getpid()}", "a", buffering=1)  # noqa: SIM115 until the process ends
         announce(self._folder / f"pid-{context.rank}-{context.generation}", str(os.getpid()))
-        self._came_late = context.joins
+        self._joined_late = context.joins
         while context.joins and (self._folder / "hold").exists():
             time.sleep(0.01)
 
     def begins(self) -> None:
         """Count an epoch."""
-        if self._came_late and (self._folder / "hold-first").exists():
+        if self._joined_late and (self._folder / "hold-first").exists():
             announce(self._folder / "held", str(os.getpid()))
             while (self._folder / "hold-first").exists():
                 time.sleep(0.01)

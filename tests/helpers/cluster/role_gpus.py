@@ -13,10 +13,10 @@ from tests.helpers.cluster.workloads import WAIT_S
 Held = tuple[tuple[int, ...], str]  # GPUs that its slot has, CUDA_VISIBLE_DEVICES of its worker
 
 
-def held_by_role(run: Run, told: Path) -> dict[str, list[Held]]:
-    """Let the run finish, and return the GPUs of its members; ``told``: the file that ends it."""
+def held_by_role(run: Run, end_file: Path) -> dict[str, list[Held]]:
+    """Let the run finish, and return the GPUs of its members; ``end_file``: the file that ends it."""
     answers(run, worker0=0, ps0=0)
-    told.touch()
+    end_file.touch()
     result = run.result(WAIT_S)
     logs = Path(run.run_dir.removeprefix("file://"), "logs")
     held = defaultdict[str, list[Held]](list)

@@ -31,8 +31,10 @@ ROLES = Roles(1, evaluator=True)
 RANKS = {"worker0": 1, "ps0": 2, "evaluator": 3}
 
 
-def submit(told: Path, roles: Roles = ROLES, **group: Any) -> Run:
-    made = collective.build(RunOptions(server_body.ask_until, args={"told": str(told)}, progress=False, keep_warm=60.0))
+def submit(end_file: Path, roles: Roles = ROLES, **group: Any) -> Run:
+    made = collective.build(
+        RunOptions(server_body.ask_until, args={"end_file": str(end_file)}, progress=False, keep_warm=60.0)
+    )
     spec = msgspec.structs.replace(
         made.spec, group=ServerGroup(**{"size": 4, **group}), roles=roles, framework="none", body=server_body.BODY
     )
@@ -50,20 +52,20 @@ def answers(run: Run, **starts: int) -> None:
     wait_until(found, f"answers of {starts}", WAIT_S)
 
 
-def each_role_is_told_the_same_cluster_and_its_own_task(folder: Path) -> None:
+def each_role_receives_the_cluster_and_its_own_task(folder: Path) -> None:
     run = submit(folder / "told")
     answers(run, worker0=0, ps0=0)
     (folder / "told").touch()
     run.result(WAIT_S)
     logs = Path(run.run_dir.removeprefix("file://"), "logs")
-    told = [json.loads((logs / f"g0-rank{rank}.log").read_text().partition("\n")[0]) for rank in range(4)]
-    tasks = [(one["task"]["type"], one["task"]["index"]) for one in told]
+    configs = [json.loads((logs / f"g0-rank{rank}.log").read_text().partition("\n")[0]) for rank in range(4)]
+    tasks = [(one["task"]["type"], one["task"]["index"]) for one in configs]
     assert tasks == [("chief", 0), ("worker", 0), ("ps", 0), ("evaluator", 0)]
-    clusters = [one["cluster"] for one in told[:3]]
+    clusters = [one["cluster"] for one in configs[:3]]
     assert clusters[0] == clusters[1] == clusters[2] and sorted(clusters[0]) == ["chief", "ps", "worker"]
 
 
-def who_is_killed_or_stopped_comes_back_at_its_address_with_its_rank(folder: Path) -> None:
+def killed_or_stopped_server_returns_with_its_address_and_rank(folder: Path) -> None:
     run = submit(folder / "told", stopped_s=1.0, fruitless_limit=9)
     answers(run, worker0=0, ps0=0)
     for number, name in enumerate(("worker0", "ps0"), 1):
@@ -87,7 +89,7 @@ def who_is_killed_or_stopped_comes_back_at_its_address_with_its_rank(folder: Pat
     assert {"g0-rank0.log", "g0-rank1.log", "g1-rank1.log", "g2-rank2.log", "g3-rank3.log", "g4-rank1.log"} <= logs
 
 
-def a_lost_agent_of_a_worker_is_done_without_and_that_of_a_server_ends_the_run(folder: Path) -> None:
+def lost_worker_agent_is_tolerated_and_lost_server_agent_ends_the_run(folder: Path) -> None:
     run = submit(folder / "told", Roles(1))
     answers(run, worker0=0, worker1=0, ps0=0)
     agent_of(run, 1).kill()
@@ -98,7 +100,7 @@ def a_lost_agent_of_a_worker_is_done_without_and_that_of_a_server_ends_the_run(f
         run.result(WAIT_S)
 
 
-def a_lost_chief_ends_the_run_and_all_servers_with_it(folder: Path) -> None:
+def lost_chief_ends_the_run_and_all_servers(folder: Path) -> None:
     run = submit(folder / "told")
     answers(run, worker0=0, ps0=0)
     others = [process_of(run, rank) for rank in (1, 2, 3)]
@@ -109,8 +111,8 @@ def a_lost_chief_ends_the_run_and_all_servers_with_it(folder: Path) -> None:
 
 
 PLAYS: tuple[Callable[[Path], None], ...] = (
-    each_role_is_told_the_same_cluster_and_its_own_task,
-    who_is_killed_or_stopped_comes_back_at_its_address_with_its_rank,
-    a_lost_agent_of_a_worker_is_done_without_and_that_of_a_server_ends_the_run,
-    a_lost_chief_ends_the_run_and_all_servers_with_it,
+    each_role_receives_the_cluster_and_its_own_task,
+    killed_or_stopped_server_returns_with_its_address_and_rank,
+    lost_worker_agent_is_tolerated_and_lost_server_agent_ends_the_run,
+    lost_chief_ends_the_run_and_all_servers,
 )

@@ -30,7 +30,7 @@ def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: W
                 connection.sendall(json.dumps([os.getpid(), context.generation]).encode())
 
 
-def ask_until(told: str) -> dict[str, Any]:
+def ask_until(end_file: str) -> dict[str, Any]:
     """Report as the chief which start answers at each address, until a file of this name exists."""
     import time
 
@@ -38,11 +38,11 @@ def ask_until(told: str) -> dict[str, Any]:
 
     config = json.loads(os.environ["TF_CONFIG"])
     if config["task"]["type"] == "evaluator":
-        while not os.path.exists(told):
+        while not os.path.exists(end_file):
             time.sleep(0.02)
         return {}
     step = 0
-    while not os.path.exists(told):
+    while not os.path.exists(end_file):
         addresses = [
             (role, n, one) for role in ("worker", "ps") for n, one in enumerate(config["cluster"].get(role, ()))
         ]

@@ -30,8 +30,8 @@ def process_of(run: Run, rank: int) -> int:
 def noted(run: Run, words: str, times: int = 1) -> None:
     """Wait until a note with these words exists so many times."""
 
-    def told() -> bool:
+    def is_noted() -> bool:
         assert not run.state.is_over, run.state.error
         return sum(words in note for note in run.state.notes) >= times
 
-    wait_until(told, words, 180)
+    wait_until(is_noted, words, 180)

@@ -46,13 +46,13 @@ def harm_soon(group: Group, operation: str, number: signal.Signals) -> None:
 
     def harm() -> None:
         time.sleep(0.05)
-        say(operation=operation, harmed=group.rank, at=time.monotonic())
+        report(operation=operation, harmed=group.rank, at=time.monotonic())
         os.kill(os.getpid(), number)
 
     threading.Thread(target=harm, daemon=True).start()
 
 
-def say(**what: Any) -> None:
+def report(**what: Any) -> None:
     """Print one line atomically among several processes."""
     os.write(1, (json.dumps(what) + "\n").encode())
 
@@ -82,7 +82,7 @@ def member(
             WORK[operation](group, x)
     except CollectiveError as error:
         kind, at = type(error).__name__, time.monotonic()
-        say(operation=operation, rank=rank, error=kind, blamed=error.rank, at=at, text=str(error))
+        report(operation=operation, rank=rank, error=kind, blamed=error.rank, at=at, text=str(error))
 
 
 def main(harm: str, transport: str, size: int, encrypted: bool) -> None:

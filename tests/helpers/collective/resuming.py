@@ -89,27 +89,27 @@ def of_group() -> tuple[Operation, ...]:
     return all_reduce, all_reduce_in_place, all_gather, broadcast, reduce_scatter, barrier
 
 
-class Told:
+class Channel:
     """Channel of JSON lines between this process and a member."""
 
     def __init__(self, one: socket.socket) -> None:
         self._file = one.makefile("rwb", buffering=0)
         self._lock = threading.Lock()
 
-    def say(self, **what: Any) -> None:
+    def send(self, **what: Any) -> None:
         with self._lock:
             self._file.write((json.dumps(what) + "\n").encode())
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         line = self._file.readline()
         return json.loads(line) if line else None
 
 
 def member(
-    identity: int, told: Told, listener: socket.socket, transport: str, seed: int, operations: Sequence[Operation]
+    identity: int, channel: Channel, listener: socket.socket, transport: str, seed: int, operations: Sequence[Operation]
 ) -> None:
     """Make calls until stopped; ``seed`` determines the order of operations on all members."""
-    first = told.hear()
+    first = channel.receive()
     assert first is not None
     options = {"secret": SECRET, "form_timeout_s": PATIENCE_S}
 
@@ -123,7 +123,7 @@ def member(
     resumed = threading.Event()
 
     def obey() -> None:
-        while (order := told.hear()) is not None:
+        while (order := channel.receive()) is not None:
             if order["what"] == "pause":
                 group.ask_pause()
             elif order["what"] == "end":
@@ -134,12 +134,12 @@ def member(
     def reform(order: dict[str, Any]) -> None:
         try:
             group.reform(**place(order))
-            told.say(what="formed", generation=order["generation"])
+            channel.send(what="formed", generation=order["generation"])
             resumed.set()
         except CollectiveError as error:
-            told.say(what="failed", generation=order["generation"], error=type(error).__name__, text=str(error))
+            channel.send(what="failed", generation=order["generation"], error=type(error).__name__, text=str(error))
 
-    told.say(what="formed", generation=first["generation"])
+    channel.send(what="formed", generation=first["generation"])
     threading.Thread(target=obey, daemon=True).start()
     for call in range(first["call"], 1_000_000):
         chance = random.Random(f"{seed} {call}")
@@ -147,9 +147,9 @@ def member(
         try:
             result = operation(group, float(2**identity), x)
         except CollectiveError as error:
-            told.say(what="over", call=call, error=type(error).__name__, text=str(error))
+            channel.send(what="over", call=call, error=type(error).__name__, text=str(error))
             break
-        told.say(
+        channel.send(
             what="done",
             call=call,
             operation=operation.__name__,
@@ -159,9 +159,9 @@ def member(
         )
         resumed.clear()
         if group.pause_agreed:
-            told.say(what="paused", call=call)
+            channel.send(what="paused", call=call)
             resumed.wait(PATIENCE_S)
-    while told.hear() is not None:
+    while channel.receive() is not None:
         time.sleep(0.01)
 
 
@@ -171,7 +171,7 @@ class Member:
 
     identity: int
     pid: int
-    told: Told
+    channel: Channel
     address: str
     results: dict[int, tuple[str, list[float]]] = field(default_factory=dict)
     times: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # of results, by generation
@@ -191,7 +191,7 @@ class Agents:
         self.generations: list[tuple[float, ...]] = []
         self.stopped: list[Member] = []
         self._identities = iter(range(MOST))
-        self._heard = threading.Condition()
+        self._received = threading.Condition()
         for one in self._born(size):
             self.members.append(one)
         self._tell_all(call=0)
@@ -206,10 +206,10 @@ class Agents:
             if pid == 0:
                 die_with_parent()
                 ours.close()
-                member(identity, Told(theirs), listener, self.transport, self.seed, self.operations())
+                member(identity, Channel(theirs), listener, self.transport, self.seed, self.operations())
                 os._exit(0)
             theirs.close()
-            one = Member(identity, pid, Told(ours), addresses([listener])[0])
+            one = Member(identity, pid, Channel(ours), addresses([listener])[0])
             listener.close()
             threading.Thread(target=self._listen, args=(one,), daemon=True).start()
             born.append(one)
@@ -217,14 +217,14 @@ class Agents:
 
     def _listen(self, one: Member) -> None:
         try:
-            while (event := one.told.hear()) is not None:
-                with self._heard:
+            while (event := one.channel.receive()) is not None:
+                with self._received:
                     if event["what"] == "done":
                         one.results[event["call"]] = (event["operation"], event["result"])
                         one.times[event["generation"]].append(event["at"])
                     else:
                         one.events.append(event)
-                    self._heard.notify_all()
+                    self._received.notify_all()
         except OSError:  # it was killed
             pass
 
@@ -233,11 +233,11 @@ class Agents:
         self.generations.append(tuple(float(2**one.identity) for one in self.members))
         names = [one.address for one in self.members]
         for rank, one in enumerate(self.members):
-            one.told.say(what="reform", rank=rank, addresses=names, generation=self.generation, call=call)
+            one.channel.send(what="reform", rank=rank, addresses=names, generation=self.generation, call=call)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        with self._heard:
-            if not self._heard.wait_for(condition, PATIENCE_S):
+        with self._received:
+            if not self._received.wait_for(condition, PATIENCE_S):
                 last = {one.identity: (max(one.results, default=None), one.events[-3:]) for one in self.members}
                 raise AssertionError(f"{what}: not within {PATIENCE_S} s; generation {self.generation}, {last}")
 
@@ -282,7 +282,7 @@ class Agents:
 
     def grow(self, count: int = 1) -> None:
         """Pause all members at the same call, and admit new ones."""
-        self.chance.choice(self.members).told.say(what="pause")
+        self.chance.choice(self.members).channel.send(what="pause")
         self.wait(self.paused, "all pause")
         calls = {one.events[-1]["call"] for one in self.members}
         assert len(calls) == 1, f"paused after different calls: {calls}"

@@ -85,11 +85,11 @@ async def events(stream: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 async def until_end(stream: AsyncIterator[bytes]) -> str:
     """Return the complete text of a log that is followed to its end."""
-    said = ""
+    text = ""
     async for event in events(stream):
-        said = "" if event["event"] == "reset" else said + event.get("text", "")
+        text = "" if event["event"] == "reset" else text + event.get("text", "")
         if event["event"] == "end":
-            return said
+            return text
     raise AssertionError("the stream broke off")
 
 

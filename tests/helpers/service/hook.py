@@ -17,10 +17,10 @@ from pathlib import Path
 
 def main() -> int:
     folder, verb = Path(sys.argv[1]), sys.argv[2]
-    told = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     if verb != "list":
         with open(folder / "calls", "a") as calls:
-            calls.write(f"{verb} {json.dumps(told, sort_keys=True)}\n")
+            calls.write(f"{verb} {json.dumps(request, sort_keys=True)}\n")
     if (folder / f"broken-{verb}").exists():
         print((folder / f"broken-{verb}").read_text(), file=sys.stderr)
         return 3
@@ -28,13 +28,13 @@ def main() -> int:
         nodes = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         print(json.dumps({"nodes": nodes}))
     elif verb == "launch":
-        for number in range(told["count"]):
-            name = f"{told['group']}-{time.time_ns()}-{number}"
-            write(folder, {"id": name, "group": told["group"], "hosts": [name], "launched_s": time.time()})
+        for number in range(request["count"]):
+            name = f"{request['group']}-{time.time_ns()}-{number}"
+            write(folder, {"id": name, "group": request["group"], "hosts": [name], "launched_s": time.time()})
     elif verb == "terminate":
-        (folder / f"{told['id']}.json").unlink()
+        (folder / f"{request['id']}.json").unlink()
     else:
-        node = json.loads((folder / f"{told['id']}.json").read_text())
+        node = json.loads((folder / f"{request['id']}.json").read_text())
         write(folder, {**node, "state": "draining" if verb == "drain" else "up"})
     return 0
 

@@ -53,8 +53,8 @@ class StoreContract:
         found = record(store, 1)
         assert (found.state, found.launches[0].application_id, found.version) == (Lifecycle.RUNNING, "app-1", 3)
         assert store.job(1).placement == [{"n1": 1}] and store.job(1).attained_s == 5.0
-        told = [(change.task, change.state, change.at_s) for change in store.changes(1)]
-        assert told == [
+        changes = [(change.task, change.state, change.at_s) for change in store.changes(1)]
+        assert changes == [
             ("", Lifecycle.WAITING, 10.0),
             ("", Lifecycle.STARTING, 20.0),
             ("train", Lifecycle.WAITING, 20.0),
@@ -160,7 +160,7 @@ class StoreContract:
     def test_earlier_term_of_the_same_server_cannot_store(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
-        wish = store.add_request(1, RequestKind.PAUSE, "", "alice", 10.0)
+        request = store.add_request(1, RequestKind.PAUSE, "", "alice", 10.0)
         assert store.lead("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
         other = store.lead("you", "there", 50.0, 30.0)
         store.resign(ME), store.resign(other)
@@ -171,8 +171,8 @@ class StoreContract:
         with pytest.raises(StaleRecord):
             store.move(1, "other", 1, ME, 52.0)
         with pytest.raises(StaleRecord):
-            store.answer(wish.id, "", ME, 52.0)
-        assert record(store, 1) == before and store.job(1).queue == "default" and store.open_wishes() == [wish]
+            store.answer(request.id, "", ME, 52.0)
+        assert record(store, 1) == before and store.job(1).queue == "default" and store.open_wishes() == [request]
         store.save(before, place(before, "t", 53.0).record, again, 53.0)
 
     def test_unrenewed_lease_with_a_clock_ahead_is_taken_over(self, store: JobStore) -> None:
@@ -246,9 +246,9 @@ class StoreContract:
 
     def test_request_is_open_until_it_is_answered(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        wish = store.add_request(1, RequestKind.CANCEL, "", "bob", 11.0)
-        assert store.open_wishes() == [wish]
-        store.answer(wish.id, "", ME, 12.0)
+        request = store.add_request(1, RequestKind.CANCEL, "", "bob", 11.0)
+        assert store.open_wishes() == [request]
+        store.answer(request.id, "", ME, 12.0)
         assert store.open_wishes() == []
         with pytest.raises(JobNotFound):
             store.add_request(9, RequestKind.PAUSE, "", "bob", 11.0)
@@ -269,17 +269,17 @@ class StoreContract:
         notes = Notes(store)
         assert notes.get("a_1") is None and notes.all() == {}
         notes.store_note("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
-        kept = notes.store_note("a_1", "second", ["bad"], "ben", 2.0)
-        assert notes.get("a_1") == notes.all()["a_1"] == kept == RunNote("a_1", "second", ("bad",), "ben", 2.0)
+        stored_note = notes.store_note("a_1", "second", ["bad"], "ben", 2.0)
+        assert notes.get("a_1") == notes.all()["a_1"] == stored_note == RunNote("a_1", "second", ("bad",), "ben", 2.0)
         notes.store_note("a_1", "x" * 4000, [f"t{n}" for n in range(20)], "ana", 3.0)
-        for note, tags, said in (
+        for note, tags, problem in (
             ("x" * 100_000, [], "4000"),
             ("", ["two words"], "join its words"),
             ("", ["\x1b[31m"], "can be seen"),
             ("", ["x" * 41], "40 characters"),
             ("", [f"t{n}" for n in range(21)], "at most 20"),
         ):
-            with pytest.raises(ArgumentError, match=said):
+            with pytest.raises(ArgumentError, match=problem):
                 notes.store_note("a_1", note, tags, "ana", 4.0)
         assert notes.all()["a_1"].at_s == 3.0
 

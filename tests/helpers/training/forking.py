@@ -95,9 +95,9 @@ class Server:
         """Wait for a message, at most that many seconds: record ends, and return the pid of a started worker."""
         if not select.select([self._answers], [], [], timeout_s)[0]:
             return None
-        if not (heard := os.read(self._answers, 1 << 16)):
+        if not (received := os.read(self._answers, 1 << 16)):
             raise RuntimeError(f"the process that forks workers has ended: exit status {self._process.wait()}")
-        *answers, self._begun = (self._begun + heard).split(b"\n")
+        *answers, self._begun = (self._begun + received).split(b"\n")
         started = None
         for answer in map(json.loads, answers):
             if "status" in answer:
@@ -129,9 +129,9 @@ def serve() -> dict[str, Any] | None:
             os.read(woken, 1 << 10)
             _tell_who_has_ended()
         if 0 in ready:
-            if not (heard := os.read(0, 1 << 16)):
+            if not (received := os.read(0, 1 << 16)):
                 return None
-            *requests, begun = (begun + heard).split(b"\n")
+            *requests, begun = (begun + received).split(b"\n")
             for request in requests:
                 if not (pid := os.fork()):
                     return dict(json.loads(request))

@@ -94,11 +94,11 @@ def train(algorithms: list[str], steps: int = 120) -> dict[str, Any]:
             found[name] = {"logs": logs, "accuracy": accuracy(copy)}
             continue
         weights = [one.tobytes() for one in loop.model.get_weights()]
-        everybody = hopsml.distributed.exchange(weights)
+        all_workers = hopsml.distributed.exchange(weights)
         found[name] = {
             "logs": logs,
             "accuracy": accuracy(loop.model),
-            "alike": all(one == weights for one in everybody),
+            "alike": all(one == weights for one in all_workers),
         }
     return found
 

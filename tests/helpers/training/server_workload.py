@@ -76,7 +76,7 @@ def train_until(told: str, checkpoint_every: int = 20) -> dict[str, Any]:
     return {**logs, "more": loop.steps - before, "recoveries": loop.recoveries}
 
 
-def evaluate_beside(told: str) -> dict[str, Any]:
+def record_cluster_and_evaluate(told: str) -> dict[str, Any]:
     """Let the evaluator record its cluster; the chief continues only then."""
     import json
     import os
@@ -242,7 +242,7 @@ def _failing_late(strategy: Any) -> dict[str, Any]:
     return {"refused": refused, "whole": int(whole.numpy()), "counted": loop.steps}
 
 
-def losses_told() -> list[bool]:
+def classify_errors() -> list[bool]:
     """Return which TensorFlow errors indicate a lost server: three that do, two of the model, and the end of data;
     during a training, and before its first step.
     """

@@ -105,7 +105,7 @@ def test_killed_or_stopped_members_are_replaced_and_training_continues(tmp_path:
 
 def test_restarted_server_counts_as_lost() -> None:
     """The coordinator connects anew for a worker that comes back; what lay on the lost server is of another one then."""
-    assert submit(server_workload.losses_told, workers=1).result(LONG_S).value == [
+    assert submit(server_workload.classify_errors, workers=1).result(LONG_S).value == [
         True,
         True,
         True,
@@ -118,7 +118,7 @@ def test_restarted_server_counts_as_lost() -> None:
 
 def test_evaluator_is_outside_of_the_cluster_and_a_custom_loop_works(tmp_path: Path) -> None:
     told = tmp_path / "evaluator.json"
-    run = submit(server_workload.evaluate_beside, workers=1, evaluator=True, args={"told": str(told)})
+    run = submit(server_workload.record_cluster_and_evaluate, workers=1, evaluator=True, args={"told": str(told)})
     assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
     config = json.loads(told.read_text())
     assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]

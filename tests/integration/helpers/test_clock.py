@@ -64,7 +64,7 @@ while clock.WATCH.lost_s < 1 and time.monotonic() - began < 60:
     time.sleep(0.01)
 print(clock.WATCH.lost_s)
 clock.WATCH.stop()
-print(os.path.exists(clock._told[0]))
+print(os.path.exists(clock._shared[0]))
 """
 
 

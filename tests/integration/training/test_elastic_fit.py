@@ -47,7 +47,7 @@ def test_uneven_shares_work_with_positional_losses_and_custom_train_steps(tmp_pa
 
 
 def test_keras_data_set_receives_begin_and_end_of_each_epoch(tmp_path: Path) -> None:
-    (found,) = run_group("elastic_fit:told", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    (found,) = run_group("elastic_fit:epoch_notifications", tmp_path, workers=1, slots=str(tmp_path / "slots"))
     assert found["events"] == ["end", "begin", "end", "begin", "end", "begin"], "the first by the reset before training"
 
 

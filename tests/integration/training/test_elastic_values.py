@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 @pytest.mark.parametrize("legacy", [pytest.param(False, id="keras 3"), pytest.param(True, id="tf_keras")])
 def test_restored_state_makes_the_same_steps_and_commits_contain_no_later_update(legacy: bool, tmp_path: Path) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
-    (found,) = run_group("elastic_values:kept", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
+    (found,) = run_group("elastic_values:all_kinds", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
     assert len(found["steps"]) == (8 if legacy else 10)
     for name, (gone_on, successor) in found["steps"].items():
         assert successor == pytest.approx(gone_on, rel=1e-5), name

@@ -38,5 +38,5 @@ def test_tf_keras_fit_resumes_evaluates_and_predicts_under_a_strategy(tmp_path: 
 
 
 def test_callbacks_use_the_keras_library_of_the_model(tmp_path: Path) -> None:
-    (found,) = run_group("legacy_keras:beside_keras_3", tmp_path, workers=1)
+    (found,) = run_group("legacy_keras:callbacks_without_a_keras_setting", tmp_path, workers=1)
     assert (found["keras"], found["tf_keras"]) == ([2, 1], [2, 1])  # epochs, files of events

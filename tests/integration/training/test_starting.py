@@ -39,7 +39,7 @@ def test_refused_strategy_arguments_are_named_with_value_and_remedy(tmp_path: Pa
 def test_lost_or_hanging_peer_is_detected(
     tmp_path: Path, settings: dict[str, Any], how: signal.Signals, error: str, within_s: float
 ) -> None:
-    with group("starting:step_until_a_peer_goes", tmp_path, **settings) as workers:
+    with group("starting:reduce_until_a_peer_is_lost", tmp_path, **settings) as workers:
         _wait_for([tmp_path / "stepping-0", tmp_path / "stepping-1"], 60, workers)
         workers.processes[1].send_signal(how)
         _wait_for([tmp_path / "seen"], within_s, workers)

@@ -311,7 +311,7 @@ def shapes(slots: str) -> dict[str, Any]:
     return found
 
 
-def told(slots: str) -> dict[str, Any]:
+def epoch_notifications(slots: str) -> dict[str, Any]:
     """Return the epochs that a ``PyDataset`` is notified of, as by Keras itself."""
     hopsml.tensorflow.strategy()
     import keras

@@ -20,7 +20,7 @@ Made = tuple[
 ]  # a State's values, and a step that gives a number which depends on them
 
 
-def kept(slots: str) -> dict[str, Any]:
+def all_kinds(slots: str) -> dict[str, Any]:
     """Run both of the following jobs in one process."""
     return {"steps": round_trips(slots), "torn": torn(slots)}
 

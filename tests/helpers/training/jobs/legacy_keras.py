@@ -52,7 +52,7 @@ def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
     }
 
 
-def beside_keras_3() -> dict[str, Any]:
+def callbacks_without_a_keras_setting() -> dict[str, Any]:
     """Run ``hopsml.tensorflow.callbacks()`` for models of both Keras versions without a setting for ``tf.keras``."""
     import keras
     import numpy as np

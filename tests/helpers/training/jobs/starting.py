@@ -50,7 +50,7 @@ def _refused(**arguments: Any) -> list[str]:
     return ["nothing", ""]
 
 
-def step_until_a_peer_goes(**settings: Any) -> dict[str, Any]:
+def reduce_until_a_peer_is_lost(**settings: Any) -> dict[str, Any]:
     """Reduce until a peer is lost, and report the error. Rank 0 starts after rank 1, which must wait for it."""
     context = current()
     assert context is not None
