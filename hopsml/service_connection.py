@@ -55,7 +55,7 @@ class ServiceConnection:
         if not _ADDRESS.fullmatch(address):
             raise ArgumentError(
                 f"{address.partition('?')[0][:200]!r} is not the address of a job service; use the address that "
-                "`hopsml server` has printed, without its token, such as  http://127.0.0.1:8080/"
+                "`hopsml server` has printed, without its token, such as http://127.0.0.1:8080/"
             )
         if not token.isascii() or not token.isprintable():
             raise ArgumentError("the token contains characters that no token has; copy it again into HOPSML_TOKEN")

@@ -54,9 +54,12 @@ def create(
 
     The user sets HOPSML_TOKEN to it, and HOPSML_SERVER to the address of the service.
     """
+    if days is not None and days <= 0:
+        raise typer.BadParameter("--days must be above 0; omit it for a token that does not expire")
     from hopsml.client import Client
 
-    print_plain(Client.of_environment().create_token(user, role, label=label, lasts_s=days * 86_400 if days else None))
+    lasts_s = None if days is None else days * 86_400
+    print_plain(Client.of_environment().create_token(user, role, label=label, lasts_s=lasts_s))
 
 
 @tokens.command("ls")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from hopsml.cli import service_jobs
-from hopsml.cli.service_jobs import JobFile, check_installed, loaded_job
+from hopsml.cli.service_jobs import WRONG, JobFile, check_installed, loaded_job
 from hopsml.core.newer_python import StrEnum
 from hopsml.core.variables import SETTINGS
-
-if TYPE_CHECKING:
-    pass
-
 
 app = typer.Typer(
     no_args_is_help=True, help="Check job files; submit, list, explain and change jobs of the job service."
@@ -30,13 +27,23 @@ class RenderTarget(StrEnum):
 
 @app.command()
 def check(job: JobFile) -> None:
-    """Check a job file, and print the slots that the job needs, including drivers.
+    """Check a job file and the code that it names, and print the slots that the job needs, including drivers.
 
     The exit status is 2 if the file has errors; each is printed with its line.
     """
     loaded = loaded_job(job)
-    from hopsml.service import spec
+    from hopsml.errors import ArgumentError
+    from hopsml.service import spec, workspaces
+    from hopsml.service.render import spark_submit
 
+    if spark_submit.is_folder(loaded.workspace):
+        try:
+            problems = workspaces.missing_in(spark_submit.workspace_folder(loaded, Path(job).absolute()), loaded)
+        except ArgumentError as error:
+            problems = [str(error)]
+        if problems:
+            typer.echo("\n".join(f"{job}: {problem}" for problem in problems), err=True)
+            raise typer.Exit(WRONG)
     print(f"ok: {spec.summary(loaded)}")
 
 
@@ -55,8 +62,6 @@ def render(
     ] = None,
 ) -> None:
     """Print the spark-submit command or the Kubernetes manifest of each task, without secrets; start nothing."""
-    from pathlib import Path
-
     from hopsml.core import profiles, redact
 
     loaded, path = loaded_job(job), Path(job).absolute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -133,15 +134,22 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
     from hopsml.core.states import Lifecycle
 
     client = _client()
-    try:
+    with _continuing(job.id):
         _print_log(_followed(client, job.id))
-    except KeyboardInterrupt:
-        follows, ends = f"hopsml jobs logs -f {job.id}", f"hopsml jobs cancel {job.id}"
-        typer.echo(f"{job.id} continues: `{follows}` follows the job, `{ends}` ends it", err=True)
-        raise
     ended = client.job(job.id)
     print_plain(f"{ended.id}: {ended.state}: {ended.cause}", to_stderr=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
+
+
+@contextlib.contextmanager
+def _continuing(job: str) -> Iterator[None]:
+    """Print on Ctrl-C, before KeyboardInterrupt is raised, that the followed job continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        follows, ends = f"hopsml jobs logs -f {job}", f"hopsml jobs cancel {job}"
+        typer.echo(f"{job} continues: `{follows}` follows the job, `{ends}` ends it", err=True)
+        raise
 
 
 def ls(
@@ -254,13 +262,12 @@ def logs(
     if rank is not None and number is not None:
         raise typer.BadParameter("--try selects the output of a driver; for a worker give --run")
     client = _client()
-    if rank is not None:
-        if not _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow)):
+    if follow or rank is not None:
+        with _continuing(job) if follow else contextlib.nullcontext():
+            lines = _followed(client, job, task) if rank is None else _rank_lines(client, job, rank, task, run, follow)
+            has_output = _print_log(lines)
+        if not has_output:
             _print_no_output(client, job, rank, run)
-        return
-    if follow:
-        if not _print_log(_followed(client, job, task)):
-            _print_no_output(client, job)
         return
     found = client.job(job)
     _print_try(found, number or found.tries)
@@ -278,7 +285,8 @@ def _print_no_output(client: Client, job: str, rank: int | None = None, run: str
     """Print why there is no output of a job's driver, or of a worker of one of its runs."""
     found = client.job(job)
     if rank is None:
-        begun = "its driver has printed nothing" if found.started_s else "its driver has not started"
+        kept = ", or its log was deleted from the server" if found.state.is_final else ""
+        begun = f"its driver has printed nothing{kept}" if found.started_s else "its driver has not started"
         text = f"{found.id} ({found.state}): {begun}"
     else:
         made = [one for one in client.runs(job) if run in ("", one.id)]
@@ -287,6 +295,11 @@ def _print_no_output(client: Client, job: str, rank: int | None = None, run: str
         )
         text = f"{found.id} ({found.state}): {what}"
     print_plain(f"{text}{'' if found.state.is_final else ' yet'}", to_stderr=True)
+
+
+def _rank_lines(client: Client, job: str, rank: int, task: str, run: str, follow: bool) -> Iterator[str]:
+    for line in client.rank_log(job, rank, task, run, follow=follow):
+        yield f"{line}\n"
 
 
 def _tasks(job: ServiceJobDetail) -> list[str]:

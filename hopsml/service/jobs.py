@@ -166,9 +166,7 @@ class JobService:
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
         if missing := self.workspaces.missing(job, workspace):
-            raise ArgumentError(
-                f"job {job.name}: {'; '.join(missing)}; correct the name, or the workspace that is uploaded"
-            )
+            raise ArgumentError(f"job {job.name}: {'; '.join(missing)}; correct the name, or the workspace")
         for name, task in job.tasks.items():
             if task.environment is not None and self.is_local:
                 raise ArgumentError(

@@ -235,8 +235,7 @@ class Workspaces:
         Raises:
             ServiceError: The code is not on this server.
         """
-        folder = self.folder(digest)
-        return [problem for name, task in spec.tasks.items() if (problem := _missing(folder, name, task))]
+        return missing_in(self.folder(digest), spec)
 
     def folder(self, digest: str) -> Path:
         """Return a workspace's folder, and renew its time of use. Raises ServiceError if it is not on this server."""
@@ -250,7 +249,8 @@ class Workspaces:
         except OSError:  # a file system that is read only
             pass
         if not is_there:
-            raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
+            which = f"with the digest {digest[:12]} is not on" if digest else "was deleted from"
+            raise ServiceError(f"the code of the job {which} this server; submit the job again")
         return found
 
     def check_archives(self, spec: JobSpec) -> None:
@@ -449,6 +449,11 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
     return left
 
 
+def missing_in(folder: Path, spec: JobSpec) -> list[str]:
+    """Return the scripts and functions of a job that a folder lacks, each with an explanation."""
+    return [problem for name, task in spec.tasks.items() if (problem := _missing(folder, name, task))]
+
+
 def _missing(folder: Path, name: str, task: Task) -> str:
     """Return what is wrong with the file or function that a task names; "" if both exist."""
     if task.command is not None:
@@ -461,7 +466,7 @@ def _missing(folder: Path, name: str, task: Task) -> str:
     except OSError:  # a name that is too long
         is_there = False
     if not is_there:
-        return f"tasks.{name}.{kind}: there is no file {named!r} in the uploaded code"
+        return f"tasks.{name}.{kind}: there is no file {named!r} in the workspace"
     function = (task.function or "").rpartition(":")[2]
     if function and not _binds(folder / named, function):
         return f"tasks.{name}.function: {named} has no function {function!r}"

@@ -80,12 +80,12 @@ _HEADERS = {
 _REFUSED = (
     b'{"error":"this address needs a token that is valid",'
     b'"remedy":"in a browser open the whole address that `hopsml ui` or `hopsml server` has printed; for a command set '
-    b'HOPSML_TOKEN; a program sends the header Authorization: Bearer and the token"}'
+    b'HOPSML_TOKEN to a token that is neither expired nor revoked; a program sends it as bearer token"}'
 )
 _UNSIGNED = (
     b'{"error":"this address needs a token that is valid",'
-    b'"remedy":"in a browser open the page at its root and sign in; for a command set HOPSML_TOKEN; a program sends the '
-    b'header Authorization: Bearer and the token"}'
+    b'"remedy":"in a browser open the page at its root and sign in; for a command set HOPSML_TOKEN to a token '
+    b'that is neither expired nor revoked; a program sends it as bearer token"}'
 )
 
 _ELSEWHERE = (

@@ -114,7 +114,8 @@ def api() -> FastAPI:
 async def _on_wrong(request: Request, error: Any) -> Response:
     """Answer a request with invalid values: status 422, and all mistakes at once."""
     said = [_told(problem, "secrets" in request.url.path) for problem in error.errors()[:20]]
-    return JsonAnswer({"error": "; ".join(said), "remedy": "/api/v1/openapi.json says what is taken"}, status_code=422)
+    remedy = "correct it; /api/v1/openapi.json describes all values"
+    return JsonAnswer({"error": "; ".join(said), "remedy": remedy}, status_code=422)
 
 
 def _told(problem: Any, is_secret: bool) -> str:
@@ -122,4 +123,4 @@ def _told(problem: Any, is_secret: bool) -> str:
     name = ".".join(str(step)[:80] for step in problem["loc"][1:] or problem["loc"])
     given = problem.get("input")
     shown = f" {given!r:.80}" if isinstance(given, str | int | float) and not is_secret else ""
-    return f"{name}{shown}: {problem['msg']}"
+    return f"{name}{shown}: {problem['msg'].replace('Input should be', 'it must be')}"

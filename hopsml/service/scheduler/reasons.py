@@ -68,8 +68,9 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
     culprit = next((part for part in gang.parts if empty.place(GangShape((part,)), least=True) is None), None)
     if culprit is None:
         there = f"there are {amount(empty.capacity())}, on nodes that each of them would fit"
-        return f"its parts do not fit together: they need {amount(gang.least)}; {there}; request less"
-    return f"part {culprit.name!r} needs {culprit.at_least} x {amount(culprit.each)}; {_largest(culprit, empty)}"
+        return f"its tasks do not fit together: they need {amount(gang.least)}; {there}; request less"
+    which = f"the {culprit.name}" if culprit.is_driver else f"task {culprit.name!r}"
+    return f"{which} needs {culprit.at_least} x {amount(culprit.each)}; {_largest(culprit, empty)}"
 
 
 def _largest(part: SlotGroup, empty: Nodes) -> str:
@@ -81,6 +82,8 @@ def _largest(part: SlotGroup, empty: Nodes) -> str:
         largest = empty.largest_node(part.label)
         if largest == Resources():
             return f"there are no {where}"
+        if part.each.gpus and not largest.gpus:  # the largest is that with the most GPUs
+            return f"none of the {where} has a GPU; request none, or use a cluster with GPUs"
         return f"the largest of the {where} has {amount(largest)}, and a slot is on one node; request smaller slots"
     fits = empty.place(GangShape((replace(part, least=1),)))
     count = sum(fits[0].values()) if fits else 1

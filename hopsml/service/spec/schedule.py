@@ -75,6 +75,7 @@ _ITEM = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]{{1,2}})?"
 _FIELD = rf"{_ITEM}(,{_ITEM})*"
 SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"
 _NAMES = ("minute", "hour", "day", "month", "weekday")
+_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))  # of their numbers
 _UTC = UTC
 _FOLD = datetime.timedelta(hours=3)  # more than any zone's clocks are set back
 _SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: croniter searches all years of a schedule from it
@@ -92,8 +93,17 @@ def check(text: str) -> str:
     except CroniterBadDateError:
         raise ValueError("no day of the calendar is on this schedule: change its day or its month") from None
     except (CroniterError, ValueError, KeyError) as error:
-        raise ValueError(f"{rule} ({error})") from None
+        raise ValueError(_out_of_range(text) or f"{rule} ({error})") from None
     return text
+
+
+def _out_of_range(text: str) -> str:
+    """Return why the first number of a schedule that is too small or too large is invalid; "" if there is none."""
+    for name, field, (least, most) in zip(_NAMES, text.split(" "), _RANGES, strict=True):
+        for number in re.findall(r"(?<![/0-9])[0-9]+", field):  # not that of a step, */n
+            if not least <= int(number) <= most:
+                return f"{name} {number} is not in {least} to {most}; correct the {name}"
+    return ""
 
 
 def _strange(text: str) -> str:

@@ -343,7 +343,9 @@ class Tokens:
         digest = _digest(token)
         values = {"digest": digest, "user": user, "role": role.name, "label": label, "created_s": now}
         with self._store.writing() as connection:
-            connection.execute(insert(tokens).values(**values, expires_s=now + lasts_s if lasts_s else None))
+            connection.execute(
+                insert(tokens).values(**values, expires_s=now + lasts_s if lasts_s is not None else None)
+            )
             if also is not None:
                 also(connection, digest[:ID_LENGTH])
         return token

@@ -220,6 +220,12 @@ def test_interrupted_wait_for_a_job_explains_that_the_job_continues(service: Job
         waits.send_signal(signal.SIGINT)
         told = "one-1 continues: `hopsml jobs logs -f one-1` follows the job, `hopsml jobs cancel one-1` ends it\n"
         assert waits.stderr.read() == told and waits.wait(WAIT_S) == 128 + signal.SIGINT
+    follows = [sys.executable, "-m", "hopsml", "jobs", "logs", "--follow", "one-1"]
+    with subprocess.Popen(follows, env=known, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reads:
+        assert reads.stdout is not None and reads.stderr is not None
+        assert "running one" in reads.stdout.readline()
+        reads.send_signal(signal.SIGINT)
+        assert reads.stderr.read() == told and reads.wait(WAIT_S) == 128 + signal.SIGINT
     assert client.job("one-1").state == Lifecycle.RUNNING
     service.end("one")
     client.wait("one-1", WAIT_S)

@@ -20,6 +20,7 @@ __all__ = ["job_file"]
 def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(WHOLE)
+    (tmp_path / "train.py").write_text("def main(**arguments): ...\n")
     done = cli("jobs", "check", str(path))
     assert done.status == 0 and done.out.startswith("ok: digits: 2 tasks (train 2 to 8, evaluate 1), 3 to 9 slots"), (
         done
@@ -32,6 +33,29 @@ def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cl
     ]
     done = cli("jobs", "check", str(tmp_path / "no.yaml"))
     assert done.status == 2 and "it cannot be read: No such file or directory; name a job file" in done.err
+
+
+def test_check_reads_the_code_that_the_file_names(cli: Cli, tmp_path: Path) -> None:
+    path, start = tmp_path / "job.yaml", "name: a\ntasks: {train: {function: "
+    for content, said in (
+        (f"{start}train.py:main}}}}", "tasks.train.function: there is no file 'train.py' in the workspace"),
+        (f"{start}other.py:mian}}}}", "tasks.train.function: other.py has no function 'mian'"),
+        (f"{start}other.py:main}}}}\nworkspace: src\n", f"workspace src: there is no folder {tmp_path / 'src'}"),
+    ):
+        path.write_text(content)
+        (tmp_path / "other.py").write_text("def main(): ...\n")
+        done = cli("jobs", "check", str(path))
+        assert done.status == 2 and not done.out and done.err.startswith(f"{path}: {said}"), done
+    path.write_text(f"{start}other.py:main}}}}\nworkspace: code.zip\n")  # is unpacked by the service
+    assert cli("jobs", "check", str(path)).status == 0
+
+
+def test_a_token_without_a_lifetime_is_refused(cli: Cli) -> None:
+    for days in ("0", "-3"):
+        done = cli("tokens", "create", "eve", "--days", days)
+        assert done.status == 2 and "--days must be above 0; omit it for a token that does" in " ".join(
+            done.err.replace("│", " ").split()
+        )
 
 
 def test_schema_command_prints_the_schema(cli: Cli) -> None:

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from hopsml import client, service_records
+from hopsml.core import redact
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.service import server, workspaces
@@ -427,10 +428,18 @@ def test_zip_that_cannot_be_a_folder_is_refused(served: Served, names: tuple[str
 def test_invalid_value_is_named_as_sent_but_secrets_are_not(served: Served) -> None:
     served.submit()
     said = served.ask("POST", "jobs/1/move", json={"priority": 900}).json()["error"]
-    assert said.startswith("priority 900: "), said
+    assert said.startswith("priority 900: it must be "), said
+    refused = served.ask("POST", "tokens", Role.ADMIN, json={"user": "eve", "role": "vewer"})
+    assert refused.json()["error"].startswith("role 'vewer': it must be 'viewer', 'user', 'operator' or 'admin'")
     assert "hidden" not in served.ask("PUT", "secrets/Bad name", json={"value": "hidden"}).text
     assert served.ask("GET", "jobs?text=" + "a" * 60_000).status_code == 422
     assert served.ask("GET", f"jobs/1/log?offset={2**53 - 1}").json()["text"] == ""
+
+
+def test_the_remedy_for_a_refused_token_is_readable_after_masking(served: Served) -> None:
+    answer = served.ask("GET", "jobs", headers={"authorization": "Bearer of-nobody"})
+    said = f"{answer.json()['error']}; {answer.json()['remedy']}"
+    assert answer.status_code == 401 and "expired nor revoked" in said and redact.text(said) == said
 
 
 def test_local_server_token_is_used_only_for_that_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

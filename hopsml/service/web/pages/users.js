@@ -78,7 +78,7 @@ function TokenTable({ tokens, onRevoke, error, confirming, setConfirming }) {
     { label: "Action", cell: (token) => (hasEnded(token, now) ? html`<span class="soft">–</span>` : html`<button data-token=${token.id} aria-label=${`Revoke ${token.id} of ${token.user}`} onClick=${() => setConfirming(token)}>Revoke</button>`) },
   ];
   const close = () => { const { id } = confirming; setConfirming(null); setTimeout(() => document.querySelector(`[data-token="${id}"]`)?.focus(), 0); };
-  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Include expired and revoked tokens</label></div>
+  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Include tokens that ended more than a day ago</label></div>
     ${confirming && html`<${Confirm} question=${`Revoke token ${confirming.id} of ${confirming.user}${confirming.label ? ` (${confirming.label})` : ""}? Requests with it will be refused. This cannot be undone.`} yes="Revoke token" no="Keep token" onYes=${onRevoke} onNo=${close} />`}
     ${error && html`<${ErrorMessage} error=${error} />`}
     <${Table} title="Tokens" columns=${columns} rows=${shown} keyOf=${(token) => token.id} /></section>`;

@@ -151,11 +151,11 @@ class TestRefusal:
 
     def test_refusal_names_the_largest_gang_that_would_run(self):
         assert self.text(gang(17)) == (
-            "part 'workers' needs 17 x 1 GPU, 1 core; the nodes without a label have room for 16 such slots at most;"
+            "task 'workers' needs 17 x 1 GPU, 1 core; the nodes without a label have room for 16 such slots at most;"
             " request 16"
         )
         assert self.text(gang(1, gpus=9)) == (
-            "part 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
+            "task 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
             " 64 GiB, and a slot is on one node; request smaller slots"
         )
 
@@ -165,7 +165,7 @@ class TestRefusal:
 
     def test_refusal_states_that_parts_do_not_fit_together(self):
         parts = (SlotGroup("w", 2, Resources(gpus=8, cores=16)), SlotGroup("driver", 1, Resources(cores=1)))
-        assert "its parts do not fit together" in self.text(GangShape(parts))
+        assert "its tasks do not fit together" in self.text(GangShape(parts))
 
     def test_refusal_states_queue_and_driver_limits(self):
         assert self.text(gang(3), Queue("q", limit=Resources(gpus=2, cores=9))) == (
@@ -548,39 +548,51 @@ class TestRefusals:
             (SlotGroup("w", 9, Resources(gpus=1), 6), ""),
             (
                 SlotGroup("w", 9, Resources(gpus=1), 7),
-                "part 'w' needs 7 x 1 GPU; the nodes have room for 6 such slots at most; request 6",
+                "task 'w' needs 7 x 1 GPU; the nodes have room for 6 such slots at most; request 6",
             ),
             (
                 SlotGroup("w", 4, Resources(gpus=2)),
-                "part 'w' needs 4 x 2 GPUs; the nodes have room for 3 such slots at most; request 3",
+                "task 'w' needs 4 x 2 GPUs; the nodes have room for 3 such slots at most; request 3",
             ),
             (
                 SlotGroup("w", 2, Resources(gpus=3)),
-                "part 'w' needs 2 x 3 GPUs; the nodes have room for 1 such slots at most; request 1",
+                "task 'w' needs 2 x 3 GPUs; the nodes have room for 1 such slots at most; request 1",
             ),
             (
                 SlotGroup("w", 2, Resources(gpus=5), 1),
-                "part 'w' needs 1 x 5 GPUs; the largest of the nodes has 4 GPUs, 8 cores, 8 GiB, and a slot is on one node;"
+                "task 'w' needs 1 x 5 GPUs; the largest of the nodes has 4 GPUs, 8 cores, 8 GiB, and a slot is on one node;"
                 " request smaller slots",
             ),
             (
                 SlotGroup("w", 1, Resources(gpus=1), label="v100"),
-                "part 'w' needs 1 x 1 GPU; there are no nodes with label 'v100'",
+                "task 'w' needs 1 x 1 GPU; there are no nodes with label 'v100'",
             ),
         ],
     )
     def test_refusal_text_for_one_part(self, part, words):
         assert self.refused(part) == words
 
+    def test_the_want_of_any_gpu_is_told_instead_of_a_smaller_slot(self):
+        nodes = Nodes()
+        nodes.set_node("a", Resources(cores=8, memory_mib=8192))
+        request = GangRequest("j", GangShape((SlotGroup("w", 1, Resources(gpus=1, cores=1)),)))
+        assert refusal(request, nodes, Queue("q")) == (
+            "task 'w' needs 1 x 1 GPU, 1 core; none of the nodes has a GPU; request none, or use a cluster with GPUs"
+        )
+
+    def test_a_driver_that_does_not_fit_is_called_one(self):
+        driver = SlotGroup("driver of train", 1, Resources(cores=99), is_driver=True)
+        assert self.refused(driver).startswith("the driver of train needs 1 x 99 cores; ")
+
     def test_refusal_names_the_part_that_does_not_fit(self):
         parts = SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 7, Resources(gpus=1))
-        assert self.refused(*parts).startswith("part 'w' needs 7 x 1 GPU; ")
-        assert self.refused(*reversed(parts)).startswith("part 'w' needs 7 x 1 GPU; ")
+        assert self.refused(*parts).startswith("task 'w' needs 7 x 1 GPU; ")
+        assert self.refused(*reversed(parts)).startswith("task 'w' needs 7 x 1 GPU; ")
 
     def test_refusal_states_the_total_of_parts_that_do_not_fit_together(self):
         parts = SlotGroup("x", 2, Resources(gpus=2)), SlotGroup("y", 3, Resources(gpus=1))
         assert self.refused(*parts) == (
-            "its parts do not fit together: they need 7 GPUs; there are 6 GPUs, 16 cores, 16 GiB, on nodes that each of"
+            "its tasks do not fit together: they need 7 GPUs; there are 6 GPUs, 16 cores, 16 GiB, on nodes that each of"
             " them would fit; request less"
         )
 
@@ -606,13 +618,13 @@ class TestRefusals:
         )
         assert self.refused(SlotGroup("w", 22, Resources(gpus=1)), addable=kinds) == ""
         assert self.refused(SlotGroup("w", 23, Resources(gpus=1)), addable=kinds) == (
-            "part 'w' needs 23 x 1 GPU; the nodes without a label have room for 22 such slots at most; request 22"
+            "task 'w' needs 23 x 1 GPU; the nodes without a label have room for 22 such slots at most; request 22"
         )
         assert self.refused(SlotGroup("w", 5, Resources(gpus=1), label="v100"), addable=kinds) == (
-            "part 'w' needs 5 x 1 GPU; the nodes with label 'v100' have room for 4 such slots at most; request 4"
+            "task 'w' needs 5 x 1 GPU; the nodes with label 'v100' have room for 4 such slots at most; request 4"
         )
         assert self.refused(SlotGroup("w", 1, Resources(gpus=9)), addable=kinds) == (
-            "part 'w' needs 1 x 9 GPUs; the largest of the nodes without a label has 8 GPUs, and a slot is on one node;"
+            "task 'w' needs 1 x 9 GPUs; the largest of the nodes without a label has 8 GPUs, and a slot is on one node;"
             " request smaller slots"
         )
 

@@ -31,7 +31,7 @@ def test_valid_cron_expression_is_accepted(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "* * * *", "H * * * *", "@hourly", "61 * * * *", "* * * * *\n", "*  * * * *", "a b c d e"),
+        *("", "* * * *", "H * * * *", "@hourly", "* * * * *\n", "*  * * * *", "a b c d e"),
         *("R * * * *", "R(0-9) * * * *", "* * L * *", "* * * * L5", "* * * * 5#2", "* * ? * *", "* * * * * 2027"),
         *("@reboot", "H(0-30)/5 * * * *", "* * 15W * *", "*/5/2 * * * *", "*-5 * * * *"),
     ],
@@ -44,6 +44,21 @@ def test_invalid_cron_expression_is_refused(text: str) -> None:
 def test_invalid_cron_field_is_named() -> None:
     with pytest.raises(ValueError, match=r"minute, hour, day, month and weekday.* \(hour 'R': it has numbers"):
         schedule.check("0 R * * *")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("61 * * * *", "minute 61 is not in 0 to 59; correct the minute"),
+        ("0 5-24 * * *", "hour 24 is not in 0 to 23; correct the hour"),
+        ("*/5 3 0 * *", "day 0 is not in 1 to 31; correct the day"),
+        ("0 3 1,2 13 *", "month 13 is not in 1 to 12; correct the month"),
+        ("0 3 * * 8", "weekday 8 is not in 0 to 7; correct the weekday"),
+    ],
+)
+def test_the_number_that_is_out_of_range_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        schedule.check(text)
 
 
 def times(text: str, first: datetime.datetime, count: int) -> list[str]:
