@@ -36,6 +36,10 @@ _MEMORY = re.compile(
 _NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
 _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
+_NO_GPU = re.compile(
+    r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available|CUDA driver version is insufficient"
+)
+_RETURNED = "has ended the group: the training function has ended"
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
@@ -88,6 +92,16 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "the GPU has less free memory than the worker needs: use a smaller batch on each worker or lower precision, and "
             "see with nvidia-smi that no other process uses this GPU"
+        )
+    if _NO_GPU.search(cause):
+        return (
+            f"this worker has no GPU of {host} that torch can use; choose the device by torch.cuda.is_available(), or run "
+            "on hosts with GPUs, whose drivers `hopsml doctor` checks"
+        )
+    if _RETURNED in cause:
+        return (
+            "a worker has returned from the training function while others still trained; let all of them make the same "
+            "number of steps: give each the same number of batches, as hopsml.elastic.Sampler does"
         )
     if _MEMORY.search(cause):
         return (

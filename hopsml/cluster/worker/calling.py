@@ -12,6 +12,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import sys
 import threading
 import traceback
@@ -130,6 +131,10 @@ def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWr
 
 MOST_CAUSE = 4_000  # characters
 MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole file
+# What torch's C++ code makes of an error of a Python callback: the error and its frames, all of them internal, as one text.
+_OF_CALLBACK = re.compile(
+    r"RuntimeError: Got the following error when running the callback: ((?:.+\n)*?.+)\n\nAt:\n(?:  .+\(\d+\): .+(?:\n|\Z))+"
+)
 _MARGIN = 10_000  # this many more characters are masked before the cut, as a secret that is cut would not be recognized
 
 
@@ -182,8 +187,13 @@ def words_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         description = f"called sys.exit({_text(repr, error.code)})"
     else:
-        description = f"{type(error).__name__}: {text_of(error)}".strip().removesuffix(":")
+        description = _of_callback(f"{type(error).__name__}: {text_of(error)}").strip().removesuffix(":")
     return redact.text(utf8(description[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
+
+
+def _of_callback(text: str) -> str:
+    """Return a text in which an error of torch's C++ code is replaced by the error of the callback that it reports."""
+    return _OF_CALLBACK.sub(r"\1\n", text) if "when running the callback" in text else text
 
 
 def text_of(error: BaseException) -> str:
@@ -215,7 +225,7 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
     """
     whole = text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     with tracebacks.reduced(error, tracebacks.of_worker):
-        text = text_of_traceback(error, error.__traceback__)
+        text = _of_callback(text_of_traceback(error, error.__traceback__))
     if tracebacks.shows_all() or tracebacks.is_fault(error):
         text = whole
     tell(text)

@@ -65,6 +65,18 @@ EOFError: EOF when reading a line
             [],
         ),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "", ["the GPU has less", "nvidia-smi"]),
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+            "",
+            ["no GPU of h1", "torch.cuda.is_available()"],
+        ),
+        ("AssertionError: Torch not compiled with CUDA enabled", "", ["no GPU of h1"]),
+        (
+            "when the function of rank 0 had returned: PeerLost: rank 0 has ended the group: the training function has "
+            "ended, while this one was in all_reduce 'gradients of Linear: weight to bias'",
+            "",
+            ["has returned", "same number of batches", "hopsml.elastic.Sampler"],
+        ),
         ("OSError: [Errno 28] No space left on device: '/tmp/x'", "", ["a disk of h1 is full", "TMPDIR"]),
         (
             "ValueError: Unrecognized data type: x=Dataset(source=<StagedRows>, ...) (of type ...)",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.worker import returned, server_guard
+from hopsml.cluster.worker import calling, returned, server_guard
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, PathNotFound
 from tests.helpers import small_disk
@@ -152,3 +152,18 @@ def test_core_dump_is_not_stored_whatever_its_name(tmp_path: Path, order: tuple[
     note = returned.store_files(folder, target)
     assert sorted(path.name for path in target.rglob("*")) == ["library.so", "notes"]
     assert note.startswith("below/crash.bin, core: a core dump is not stored")
+
+
+def test_of_an_error_in_a_callback_of_torch_the_user_sees_the_error_and_none_of_the_frames(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "PeerLost: rank 0 has ended the group: the training function has ended,\nwhile this one was in all_reduce"
+    frames = "At:\n  /lib/hopsml/training/torch/backend.py(122): _value_of\n  <frozen runpy>(88): _run_code\n"
+    error = RuntimeError(f"Got the following error when running the callback: {said}\n\n{frames}")
+    assert calling.words_of(error) == said
+    shown = calling.report_traceback(error, tmp_path / "whole", "file:///whole")
+    assert shown.rstrip().endswith(said) and "_value_of" not in shown
+    assert said in capfd.readouterr().err and "_run_code" in (tmp_path / "whole").read_text()
+    assert (
+        calling.words_of(RuntimeError("At:\n  a.py(1): b")) == "RuntimeError: At:\n  a.py(1): b"
+    )  # the user's own text
