@@ -35,7 +35,7 @@ def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cl
     assert done.status == 2 and "it cannot be read: No such file or directory; name a job file" in done.err
 
 
-def test_check_reads_the_code_that_the_file_names(cli: Cli, tmp_path: Path) -> None:
+def test_check_reports_a_missing_workspace_file_or_function(cli: Cli, tmp_path: Path) -> None:
     path, start = tmp_path / "job.yaml", "name: a\ntasks: {train: {function: "
     for content, said in (
         (f"{start}train.py:main}}}}", "tasks.train.function: there is no file 'train.py' in the workspace"),
@@ -50,7 +50,7 @@ def test_check_reads_the_code_that_the_file_names(cli: Cli, tmp_path: Path) -> N
     assert cli("jobs", "check", str(path)).status == 0
 
 
-def test_a_token_without_a_lifetime_is_refused(cli: Cli) -> None:
+def test_token_lifetime_of_zero_or_less_is_refused(cli: Cli) -> None:
     for days in ("0", "-3"):
         done = cli("tokens", "create", "eve", "--days", days)
         assert done.status == 2 and "--days must be above 0; omit it for a token that does" in " ".join(

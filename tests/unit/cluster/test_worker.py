@@ -154,9 +154,7 @@ def test_core_dump_is_not_stored_whatever_its_name(tmp_path: Path, order: tuple[
     assert note.startswith("below/crash.bin, core: a core dump is not stored")
 
 
-def test_of_an_error_in_a_callback_of_torch_the_user_sees_the_error_and_none_of_the_frames(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_error_in_a_torch_callback_is_shown_without_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = "PeerLost: rank 0 has ended the group: the training function has ended,\nwhile this one was in all_reduce"
     frames = "At:\n  /lib/hopsml/training/torch/backend.py(122): _value_of\n  <frozen runpy>(88): _run_code\n"
     error = RuntimeError(f"Got the following error when running the callback: {said}\n\n{frames}")

@@ -436,7 +436,7 @@ def test_invalid_value_is_named_as_sent_but_secrets_are_not(served: Served) -> N
     assert served.ask("GET", f"jobs/1/log?offset={2**53 - 1}").json()["text"] == ""
 
 
-def test_the_remedy_for_a_refused_token_is_readable_after_masking(served: Served) -> None:
+def test_remedy_for_a_refused_token_is_not_masked(served: Served) -> None:
     answer = served.ask("GET", "jobs", headers={"authorization": "Bearer of-nobody"})
     said = f"{answer.json()['error']}; {answer.json()['remedy']}"
     assert answer.status_code == 401 and "expired nor revoked" in said and redact.text(said) == said

@@ -572,7 +572,7 @@ class TestRefusals:
     def test_refusal_text_for_one_part(self, part, words):
         assert self.refused(part) == words
 
-    def test_the_want_of_any_gpu_is_told_instead_of_a_smaller_slot(self):
+    def test_refusal_states_that_no_node_has_a_gpu(self):
         nodes = Nodes()
         nodes.set_node("a", Resources(cores=8, memory_mib=8192))
         request = GangRequest("j", GangShape((SlotGroup("w", 1, Resources(gpus=1, cores=1)),)))
@@ -580,7 +580,7 @@ class TestRefusals:
             "task 'w' needs 1 x 1 GPU, 1 core; none of the nodes has a GPU; request none, or use a cluster with GPUs"
         )
 
-    def test_a_driver_that_does_not_fit_is_called_one(self):
+    def test_refusal_names_the_driver_that_does_not_fit(self):
         driver = SlotGroup("driver of train", 1, Resources(cores=99), is_driver=True)
         assert self.refused(driver).startswith("the driver of train needs 1 x 99 cores; ")
 

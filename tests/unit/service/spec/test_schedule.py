@@ -56,7 +56,7 @@ def test_invalid_cron_field_is_named() -> None:
         ("0 3 * * 8", "weekday 8 is not in 0 to 7; correct the weekday"),
     ],
 )
-def test_the_number_that_is_out_of_range_is_named(text: str, said: str) -> None:
+def test_message_names_the_number_that_is_out_of_range(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
         schedule.check(text)
 
