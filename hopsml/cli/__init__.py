@@ -69,7 +69,7 @@ def application() -> "typer.Typer":
     """Return the Typer application with all commands."""
     import typer
 
-    from hopsml.cli import credentials, doctor, jobs, models, runs, schedules, serve, server, submit
+    from hopsml.cli import credentials, doctor, jobs, models, runs, serve, server, submit
 
     app = typer.Typer(
         no_args_is_help=True, help="Distributed training, search and serving on Spark and YARN, or on this machine."
@@ -83,7 +83,7 @@ def application() -> "typer.Typer":
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
     app.add_typer(jobs.app, name="jobs")
-    app.add_typer(schedules.app, name="schedules")
+    app.add_typer(jobs.schedules, name="schedules")
     app.add_typer(credentials.secrets, name="secrets")
     app.add_typer(credentials.tokens, name="tokens")
     app.add_typer(models.app, name="models")

@@ -1,8 +1,9 @@
-"""``hopsml jobs``: check and render job files, and submit, list, explain and change jobs of a service."""
+"""``hopsml jobs`` and ``hopsml schedules``: job files, jobs of a job service, and schedules that start them."""
 
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from hopsml.cli import service_jobs
 from hopsml.cli.service_jobs import WRONG, JobFile, check_installed, loaded_job
+from hopsml.cli.terminal import print_plain
 from hopsml.core.newer_python import StrEnum
 from hopsml.core.variables import SETTINGS
 
@@ -90,3 +92,69 @@ def schema() -> None:
 
 
 service_jobs.register(app)
+
+
+schedules = typer.Typer(
+    no_args_is_help=True,
+    help="List, inspect, pause, resume, trigger and delete schedules; `hopsml jobs submit` creates them.",
+)
+Schedule = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule: NAME-NUMBER, or the number alone.")]
+
+
+@schedules.command("ls")
+def list_schedules() -> None:
+    """List schedules with their next time, oldest first."""
+    from hopsml.client import Client
+
+    for one in Client.of_environment().schedules():
+        planned = _next_time(one.is_paused, one.planned_s)
+        print_plain(f"{one.id}  {one.owner}  {one.schedule} {one.zone}  {planned}  {one.note}".rstrip())
+
+
+@schedules.command("show")
+def show_schedule(schedule: Schedule) -> None:
+    """Print a schedule's next time, its last job with the outcome, and its job file."""
+    from hopsml.client import Client
+
+    one = Client.of_environment().schedule(schedule)
+    print_plain(
+        f"{one.id}: {one.schedule} {one.zone}, overlap {one.overlap}; {_next_time(one.is_paused, one.planned_s)}"
+    )
+    print_plain(f"last job: {one.last_job or 'none yet'}" + (f"; {one.note}" if one.note else ""))
+    print_plain("\n" + one.spec.rstrip())
+
+
+@schedules.command("pause")
+def pause_schedule(schedule: Schedule) -> None:
+    """Start no jobs until the schedule is resumed; times that pass are skipped."""
+    from hopsml.client import Client
+
+    Client.of_environment().change_schedule(schedule, "pause")
+
+
+@schedules.command("resume")
+def resume_schedule(schedule: Schedule) -> None:
+    """Resume a paused schedule at its next time."""
+    from hopsml.client import Client
+
+    Client.of_environment().change_schedule(schedule, "resume")
+
+
+@schedules.command("trigger")
+def trigger_schedule(schedule: Schedule) -> None:
+    """Start the job of a schedule now, in addition to its times, and print the job's id."""
+    from hopsml.client import Client
+
+    print_plain(Client.of_environment().trigger_schedule(schedule).id)
+
+
+@schedules.command("rm")
+def delete_schedule(schedule: Schedule) -> None:
+    """Delete a schedule; its jobs remain."""
+    from hopsml.client import Client
+
+    Client.of_environment().remove_schedule(schedule)
+
+
+def _next_time(is_paused: bool, planned_s: float) -> str:
+    return "paused" if is_paused else f"next {time.strftime('%Y-%m-%d %H:%M', time.localtime(planned_s))}"
