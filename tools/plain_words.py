@@ -5,7 +5,8 @@
 A public docstring counts as *opaque* if its first sentence begins with a question word ("What", "Whether", "How", ...), only
 points to another docstring ("As ``x``", "See ``x``"), or has fewer than four words. *Dialect words* (DIALECT)
 personify objects, or stand in place of a term of docs/glossary.md; they are counted per 10 000 lines in docstrings and
-comments of packages, and in the text of pages outside code blocks. ``make lint`` runs it on PACKAGES and on docs/.
+comments of packages, and in the text of pages outside code blocks. A *dialect test name* has such a word, or begins with
+a clause in place of its subject ("what", "who", "one that", ...). ``make lint`` runs it on PACKAGES, docs/ and tests/.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("hopsml", "tools", "benchmarks")
 PAGES = "docs"
+TESTS = "tests"  # of which the names alone are limited
+TEST_NAMES = "dialect_test_names_percent"
 LIMITS = {  # of each package; those of pages are the dialect words alone
     "opaque_percent": 7.0,
     "question_percent": 1.5,
     "dialect_per_10k_lines": 15.0,
     "class_names_used_twice": 6,
+    TEST_NAMES: 1.0,
 }
 FEWEST_WORDS = 4
 QUESTION = re.compile(r"(what|whether|how|where|why|who|whose|which|when)\b", re.IGNORECASE)
@@ -43,6 +47,7 @@ PHRASES = (
     "one'?s own|of its own|of their own|by turns|in turn|so long as|none of"
 )
 DIALECT = re.compile(rf"\b({PHRASES}|{WORDS})\b", re.IGNORECASE)
+TEST_CLAUSE = re.compile(r"test_(what|who|whose|whoever|whatever|whom|however|nobody|somebody|one_that|of)_")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
 
@@ -57,6 +62,8 @@ class Measured:
     opaque: list[str] = field(default_factory=list)  # "file:line name: first sentence"
     dialect: list[str] = field(default_factory=list)  # "file:line word"
     classes: Counter[str] = field(default_factory=Counter)
+    tests: int = 0
+    dialect_tests: list[str] = field(default_factory=list)  # "file:line name"
 
     def figures(self) -> dict[str, float]:
         """Return the four figures that LIMITS bounds."""
@@ -66,6 +73,7 @@ class Measured:
             "question_percent": round(100 * self.questions / docstrings, 1),
             "dialect_per_10k_lines": round(1e4 * len(self.dialect) / lines, 1),
             "class_names_used_twice": sum(count > 1 for count in self.classes.values()),
+            TEST_NAMES: round(100 * len(self.dialect_tests) / max(1, self.tests), 1),
         }
 
 
@@ -77,6 +85,11 @@ def is_question(sentence: str) -> bool:
 def is_opaque(sentence: str) -> bool:
     """Return True if the first sentence of a docstring does not state by itself what the object is or does."""
     return is_question(sentence) or POINTER.match(sentence) is not None or len(sentence.split()) < FEWEST_WORDS
+
+
+def is_dialect_test(name: str) -> bool:
+    """Return True if the name of a test function has a dialect word, or a clause in place of its subject."""
+    return TEST_CLAUSE.match(name) is not None or DIALECT.search(name.replace("_", " ")) is not None
 
 
 def first_sentence(docstring: str) -> str:
@@ -118,6 +131,11 @@ def add_module(measured: Measured, name: str, source: str) -> None:
     measured.classes.update(
         node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
+            measured.tests += 1
+            if is_dialect_test(node.name):
+                measured.dialect_tests.append(f"{name}:{node.lineno} {node.name}")
 
 
 def add_page(measured: Measured, name: str, source: str) -> None:
@@ -148,9 +166,9 @@ def measure_pages(root: Path) -> Measured:
     return measured
 
 
-def exceeded(figures: dict[str, float]) -> list[str]:
-    """Return a line for each figure above its limit."""
-    return [f"{name} is {figures[name]:g}, limit {limit:g}" for name, limit in LIMITS.items() if figures[name] > limit]
+def exceeded(figures: dict[str, float], limited: Sequence[str] = tuple(LIMITS)) -> list[str]:
+    """Return a line for each figure of ``limited`` above its limit."""
+    return [f"{name} is {figures[name]:g}, limit {LIMITS[name]:g}" for name in limited if figures[name] > LIMITS[name]]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -162,12 +180,14 @@ def main(arguments: Sequence[str]) -> int:
     measured = {name: measure_package(Path(name)) for name in given.packages}
     if tuple(given.packages) == PACKAGES:
         measured[PAGES] = measure_pages(ROOT / PAGES)
+        measured[TESTS] = measure_package(ROOT / TESTS)
     problems = []
     for name, one in measured.items():
-        for place in (*one.opaque[: given.list], *one.dialect[: given.list]):
+        for place in (*one.opaque[: given.list], *one.dialect[: given.list], *one.dialect_tests[: given.list]):
             print(place)
         print(name, json.dumps({"lines": one.lines, "public_docstrings": one.public_docstrings, **one.figures()}))
-        problems += [f"{name}: {problem}" for problem in exceeded(one.figures())]
+        limited = (TEST_NAMES,) if name == TESTS else tuple(LIMITS)
+        problems += [f"{name}: {problem}" for problem in exceeded(one.figures(), limited)]
     for problem in problems:
         print(f"plain_words: {problem}; see docs/glossary.md, and --list 50 for the places", file=sys.stderr)
     return int(bool(problems))

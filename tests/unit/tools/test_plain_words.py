@@ -68,6 +68,7 @@ def test_private_docstrings_count_for_words_but_not_as_public() -> None:
         "question_percent": 20.0,
         "dialect_per_10k_lines": round(3e4 / 22, 1),
         "class_names_used_twice": 0,
+        "dialect_test_names_percent": 0.0,
     }
 
 
@@ -76,6 +77,23 @@ def test_class_name_in_two_modules_is_counted_once() -> None:
     plain_words.add_module(found, "n.py", "class A: ...\nclass _C: ...\n")
     plain_words.add_module(found, "o.py", "class A: ...\nclass _C: ...\n")
     assert found.figures()["class_names_used_twice"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [
+        ("test_driver_restarts_lost_agents", False),
+        ("test_whoever_is_lost_is_replaced", True),
+        ("test_one_that_is_lost_is_replaced", True),
+        ("test_user_is_told_of_lost_agents", True),
+        ("test_group_goes_on_without_it", True),
+        ("test_untold_values_are_ignored", False),
+    ],
+)
+def test_names_of_tests_are_measured(name: str, dialect: bool) -> None:
+    found = measured(f"def {name}(): ...\n\ndef told_helper(): ...\n")
+    assert found.dialect_tests == ([f"m.py:1 {name}"] if dialect else [])
+    assert found.figures()["dialect_test_names_percent"] == 100 * dialect
 
 
 def test_words_in_code_on_a_page_are_ignored() -> None:
