@@ -141,7 +141,7 @@ hadoop-down: $(STAMP)  ## stop HDFS and YARN, and delete their files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
 wheel: $(STAMP) $(NATIVE)  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; a minute, and a download of 1.4 GB the first time
-	@rm -rf build dist/hopsml*.whl dist/any-platform
+	@rm -rf build dist/hopsml_spark*.whl dist/any-platform
 	@$(BIN)/python -m tools.build_wheel
 
 release: wheel  ## also build the source distribution, SHA-256 checksums and a list of components (CycloneDX) in dist/

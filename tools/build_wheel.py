@@ -1,8 +1,8 @@
 """Build the wheels: ``python -m tools.build_wheel``, for Linux on x86-64 with all libraries, and for any other platform.
 
-    dist/hopsml-*-py3-none-manylinux_2_28_x86_64.whl     with the collective, TensorFlow's operations for each supported
+    dist/hopsml_spark-*-py3-none-manylinux_2_28_x86_64.whl     with the collective, TensorFlow's operations for each supported
                                                          TensorFlow, the row gatherer, the jar, and hdfs:// if it was built
-    dist/any-platform/hopsml-*-py3-none-any.whl          without compiled code
+    dist/any-platform/hopsml_spark-*-py3-none-any.whl          without compiled code
 
 Libraries are compiled as for ``make setup``, and linked by zig's linker to the symbols of glibc 2.28;
 native/portable/ has what newer headers use beyond those. The headers of each TensorFlow are taken from its wheel, which is
@@ -27,7 +27,7 @@ from tools import build_native
 ROOT = build_native.ROOT
 CACHE = ROOT / ".cache" / "wheel"
 DIST = ROOT / "dist"
-ANY_PLATFORM = DIST / "any-platform"  # apart, so that dist/hopsml-*.whl, which the pages install, is one file
+ANY_PLATFORM = DIST / "any-platform"  # apart, so that dist/hopsml_spark-*.whl, which the pages install, is one file
 PROGRAMS = ROOT / "requirements" / "wheel.txt"
 PORTABLE = ROOT / "native" / "portable"
 GLIBC = "2.28"

@@ -11,7 +11,7 @@ def get_provider_info() -> dict[str, Any]:
 
     name = "hopsml"
     return {
-        "package-name": "hopsml",
+        "package-name": "hopsml-spark",
         "name": name,
         "description": "Distributed training on Spark executors, as Airflow tasks",
         "versions": [__version__],

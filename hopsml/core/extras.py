@@ -1,7 +1,4 @@
-"""Commands that install optional dependencies of hopsml, from the source that this hopsml was installed from.
-
-The package name alone is not sufficient: a package index may have another project of the same name.
-"""
+"""Commands that install optional dependencies of hopsml, from the source that this hopsml was installed from."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+DISTRIBUTION = "hopsml-spark"  # name on a package index, where "hopsml" is another project
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def install(extra: str) -> str:
     """Return the command that installs an extra of hopsml.
 
-    An example is ``pip install '/wheels/hopsml-0.1.0-py3-none-any.whl[mlflow]'``.
+    An example is ``pip install 'hopsml-spark[mlflow]==0.1.0'``.
     """
     return command(extra, _origin(), version(), _PACKAGE.parent)
 
@@ -27,7 +25,7 @@ def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> s
 
     Args:
         extra: name of the extra.
-        origin: pip's record of the installation (direct_url.json).
+        origin: pip's record of the installation (direct_url.json); empty if it came from a package index.
         version: version of hopsml.
         beside: folder that contains the package.
     """
@@ -37,13 +35,16 @@ def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> s
         return f"pip install {editable}'{path}[{extra}]'"
     if (beside / "setup.py").exists() and (beside / "pyproject.toml").exists():
         return f"pip install -e '{beside}[{extra}]'"
-    return f"pip install './hopsml-{version}-py3-none-any.whl[{extra}]' (the wheel from which hopsml was installed)"
+    if origin.get("url"):
+        wheel = f"./{DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
+        return f"pip install '{wheel}[{extra}]' (the wheel from which hopsml was installed)"
+    return f"pip install '{DISTRIBUTION}[{extra}]" + (f"=={version}'" if version != "*" else "'")
 
 
 def _origin() -> dict[str, Any]:
     """Return pip's record of the installation; empty without one."""
     try:
-        installed = importlib.metadata.distribution("hopsml")
+        installed = importlib.metadata.distribution(DISTRIBUTION)
         content: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return {}
@@ -53,6 +54,6 @@ def _origin() -> dict[str, Any]:
 def version() -> str:
     """Return the version of hopsml; "*" if it is only on the path and not installed."""
     try:
-        return importlib.metadata.version("hopsml")
+        return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "*"

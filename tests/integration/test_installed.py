@@ -142,7 +142,7 @@ def test_installed_commands_print_the_version(call: Call) -> None:
 def test_wheel_contains_the_collective_library(call: Call, wheel: Path) -> None:
     done = call("python", "-c", "from hopsml.collective.library import load; print(load()._name)")
     assert "site-packages" in done.stdout, done.stderr
-    assert wheel.name.startswith("hopsml-") and "-py3-none-linux_" in wheel.name  # of this kind of machine
+    assert wheel.name.startswith("hopsml_spark-") and "-py3-none-linux_" in wheel.name  # of this kind of machine
 
 
 @pytest.mark.local
@@ -208,7 +208,7 @@ def test_wheel_of_a_new_clone_has_the_platform_tag_and_its_libraries(tmp_path: P
 
 @pytest.mark.local
 def test_wheel_contains_licence_and_readme(installation: Path) -> None:
-    (facts,) = installation.rglob("hopsml-*.dist-info")
+    (facts,) = installation.rglob("hopsml_spark-*.dist-info")
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     metadata = (facts / "METADATA").read_text()
     assert "License-Expression: Apache-2.0" in metadata

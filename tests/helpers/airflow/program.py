@@ -119,7 +119,7 @@ def on_kill(text: str) -> dict[str, Any]:
 def providers() -> dict[str, Any]:
     from airflow.providers_manager import ProvidersManager
 
-    return {"info": ProvidersManager().providers["hopsml"].data}
+    return {"info": ProvidersManager().providers["hopsml-spark"].data}
 
 
 def main(verb: str, *arguments: str) -> None:

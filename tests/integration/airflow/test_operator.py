@@ -199,5 +199,5 @@ def test_clearing_a_deferred_task_ends_its_job(airflow: Airflow) -> None:
 
 def test_airflow_lists_the_provider(airflow: Airflow) -> None:
     info = airflow.run("providers").told["info"]
-    assert info["package-name"] == "hopsml"
+    assert info["package-name"] == "hopsml-spark"
     assert "hopsml.airflow.operators" in info["operators"][0]["python-modules"]

@@ -243,8 +243,8 @@ def test_release_builds_wheels_checksums_and_sbom() -> None:
     told = made(ROOT, "release", timeout_s=880)
     assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in told
     dist = ROOT / "dist"
-    (linux,) = dist.glob("hopsml-*.whl")  # as pages name it
-    (pure,) = dist.rglob("hopsml-*-py3-none-any.whl")
+    (linux,) = dist.glob("hopsml_spark-*.whl")  # as pages name it
+    (pure,) = dist.rglob("hopsml_spark-*-py3-none-any.whl")
     assert linux.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
     held = {Path(name).name for name in zipfile.ZipFile(linux).namelist()}
     operations = {f"libhopsml_tensorflow-{version[0]}.{version[1]}.so" for version in versions.TENSORFLOW.supported}

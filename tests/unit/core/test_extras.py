@@ -1,4 +1,4 @@
-"""Tests of install commands in messages: never from an index by the name alone."""
+"""Tests of install commands in messages: the source that hopsml was installed from, never another project's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path) -> None:
-    wheel = tmp_path / "hopsml-1.0-py3-none-any.whl"
+    wheel = tmp_path / "hopsml_spark-1.0-py3-none-any.whl"
     wheel.touch()
     nowhere = tmp_path / "site-packages"
 
@@ -21,8 +21,10 @@ def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path
 
     assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
     assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
-    removed_wheel = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
-    assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == removed_wheel
+    removed_wheel = "pip install './hopsml_spark-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
+    assert of("file:///no/such.whl") == of("https://index/hopsml_spark-1.0.whl") == removed_wheel
+    assert of("") == "pip install 'hopsml-spark[mlflow]==1.0'"
+    assert extras.command("mlflow", {}, "*", nowhere) == "pip install 'hopsml-spark[mlflow]'"
 
 
 def test_install_command_of_a_repository_on_the_path_is_editable(tmp_path: Path) -> None:

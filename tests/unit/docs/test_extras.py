@@ -34,7 +34,7 @@ def test_pages_install_the_built_wheel_with_existing_extras() -> None:
     assert len({page for page, _ in told}) >= 5
     for page, line in told:
         installed = re.findall(
-            r'pip (?:install|wheel --wheel-dir wheels) "\$\(ls dist/hopsml-\*\.whl\)\[([a-z,-]+)\]"', line
+            r'pip (?:install|wheel --wheel-dir wheels) "\$\(ls dist/hopsml_spark-\*\.whl\)\[([a-z,-]+)\]"', line
         )
         assert len(installed) == line.count(".whl"), (page, line)
         assert set(",".join(installed).split(",")) <= extras(), (page, line)
