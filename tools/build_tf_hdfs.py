@@ -126,6 +126,18 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def link_portable(library: Path, linker: Path) -> None:
+    """Build the library, its last step by another linker, into the file ``library``; errors as in ``build``.
+
+    Args:
+        library: file to write; its folder exists.
+        linker: program that links for the oldest glibc that the library must load with.
+    """
+    with _alone():
+        _by_cargo(CACHE / "sources", "rustc", "--lib", "--quiet", options=("-C", f"linker={linker}"))
+        shutil.copyfile(CACHE / "target" / "release" / LIBRARY.name, library)
+
+
 def test() -> str:
     """Run the library's own tests and return their output; errors as in ``build``."""
     with _alone():
@@ -138,8 +150,14 @@ def _compiled(folder: Path) -> Path:
     return CACHE / "target" / "release" / LIBRARY.name
 
 
-def _by_cargo(folder: Path, *verb: str) -> str:
-    """Run a verb of cargo with the locked crates, one of them patched, and return its output."""
+def _by_cargo(folder: Path, *verb: str, options: Sequence[str] = ()) -> str:
+    """Run a verb of cargo with the locked crates, one of them patched, and return its output.
+
+    Args:
+        folder: copied sources.
+        verb: arguments of cargo.
+        options: of the compiler, for the library alone and not for the crates.
+    """
     laid_out, wanted = folder / ".laid-out-of", _digest()
     if not (laid_out.exists() and laid_out.read_text() == wanted):  # otherwise cargo would compile everything again
         _lay_out(folder, LOCK.read_text(encoding="utf-8"))
@@ -147,7 +165,7 @@ def _by_cargo(folder: Path, *verb: str) -> str:
         _mend(_source_of(folder, CRATE), folder / CRATE)
         laid_out.write_text(wanted)
     patch = f'patch.crates-io.{CRATE}.path="{folder / CRATE}"'
-    told = _run(folder, *verb, "--release", "--offline", "--config", patch)
+    told = _run(folder, *verb, "--release", "--offline", "--config", patch, *(("--", *options) if options else ()))
     _compare(_packages(folder / "Cargo.lock"), _packages(LOCK))
     return told
 

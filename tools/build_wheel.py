@@ -1,8 +1,8 @@
 """Build the wheels: ``python -m tools.build_wheel``, for Linux on x86-64 with all libraries, and for any other platform.
 
-    dist/hopsml_spark-*-py3-none-manylinux_2_28_x86_64.whl     with the collective, TensorFlow's operations for each supported
-                                                         TensorFlow, the row gatherer, the jar, and hdfs:// if it was built
-    dist/any-platform/hopsml_spark-*-py3-none-any.whl          without compiled code
+    dist/hopsml_spark-*-py3-none-manylinux_2_28_x86_64.whl   with the collective, operations for each supported TensorFlow,
+                                                             the row gatherer, the jar, and hdfs:// if Rust is installed
+    dist/any-platform/hopsml_spark-*-py3-none-any.whl        without compiled code
 
 Libraries are compiled as for ``make setup``, and linked by zig's linker to the symbols of glibc 2.28;
 native/portable/ has what newer headers use beyond those. The headers of each TensorFlow are taken from its wheel, which is
@@ -13,6 +13,7 @@ downloaded and not installed. auditwheel compares the symbols of the result with
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools import build_native
+from tools import build_native, build_tf_hdfs
 
 ROOT = build_native.ROOT
 CACHE = ROOT / ".cache" / "wheel"
@@ -48,16 +49,14 @@ def main() -> None:
     _say("collective, server's guard and row gatherer")
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         list(threads.map(lambda version: _tensorflow(python, libraries, version), TENSORFLOWS))
-    with_hdfs = HDFS.exists() and _symbols_fit(HDFS)
-    if with_hdfs:
-        shutil.copy(HDFS, _place(libraries, HDFS))
+    without_hdfs = _hdfs(python, _place(libraries, HDFS))
     empty = CACHE / "none"
     empty.mkdir(parents=True, exist_ok=True)
     _pack(libraries, PLATFORM, DIST)
     _pack(empty, "", ANY_PLATFORM)
     _audit(python, next(DIST.glob(f"hopsml*-{PLATFORM}.whl")))
-    if not with_hdfs:
-        print("wheel: without TensorFlow's hdfs://, which this machine's Rust has not built for glibc " + GLIBC)
+    if without_hdfs:
+        print(f"wheel: without TensorFlow's hdfs://: {without_hdfs}")
 
 
 def _environment() -> Path:
@@ -94,6 +93,23 @@ def _link(python: Path, library: Path, objects: Sequence[Path], *options: str | 
         f"-Wl,--version-script={PORTABLE / 'hidden.map'}",
     ]
     subprocess.run([*map(str, command), "-o", str(library)], check=True)
+
+
+def _hdfs(python: Path, library: Path) -> str:
+    """Build TensorFlow's file system for ``hdfs://``; return "", or the reason why the wheel is without it."""
+    linker = CACHE / "link_for_glibc"
+    zig = shlex.join([str(python), "-m", "ziglang", "cc", "-target", f"x86_64-linux-gnu.{GLIBC}"])
+    linker.write_text(f'#!/bin/sh\nexec {zig} "$@"\n')
+    linker.chmod(0o755)
+    try:
+        build_tf_hdfs.link_portable(library, linker)
+    except build_tf_hdfs.NoCargo as missing:
+        return str(missing)
+    if not _symbols_fit(library):
+        library.unlink()
+        return f"this machine's Rust needs a newer glibc than {GLIBC}"
+    _say("TensorFlow's hdfs://")
+    return ""
 
 
 def _file_of_compiler(name: str) -> str:

@@ -249,6 +249,7 @@ def test_release_builds_wheels_checksums_and_sbom() -> None:
     held = {Path(name).name for name in zipfile.ZipFile(linux).namelist()}
     operations = {f"libhopsml_tensorflow-{version[0]}.{version[1]}.so" for version in versions.TENSORFLOW.supported}
     assert {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so", *operations} <= held
+    assert ("libhopsml_tf_hdfs.so" in held) is (shutil.which(os.environ.get("CARGO") or "cargo") is not None)
     assert not [name for name in zipfile.ZipFile(linux).namelist() if ".data/" in name and "scripts" not in name]
     assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
     sums = [line.split() for line in (dist / "SHA256SUMS").read_text().splitlines()]
