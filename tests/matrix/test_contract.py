@@ -207,6 +207,7 @@ def test_submitted_script_trains(tmp_path: Path) -> None:
     )
     done = hopsml_command("submit", "job.py", "--profile", "local-cluster", folder=tmp_path)
     assert done.returncode == 0 and "value 42" in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_doctor_finds_no_failure(tmp_path: Path) -> None:

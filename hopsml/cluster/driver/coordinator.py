@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import math
 import threading
@@ -237,7 +238,10 @@ class Coordinator:
             self._ready.set()
             if self.zygote is not None:
                 self.zygote.close()
-            self._runner.close()  # pending connections are refused
+            # Pending connections are refused. Since Python 3.12 no thread can be started at interpreter shutdown; the
+            # loop is closed nevertheless, without waiting for its executor.
+            with contextlib.suppress(RuntimeError):
+                self._runner.close()
 
     async def _serve(self) -> None:
         """Open the server and work until the coordinator is closed."""
