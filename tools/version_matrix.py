@@ -48,6 +48,8 @@ CELLS = (
         "3.10",
         ("pyspark==3.4.4", "tensorflow-cpu==2.16.2", "keras==3.12.*", "numpy==1.26.*", "pandas==2.*"),
     ),
+    Cell("spark-3.3", "3.10", ("pyspark==3.3.4", "numpy==1.26.*", "pandas==2.*")),
+    Cell("spark-3.5", "3.12", ("pyspark==3.5.9", "numpy==2.3.*", "pandas==2.*")),
     Cell(
         "newest",
         "3.13",

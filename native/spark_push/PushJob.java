@@ -32,7 +32,12 @@ public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> 
   static PushJob begin(RDD<InternalRow> rows, AbstractFunction1<Iterator<InternalRow>, String> task, String partitions)
       throws Exception {
     PushJob job = new PushJob();
-    job.action = submit(rows, task, numbers(partitions), job, new Nothing());
+    try {
+      job.action =
+          (FutureAction<?>) submitJob().invoke(rows.sparkContext(), rows, task, numbers(partitions), job, new Nothing());
+    } catch (InvocationTargetException error) {
+      throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
+    }
     return job;
   }
 
@@ -42,14 +47,6 @@ public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> 
     numbers("0");
     new PushJob();
     new Nothing();
-  }
-
-  private static FutureAction<?> submit(RDD<InternalRow> rows, Object... others) throws Exception {
-    try {
-      return (FutureAction<?>) submitJob().invoke(rows.sparkContext(), rows, others[0], others[1], others[2], others[3]);
-    } catch (InvocationTargetException error) {
-      throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
-    }
   }
 
   /** Finds {@code SparkContext.submitJob}: the type of its parameter for a sequence depends on the version of Scala. */

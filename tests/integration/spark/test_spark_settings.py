@@ -123,8 +123,7 @@ def test_a_lost_agent_under_a_local_master_costs_no_other(tmp_path: Path) -> Non
 @pytest.mark.variant
 def test_a_threshold_of_speculation_is_refused(tmp_path: Path) -> None:
     """Of a single task, too, Spark would start a copy."""
-    settings = {"spark_speculation": "true", "spark_speculation_task_duration_threshold": "30min"}
-    driver = Driver(tmp_path, **settings)
+    driver = Driver(tmp_path, speculation="true", speculation_task_duration_threshold="30min")
     try:
         driver.say("quick")
         answer = driver.hear()

@@ -25,9 +25,9 @@ def test_missing_java_compiler_is_reported_with_its_consequence(
     assert "javac is missing: rows of DataFrames, data=, go to the workers by Python" in capfd.readouterr().out
 
 
-@pytest.mark.fast
+@pytest.mark.local
 def test_its_classes_load_in_java_8_and_with_scala_2_12() -> None:
-    with zipfile.ZipFile(build_spark_push.JAR) as content:
+    with zipfile.ZipFile(build_spark_push.build()) as content:  # make test has built it
         classes = {name: content.read(name) for name in content.namelist() if name.endswith(".class")}
     assert "io/hopsml/PushJob.class" in classes
     for name, code in classes.items():

@@ -50,7 +50,10 @@ class SparkBackend:
         self.cores_per_agent = self._int("spark.task.cpus", 0)
         self._profiles = ResourceProfiles(context, self._conf.get)
         self.grows = self._profiles.dynamic
+        self._most_failures = spark_task.most_failures(context.master, self._conf.get)
+        self._has_own_jobs = spark_task.needs_own_job(self._most_failures, self._conf.get)
         self._jobs: dict[int, threading.Thread] = {}
+        self._job_counts: dict[int, int] = {}  # agent request -> number of Spark jobs that run its agents
         self._successors = 0  # executors that were requested beyond spark.executor.instances
         self._group = f"hopsml-agents-{context.applicationId}"
         host, port = self._conf.get("spark.driver.host", ""), self._conf.get("spark.driver.port", "")
@@ -149,6 +152,7 @@ class SparkBackend:
         """Start a Spark job of ``count`` tasks on a separate thread; Spark restarts lost tasks."""
         from pyspark import InheritableThread
 
+        self._job_counts[bootstrap.request_id] = count if self._has_own_jobs else 1
         job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended, slot_ended))
         job.daemon = True
         job.name = f"hopsml-spark-ask-{bootstrap.request_id}"
@@ -176,9 +180,8 @@ class SparkBackend:
         slots = self.context.parallelize(range(count), count)
         if profile is not None:
             slots = slots.withResources(profile)
-        most = spark_task.most_failures(self.context.master, self._conf.get)
-        agents = slots.mapPartitionsWithIndex(spark_task.agent_body(bootstrap, most))
-        if count > 1 and spark_task.needs_own_job(most, self._conf.get):
+        agents = slots.mapPartitionsWithIndex(spark_task.agent_body(bootstrap, self._most_failures))
+        if self._job_counts[bootstrap.request_id] > 1:
             return self._run_singly(bootstrap.request_id, agents, count, slot_ended)
         return self._run_tasks(bootstrap.request_id, agents, range(count))
 
@@ -218,9 +221,13 @@ class SparkBackend:
         If bare agents start first they may take all cores of an executor, so that its GPU cannot be used.
         """
         tracker, deadline = self.context.statusTracker(), time.monotonic() + 2 * REGISTRATION_WAIT_S
-        older = [(job, self._group_of(other_id)) for other_id, job in list(self._jobs.items()) if other_id < request_id]
+        older = [(other_id, job) for other_id, job in list(self._jobs.items()) if other_id < request_id]
+
+        def is_received(other_id: int) -> bool:
+            return len(tracker.getJobIdsForGroup(self._group_of(other_id))) >= self._job_counts[other_id]
+
         while time.monotonic() < deadline:
-            if not any(job.is_alive() and not tracker.getJobIdsForGroup(group) for job, group in older):
+            if all(is_received(other_id) for other_id, job in older if job.is_alive()):
                 return
             time.sleep(0.02)
 
