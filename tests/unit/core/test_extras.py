@@ -21,7 +21,9 @@ def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path
 
     assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
     assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
-    removed_wheel = "pip install './hopsml_spark-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
+    removed_wheel = (
+        "pip install './hopsml_spark-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
+    )
     assert of("file:///no/such.whl") == of("https://index/hopsml_spark-1.0.whl") == removed_wheel
     assert of("") == "pip install 'hopsml-spark[mlflow]==1.0'"
     assert extras.command("mlflow", {}, "*", nowhere) == "pip install 'hopsml-spark[mlflow]'"
