@@ -298,12 +298,24 @@ def find(run: Any, project_url: str) -> RunDir:
     if "/" in named and "://" not in named:
         named = os.path.abspath(named)  # workers have other working folders
     directory = RunDir(named if "/" in named else urls.join(project_url, EXPERIMENTS, named))
-    if not exists(directory.run_json):
-        raise ArgumentError(
-            f"run {named!r}: there is no file {directory.run_json}; give the id, URL or path of a run (ids are "
-            "searched in the project of HOPSML_PROJECT_URL)"
-        )
-    return directory
+    if exists(directory.run_json):
+        return directory
+    if "/" not in named and (nested := _nested(named, project_url)) is not None:
+        return nested
+    raise ArgumentError(
+        f"run {named!r}: there is no file {directory.run_json}; give the id, URL or path of a run (ids are "
+        "searched in the project of HOPSML_PROJECT_URL)"
+    )
+
+
+def _nested(run_id: str, project_url: str) -> RunDir | None:
+    """Return the directory of an ended run within another run, such as app-1_2-0 within app-1_2; None if there is none."""
+    whole, _, number = run_id.rpartition("-")
+    around = RunDir(urls.join(project_url, EXPERIMENTS, whole))
+    if not whole or not number.isdigit() or not exists(around.run_json):
+        return None
+    folders = [RunDir(entry.url) for entry in for_url(around.url).list_dir(around.url) if entry.is_dir]
+    return next((one for one in folders if (one.read_status() or {}).get("run_id") == run_id), None)
 
 
 def create_run_dir(

@@ -184,3 +184,16 @@ def test_relative_run_path_is_resolved_against_the_drivers_folder(
     monkeypatch.chdir(tmp_path)
     found = run_dir.find(f"Experiments/{made.run_id}", "file:///nowhere")
     assert found.url == f"{tmp_path}/Experiments/{made.run_id}" and found.read_run()["name"] == "x"
+
+
+def test_run_within_a_run_is_found_by_its_id(tmp_path: Path) -> None:
+    project = f"file://{tmp_path}"
+    whole = create_run_dir(project, "app-1", {})
+    for number, name in enumerate(("lr=0.1&layers=2", "lr=0.2&layers=3")):
+        nested = RunDir(f"{whole.url}/{name}")
+        nested.write_run({})
+        nested.write_status({"run_id": f"{whole.run_id}-{number}", "state": "FINISHED"})
+    assert run_dir.find(f"{whole.run_id}-1", project).url == f"{whole.url}/lr=0.2&layers=3"
+    for unknown in (f"{whole.run_id}-2", "app-2_1-0", "app-2"):
+        with pytest.raises(ArgumentError, match=rf"run '{unknown}': there is no file "):
+            run_dir.find(unknown, project)
