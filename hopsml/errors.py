@@ -330,7 +330,7 @@ class ProviderError(ServiceError):
 
 
 class ClusterError(HopsmlError, RuntimeError):
-    """Error raised when YARN rejects a request."""
+    """Error raised when YARN rejects a request, or Spark cannot start."""
 
 
 class ApplicationNotFound(ClusterError, LookupError):

@@ -26,7 +26,7 @@ from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor
 from hopsml.core import processes, profiles, redact
 from hopsml.core.variables import SETTINGS
-from hopsml.errors import ArgumentError, CoordinatorLost
+from hopsml.errors import ArgumentError, ClusterError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.submission import spark_command
@@ -325,7 +325,10 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     def make() -> Any:
         SparkContext._ensure_initialized(conf=shown)
         messages = spark_executors.collect(SparkContext._jvm)  # before the first executor is granted
-        context = SparkContext.getOrCreate(conf)
+        try:
+            context = SparkContext.getOrCreate(conf)
+        except Exception as error:  # py4j and PySpark raise various errors
+            raise ClusterError(_start_failure(str(error), profile)) from error
         _messages[context.applicationId] = messages
         return context
 
@@ -333,6 +336,15 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     _note_failures()
     _own_contexts.append(context)
     return context
+
+
+def _start_failure(text: str, profile: profiles.Profile | None) -> str:
+    """Return the message about a SparkContext that could not be created, from the text of Spark's error."""
+    lines = [line.strip(": \t") for line in text.splitlines() if not line.startswith(("\tat ", "An error occurred"))]
+    cause = " ".join(line for line in lines[:2] if line)[:600] or "it gave no reason"
+    place = "master and the settings under spark:" if profile is not None else "Spark settings of spark-submit"
+    named = f" with profile {profile.name!r}" if profile is not None else ""
+    return f"Spark could not start{named}: {cause.rstrip('.')}. Remedy: correct its {place}"
 
 
 def _uninterrupted(make: Callable[[], Any]) -> Any:

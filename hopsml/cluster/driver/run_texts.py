@@ -34,6 +34,7 @@ _MEMORY = re.compile(
     r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|" + re.escape(KERNEL_KILL)
 )
 _NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
+_SUBSCRIPT = "TypeError: 'Dataset' object is not subscriptable"  # of hopsml.data
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
 _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
 _NO_GPU = re.compile(
@@ -81,6 +82,16 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "a training function runs outside of Spark's tasks and cannot use its session, functions or UDFs: apply them to "
             "the DataFrame before the run, and pass it by data={...}; call the Python function of a UDF `f` as f.func(...)"
+        )
+    if _SUBSCRIPT in cause:
+        return (
+            "rows are read in batches: for batch in rows.batch(1024), whose columns are batch['name']; compute values over "
+            "a whole DataFrame by Spark before the run, and pass them by args="
+        )
+    if "Cast string to " in cause:
+        return (
+            "a column of text is used as a number: convert it before the run, for instance by Spark's StringIndexer, or use "
+            "a layer for text, such as keras.layers.StringLookup"
         )
     if silent := _SILENT.search(cause):
         return (

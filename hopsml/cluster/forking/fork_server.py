@@ -249,8 +249,7 @@ class ForkServer:
             return False
         request = decode_request.decode(data)
         if isinstance(request, Ping):
-            self.connection.send(encode(Pong()))
-            return True
+            return self.send(Pong())
         if isinstance(request, SignalWorker):
             for worker in self.workers.values():
                 if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):
@@ -259,13 +258,19 @@ class ForkServer:
         try:
             pid = self.launch(request, *descriptors)
         except NoProcess as error:  # the running workers continue
-            self.connection.send(encode(NotLaunched(request.id, str(error))))
-            return True
+            return self.send(NotLaunched(request.id, str(error)))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         self.workers[pid] = _Worker(request.id, pid)
-        self.connection.send(encode(Launched(request.id, pid)))
+        return self.send(Launched(request.id, pid))
+
+    def send(self, answer: Pong | NotLaunched | Launched) -> bool:
+        """Send the agent an answer, and return False if the agent has ended."""
+        try:
+            self.connection.send(encode(answer))
+        except ConnectionError:
+            return False
         return True
 
     # -------------------------------------------------------------------------------- start of workers

@@ -477,6 +477,19 @@ def test_worker_collects_garbage_except_objects_imported_before_the_fork(tmp_pat
     assert found["frozen"] > 1000
 
 
+def test_request_of_an_agent_that_has_ended_ends_the_server_quietly() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = fork_server.ForkServer(theirs, ())
+    try:
+        ours.send(fork_server.encode(fork_server.Ping()))
+        ours.close()
+        assert not server.receive()
+    finally:
+        theirs.close()
+        os.close(server.wakeup_r)
+        os.close(server.wakeup_w)
+
+
 def test_refused_fork_is_reported_and_the_server_continues(monkeypatch):
     """At a process limit a checkpoint's writer may fail to start; the training continues."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -39,6 +39,8 @@ EOFError: EOF when reading a line
         ("AssertionError", "    assert len(x) == 3\nAssertionError", []),
         ("ValueError: a bad value", KERAS, []),  # within a step, and about something else
         ("EOFError: EOF when reading a line", INPUT, ["a worker has no keyboard", "args="]),
+        ("TypeError: 'Dataset' object is not subscriptable", "", ["for batch in rows.batch(1024)", "args="]),
+        ("UnimplementedError: Graph execution error: Cast string to float is not supported", "", ["StringIndexer"]),
         (
             "PySparkRuntimeError: [SESSION_OR_CONTEXT_NOT_EXISTS] SparkContext or SparkSession should be created first.",
             "",

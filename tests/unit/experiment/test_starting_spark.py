@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.core import profiles
 from hopsml.experiment import applications
 from tests.helpers.clock import END_S
 
@@ -84,3 +85,20 @@ def test_note_explains_local_workers_after_stopped_spark() -> None:
     local: Any = functools.partial(applications.Application, "local-1", None, None, None, profile="local")
     assert "SparkSession.builder.getOrCreate()" in local(after_spark=True).passed_over(None)
     assert local(after_spark=True).passed_over("local") == local(after_spark=False).passed_over(None) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[INVALID_EXECUTOR_MEMORY] Insufficient executor memory.\nPlease increase it.\n\tat org.apache.spark.Memory",
+        "An error occurred while calling None.JavaSparkContext.\n: [INVALID_EXECUTOR_MEMORY] Insufficient executor memory.\n"
+        "Please increase it.\n\tat org.apache.spark.Memory",
+    ],
+    ids=["PySpark", "py4j"],
+)
+def test_spark_that_cannot_start_is_one_sentence_with_profile_and_remedy(text: str) -> None:
+    profile = profiles.parse("tiny", "master: local-cluster[2,1,100]", "tiny.yaml")
+    assert applications._start_failure(text, profile) == (
+        "Spark could not start with profile 'tiny': [INVALID_EXECUTOR_MEMORY] Insufficient executor memory. Please increase "
+        "it. Remedy: correct its master and the settings under spark:"
+    )
