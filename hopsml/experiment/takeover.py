@@ -24,7 +24,7 @@ from hopsml.cluster.driver.run_state import RunState
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError, StorageError
 from hopsml.experiment.result import status_record
-from hopsml.storage import checkpoints, run_logs, urls
+from hopsml.storage import checkpoints, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog, provenance
@@ -106,15 +106,8 @@ def _silent_s(directory: RunDir) -> float:
     This machine's clock may be a day ahead: a run under way would be taken for a dead one.
     """
     changed_s = catalog.last_change_s(directory)
-    probe = urls.temporary_sibling(directory.driver_json)
-    system = for_url(probe)
-    try:
-        system.write_bytes(probe, b"")
-        now_s = system.status(probe).modified_s
-        system.delete(probe)
-    except StorageError:  # it is not ours to write to
-        return 0.0
-    return now_s - changed_s
+    now_s = tree.store_now_s(directory.url)
+    return 0.0 if now_s is None else now_s - changed_s  # None: it is not ours to write to
 
 
 def _last(directory: RunDir) -> object:

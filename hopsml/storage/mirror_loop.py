@@ -204,8 +204,12 @@ class Loop:
     def _resume(self) -> None:
         """Find out what an earlier process of this mirror has copied.
 
-        A file counts as copied if the copy has its length and is not older.
+        A file counts as copied if the copy has its length and is not older, by the store's clock.
         """
+        before_s = time.time()
+        there_s = tree.store_now_s(self._wanted.url, self._wanted.timeout_s)
+        is_behind = there_s is not None and there_s > time.time()
+        behind_s = there_s - before_s if is_behind and there_s is not None else 0.0  # of this host's clock, at most
         local = {file.path: file for file in scan(self._wanted.root).files}
         try:
             there = list(walk(self._wanted.url, self._wanted.timeout_s))
@@ -217,7 +221,7 @@ class Loop:
         with self.changed:
             for entry in there:
                 file = local.get(urls.relative(entry.url, self._wanted.url))
-                if file and file.length == entry.length and file.modified_ns / 1e9 < entry.modified_s:
+                if file and file.length == entry.length and file.modified_ns / 1e9 + behind_s < entry.modified_s:
                     self._state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, 0.0, 0.0)
             self._resumed = True
 

@@ -192,7 +192,7 @@ def _file_is_due(file: LocalFile, state: MirrorState, now_s: float, wall_ns: int
     if urgent:
         return True
     if not file.grows:
-        return wall_ns - file.modified_ns >= SETTLE_S * 1e9
+        return abs(wall_ns - file.modified_ns) >= SETTLE_S * 1e9  # the clock may have been set back since
     before = state.copied.get(file.path)
     if before is None:
         return True

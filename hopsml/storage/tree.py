@@ -54,6 +54,22 @@ T = TypeVar("T")
 PARALLEL_FILES = 4  # closing a small file on HDFS can take half a second of waiting
 
 
+def store_now_s(folder: str, timeout_s: float | None = None) -> float | None:
+    """Return the time of a store's clock, by writing a file below ``folder``; None if it cannot be written there.
+
+    Clocks of this machine and of the store may differ by a day.
+    """
+    probe = urls.temporary_sibling(urls.join(folder, "clock"))
+    system = for_url(probe, timeout_s)
+    try:
+        system.write_bytes(probe, b"")
+        now_s = system.status(probe).modified_s
+        system.delete(probe)
+    except StorageError:
+        return None
+    return now_s or None
+
+
 def upload_tree(
     local_dir: str | os.PathLike[str], url: str, overwrite: bool = False, timeout_s: float | None = None
 ) -> int:

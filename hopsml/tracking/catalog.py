@@ -18,10 +18,12 @@ from hopsml.core import processes
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import is_of_batch, name_of
-from hopsml.storage import filesystem, run_logs, urls
+from hopsml.storage import filesystem, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines
 
+CLOCK_TOLERANCE_S = 60.0  # difference from a driver's or store's clock from which on that one counts
+CLOCK_VALID_S = 600.0  # age of a measurement of a store's clock
 SILENT_S = 3600.0  # a run without an end and without a new file for so long counts as lost
 _LATEST_S = 1e11  # seconds since 1970: in the year 5138; times far beyond have no date
 PARALLEL_READS = 8
@@ -67,7 +69,13 @@ class StoredRun:
         if self.status is not None:
             return self.status.get("seconds")
         started = self.run.get("started")
-        return time.time() - started if started and self.state == RUNNING else None
+        if not started or self.state != RUNNING:
+            return None
+        now_s, beat_s = time.time(), self.driver.get("time")
+        is_beat = isinstance(beat_s, (int, float)) and abs(now_s - beat_s) > CLOCK_TOLERANCE_S
+        return max(
+            0.0, float((beat_s if is_beat else now_s) - started)
+        )  # by the driver's clock, if it differs from ours
 
     @property
     def cause(self) -> str:
@@ -138,7 +146,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
     status = directory.read_status()
     quiet_s = 0.0
     if status is None:
-        quiet_s = max(0.0, time.time() - last_change_s(directory))
+        quiet_s = _quiet_s(directory, run)
     return StoredRun(
         directory=directory,
         run=run,
@@ -151,6 +159,34 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         inputs=[] if brief else directory.read_lines(directory.inputs),
         quiet_s=quiet_s,
     )
+
+
+def _quiet_s(directory: RunDir, run: Mapping[str, Any]) -> float:
+    """Return the seconds since the last change in a run's directory.
+
+    This machine's clock decides unless it contradicts the store's: a change in its future, or, for a driver elsewhere,
+    one so old that the run would count as lost.
+    """
+    changed_s = last_change_s(directory)
+    quiet_s = time.time() - changed_s
+    is_elsewhere = driver_lives(run.get("driver_process") or {}) is None
+    if quiet_s < -CLOCK_TOLERANCE_S or (quiet_s >= SILENT_S and is_elsewhere):
+        quiet_s += _store_ahead_s(directory)
+    return max(0.0, quiet_s)
+
+
+_stores_ahead: dict[str, tuple[float, float]] = {}  # by store: seconds, and monotonic time of the measurement
+
+
+def _store_ahead_s(directory: RunDir) -> float:
+    """Return the store's clock minus this machine's, in seconds; 0 if it is not ours to write to."""
+    store = urls.base(directory.url)
+    ahead_s, measured = _stores_ahead.get(store, (0.0, 0.0))
+    if not measured or time.monotonic() - measured > CLOCK_VALID_S:
+        now_s = tree.store_now_s(directory.url)
+        ahead_s = 0.0 if now_s is None else now_s - time.time()
+        _stores_ahead[store] = ahead_s, time.monotonic()
+    return ahead_s
 
 
 def last_change_s(directory: RunDir) -> float:

@@ -139,7 +139,7 @@ class Agent:
         self.host = ""
         self.ended = ""
         self.joined = False  # True once the coordinator has admitted it
-        self.lease_s = bootstrap.lease_s
+        self.lease_s, self.clock_shift_s = bootstrap.lease_s, 0.0
         self.last_message_at = time.monotonic()
         self.formations: dict[tuple[str, int], protocol.Formation] = {}
         self.work: Work | None = None
@@ -282,7 +282,11 @@ class Agent:
         """Carry out one message of the coordinator."""
         match message:
             case protocol.Welcome():
-                self.lease_s, self.joined = message.lease_s, True
+                self.lease_s, self.joined, self.clock_shift_s = (
+                    message.lease_s,
+                    True,
+                    message.clock_shift_s(time.time()),
+                )
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass
@@ -389,6 +393,7 @@ class Agent:
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
             commits=self._commits_for(formation),
             sidecar=self.sidecars.start_for(formation),
+            clock_shift_s=self.clock_shift_s,
         )
         conflict = worker_files.environment_conflict(formation)
         if conflict:

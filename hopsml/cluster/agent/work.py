@@ -61,6 +61,7 @@ class Work:
         commits: HeldCommits | None = None,
         cores: SlotCores | None = None,
         sidecar: Path | None = None,
+        clock_shift_s: float = 0.0,
     ) -> None:
         """Prepare the worker; nothing is started yet.
 
@@ -76,9 +77,10 @@ class Work:
             commits: commits of a run whose group may change.
             cores: the slot's cores, of which the worker gets a share.
             sidecar: folder in which the run's sidecar stores its address.
+            clock_shift_s: seconds by which the driver's clock is ahead; recorded times are by the driver's clock.
         """
         self.formation, self.launch, self.send = formation, launch, send
-        self._room = room
+        self._room, self._clock_shift_s = room, clock_shift_s
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
         self._since = formation.generation  # generation in which the worker's process was started
@@ -230,7 +232,8 @@ class Work:
         try:
             async with contextlib.aclosing(reader.batches()) as batches:
                 async for frames in batches:
-                    self._on_events([worker_events.decode(frame) for frame in frames])
+                    events = (worker_events.decode(frame) for frame in frames)
+                    self._on_events([worker_events.shifted(event, self._clock_shift_s) for event in events])
                     await self._room()  # a fast worker must wait for the driver; its agent's heartbeats must not
                     await asyncio.sleep(0)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -350,7 +353,7 @@ class Work:
         sampling = samples(self._process.pid, self.launch.gpu_indices, interval_s)
         async with contextlib.aclosing(sampling):
             async for number, metrics in sampling:
-                now = time.time()
+                now = time.time() + self._clock_shift_s
                 self._append(name, {"time": now, "step": number, **metrics})
                 self._send(worker_events.WorkerUsage(number, metrics, now))
 

@@ -452,7 +452,7 @@ class Sessions:
             f"a{self._welcomed}", connection, hello, protocol.PortsHeld(hello.port, hello.collective_port), admitted
         )
         self.agents[session.agent_id] = session
-        session.post(protocol.Welcome(self._lease_s))
+        session.post(protocol.Welcome(self._lease_s, time.time()))
         self.listener.joined(session)
         session.acknowledge(len(frame))
         return session

@@ -12,7 +12,8 @@ import msgspec
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.shared.worker_events import ToDriver
 
-VERSION = 14  # both sides must use the same version
+CLOCK_TOLERANCE_S = 60.0  # difference of two clocks up to which recorded times are left as they are
+VERSION = 15  # both sides must use the same version
 MAX_TO_AGENT = 1 << 30  # bytes; sized for the training function with its captured values
 MAX_TO_COORDINATOR = 64 << 20  # bytes; sized for results, reports and log lines
 
@@ -28,6 +29,16 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Admission of an agent, which exits if nothing arrives for ``lease_s`` seconds."""
 
     lease_s: float
+    clock: float = 0.0  # the driver's, seconds since the epoch when it was sent; 0: unknown
+
+    def clock_shift_s(self, now_s: float) -> float:
+        """Return the seconds by which the driver's clock differs from that of the agent, which has received it at ``now_s``.
+
+        Returns:
+            The difference; 0 if it is at most ``CLOCK_TOLERANCE_S``, which includes the time in transit.
+        """
+        shift_s = self.clock - now_s
+        return shift_s if self.clock and abs(shift_s) > CLOCK_TOLERANCE_S else 0.0
 
 
 class Renew(Message, frozen=True, tag="renew"):

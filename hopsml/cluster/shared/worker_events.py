@@ -56,7 +56,7 @@ class ReportedStep(WorkerEvent, frozen=True, tag="report"):
 
     step: int | None
     metrics: dict[str, float | int | str | bool | None]
-    time: float  # seconds since the epoch, on the worker's clock
+    time: float  # seconds since the epoch, on the worker's clock; the agent sends it by the driver's
 
 
 class WorkerProgress(WorkerEvent, frozen=True, tag="worker-progress"):
@@ -65,7 +65,7 @@ class WorkerProgress(WorkerEvent, frozen=True, tag="worker-progress"):
     done: int
     total: int
     unit: str
-    time: float  # seconds since the epoch, on the worker's clock
+    time: float  # seconds since the epoch, on the worker's clock; the agent sends it by the driver's
 
 
 class WorkerMessage(WorkerEvent, frozen=True, tag="said"):
@@ -160,7 +160,7 @@ class WorkerUsage(WorkerEvent, frozen=True, tag="worker-usage"):
 
     sample: int
     metrics: dict[str, float]
-    time: float  # seconds since the epoch, on the agent's clock
+    time: float  # seconds since the epoch, by the driver's clock
 
 
 class WorkerClosed(WorkerEvent, frozen=True, tag="worker-closed"):
@@ -224,6 +224,15 @@ ToDriver = (
 )
 
 encode = msgspec.msgpack.Encoder().encode
+
+
+def shifted(event: FromWorker, seconds: float) -> FromWorker:
+    """Return the event with its time by another clock, which is ``seconds`` ahead."""
+    if not seconds or not isinstance(event, (ReportedStep, WorkerProgress)):
+        return event
+    return msgspec.structs.replace(event, time=event.time + seconds)
+
+
 _decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
 
 

@@ -22,6 +22,7 @@ from hopsml.storage.mirror_loop import scan
 from hopsml.storage.run_dir import step_name
 from tests.helpers import clock
 from tests.helpers.clock import wait_until
+from tests.helpers.clock_shift import DAY_S, HINDRANCE, shifted
 
 pytestmark = pytest.mark.local
 
@@ -210,6 +211,30 @@ def test_killed_mirror_is_restarted_and_copies_only_new_files(root: Path, tmp_pa
         assert (remote / "export/old.bin").stat().st_ino == inode
     finally:
         mirror.stop()
+
+
+@pytest.mark.skipif(HINDRANCE != "", reason=HINDRANCE)
+def test_restarted_mirror_on_a_host_a_day_behind_copies_a_changed_file_of_equal_length(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's new content is younger than the copy, but its time by the host's clock is older."""
+    for name, value in shifted(-DAY_S, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    remote, file = tmp_path / "remote", root / "export" / "state.json"
+
+    def write(content: str) -> None:
+        file.write_text(content)
+        now_s = file.stat().st_mtime
+        os.utime(file, (now_s - DAY_S, now_s - DAY_S))
+
+    write("1")
+    with MirrorProcess(root, str(remote)) as mirror:
+        assert mirror.flush(60).is_complete and mirror.process is not None
+        mirror.process.kill()
+        mirror.process.wait()
+        write("2")
+        assert mirror.flush(60).is_complete
+    assert (remote / "export" / "state.json").read_text() == "2"
 
 
 def test_frozen_mirror_does_not_block_its_owner(root: Path, tmp_path: Path) -> None:

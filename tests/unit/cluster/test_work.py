@@ -29,15 +29,19 @@ from hopsml.cluster.shared.protocol import (
     Message,
     Persisted,
     Resume,
+    Welcome,
     WorkerUpdate,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.shared.worker_events import (
     FailureReport,
+    ReportedStep,
     WorkerClosed,
     WorkerFinished,
     WorkerReports,
+    WorkerStarted,
     WorkNote,
+    shifted,
 )
 from hopsml.core import processes
 from hopsml.storage import checkpoints, filesystem
@@ -372,3 +376,18 @@ def test_worker_with_an_unreadable_event_pipe_is_ended_with_that_cause(tmp_path:
         time.sleep(600)
 
     assert "cannot be read" in killed(tmp_path, train).cause
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "shift_s"), [(0.0, 0.0), (59.0, 0.0), (-86_400.0, 86_400.0), (86_400.0, -86_400.0)]
+)
+def test_times_of_an_agent_with_another_clock_become_the_drivers(ahead_s: float, shift_s: float) -> None:
+    found = Welcome(30.0, clock=1e9).clock_shift_s(1e9 + ahead_s)
+    assert found == shift_s
+    report = shifted(ReportedStep(3, {"loss": 0.5}, 1e9 + ahead_s), found)
+    assert isinstance(report, ReportedStep) and abs(report.time - 1e9) <= 59.0 and report.step == 3
+    assert shifted(WorkerStarted(), found) == WorkerStarted()
+
+
+def test_clock_of_a_driver_that_sends_none_is_taken_for_the_agents() -> None:
+    assert Welcome(30.0).clock_shift_s(1e9) == 0.0

@@ -103,6 +103,11 @@ def test_mirror_waits_until_other_files_are_unchanged_for_a_second() -> None:
     assert paths(Listing((MODEL,)), MirrorState(), wall_s=50.5, urgent=True) == [MODEL.path]
 
 
+def test_mirror_copies_a_file_from_the_future_of_a_clock_that_was_set_back() -> None:
+    assert paths(Listing((MODEL,)), MirrorState(), wall_s=10.0) == [MODEL.path]
+    assert paths(Listing((MODEL,)), MirrorState(), wall_s=49.5) == []
+
+
 def test_mirror_commits_a_checkpoint_once() -> None:
     state, listing = MirrorState(), Listing((), ("checkpoints/step-000000001",))
     assert plan(listing, state, (), 0, 0, False) == [CommitCheckpoint("checkpoints/step-000000001")]

@@ -17,6 +17,7 @@ from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, listing, provenance
 from hopsml.tracking.catalog import LOST, RUNNING
+from tests.helpers.clock_shift import DAY_S
 
 pytestmark = pytest.mark.fast
 
@@ -87,6 +88,34 @@ def test_run_of_another_host_is_lost_after_a_time_without_changes(tmp_path: Path
     logs.mkdir()
     (logs / "g0-rank0.log").write_text("epoch 3")
     assert catalog.read(directory).state == RUNNING
+
+
+def test_run_of_another_host_is_not_lost_for_a_reader_whose_clock_is_a_day_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
+    directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
+    real = time.time
+
+    def state(shift_s: int) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: real() + shift_s)
+            patch.setattr(catalog, "_stores_ahead", {})
+            return catalog.read(directory).state
+
+    assert state(DAY_S) == RUNNING
+    age(directory, catalog.SILENT_S + 60)
+    assert state(DAY_S) == LOST and state(-DAY_S) == LOST
+
+
+@pytest.mark.parametrize("shift_s", [-DAY_S, 0, DAY_S])
+def test_duration_of_a_running_run_is_measured_by_its_drivers_clock(tmp_path: Path, shift_s: int) -> None:
+    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
+    began_s = time.time() + shift_s - 300
+    directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere, started=began_s)
+    directory.write_json(directory.driver_json, {"time": began_s + 300, "beat": 30})
+    seconds = catalog.read(directory).seconds
+    assert seconds is not None and 299 <= seconds <= 400
 
 
 @pytest.mark.parametrize(

@@ -303,8 +303,10 @@ class Gate:
                     actions.append(Warn(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:
-                if (one, fault.rule) not in group.noted:
-                    group.noted.add((one, fault.rule))
+                of_host = fault.rule == rules.CLOCK_SKEW and group.mode != "enforce"  # all its slots have it
+                key = (self.facts[one].host if of_host else one, fault.rule)
+                if key not in group.noted:
+                    group.noted.add(key)
                     end = (
                         "it is excluded"
                         if group.mode == "enforce" and one in group.waiting

@@ -34,6 +34,7 @@ class Fault:
 
 
 LIMITS = SlotLimits()
+CLOCK_SKEW = "clock skew"
 LEAST_PEERS = 2  # with two members it is unknown which one is unusual
 _UNLIMITED = -1
 _LOCAL_REMEDY = "both are on the same host; check which programs load its processors, or use fewer workers per host"
@@ -88,7 +89,7 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
         ),
         (
             abs(skew_s) > limits.clock_skew_s,
-            "clock skew",
+            CLOCK_SKEW,
             f"{skew_s:+.1f} s from the driver's clock, at most {limits.clock_skew_s:g} s are allowed; synchronise "
             "the clock with NTP",
         ),

@@ -274,3 +274,17 @@ def test_single_worker_on_a_shared_host_is_not_warned_about() -> None:
     found = gate("warn", size=1)
     found.granted("run", ("a1",), NOW)
     assert report_facts(found, "a1", others=("mallory",)) == []
+
+
+def test_clock_skew_is_warned_about_once_for_each_host() -> None:
+    found = gate("warn")
+    found.granted("run", ("a1", "a2"), NOW)
+    facts = with_(host="10.0.0.1")
+    true_s = facts.clock - 86_400
+    actions = [
+        action
+        for agent_id in ("a1", "a2")
+        for action in found.facts_received(agent_id, agent_id, facts, true_s, true_s, NOW)
+    ]
+    texts = [action.text for action in actions if isinstance(action, Warn) and "clock skew" in action.text]
+    assert len(texts) == 1 and "s from the driver's clock" in texts[0]
