@@ -279,7 +279,7 @@ def test_single_worker_on_a_shared_host_is_not_warned_about() -> None:
 def test_clock_skew_is_warned_about_once_for_each_host() -> None:
     found = gate("warn")
     found.granted("run", ("a1", "a2"), NOW)
-    facts = with_(host="10.0.0.1")
+    facts = facts_with(host="10.0.0.1")
     true_s = facts.clock - 86_400
     actions = [
         action
