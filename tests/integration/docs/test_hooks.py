@@ -27,7 +27,7 @@ def test_pre_commit_hooks_run_the_tools_of_lint() -> None:
 
 
 def tool(line: str) -> str:
-    """Of a command's line; ruff has several."""
+    """Return the tool that a command line starts, with the subcommand for ruff and ``python -m``."""
     words = line.split()
     return " ".join(words[: {"ruff": 2, "python": 3}.get(words[0], 1)])
 

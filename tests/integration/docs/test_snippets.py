@@ -71,7 +71,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, script: str, **more: str) -> str:
-    """What a script prints, in a process of its own; ended with all that it has started."""
+    """Run a script in a subprocess and return its output; all its child processes are ended."""
     (home / "script.py").write_text(script)
     environment = {name: value for name, value in os.environ.items() if name not in ("HOPSML_PROFILE", "TF_CONFIG")}
     environment |= {"HOPSML_CONF_DIR": str(home / "conf"), "HOPSML_PROJECT_URL": f"file://{home}/project", **more}
@@ -85,7 +85,7 @@ def run(home: Path, script: str, **more: str) -> str:
 
 
 def recorded_run(home: Path) -> None:
-    """A run under the id that the pages use: one that failed, so that there is something to go on with."""
+    """Create a failed run under the id that the pages use, so that examples can continue it."""
     script = (
         preambles.DAILY
         + "try:\n    experiment.collective_all_reduce(train, num_workers=2)\nexcept Exception:\n    pass\n"
@@ -114,14 +114,14 @@ def test_serving_snippet_serves_a_model(home: Path) -> None:
 @contextlib.contextmanager
 def served(home: Path) -> Iterator[dict[str, str]]:
     """The variables by which commands find a job service, as ``hopsml server`` starts it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOPSML_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOPSML_")}
     found = {"HOPSML_SERVER_STATE": str(home / "state"), "HOPSML_CONF_DIR": str(home / "conf"), "PYTHONPATH": str(ROOT)}
     found |= {"HOPSML_PROJECT_URL": f"file://{home}/project", "HOPSML_MLFLOW": "0"}
     found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     line = [sys.executable, "-m", "hopsml", "server"]
     with (
         open(home / "server.log", "w") as log,
-        subprocess.Popen(line, env={**kept, **found}, stdout=subprocess.PIPE, stderr=log, cwd=home) as server,
+        subprocess.Popen(line, env={**inherited, **found}, stdout=subprocess.PIPE, stderr=log, cwd=home) as server,
     ):
         try:
             assert server.stdout is not None
@@ -141,9 +141,9 @@ def test_local_service_snippets_submit_and_follow_a_job(home: Path) -> None:
     with served(home) as found:
         line = ["bash", "-ec", submit + watch]
         shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=TIMEOUT_S)
-        said = shown.stdout.decode() + shown.stderr.decode()
-        assert shown.returncode == 0 and said.startswith("digits-1\n"), said
-        assert re.search(r"run digits-1-[0-9a-f]{8}-main_1: FINISHED: accuracy 0.9", said), said
+        output = shown.stdout.decode() + shown.stderr.decode()
+        assert shown.returncode == 0 and output.startswith("digits-1\n"), output
+        assert re.search(r"run digits-1-[0-9a-f]{8}-main_1: FINISHED: accuracy 0.9", output), output
         printed = run(home, "\n".join(snippets(CLIENT)), **found)
     assert "FINISHED" in printed and re.search(r"digits-2-[0-9a-f]{8}-main_1", printed), printed
     assert "\nCANCELLED\n" in printed and "\ndigits-1 FINISHED 1\n" in printed, printed
@@ -348,7 +348,7 @@ def test_user_session_runs_and_its_end_is_noted(home: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("packages", "words", "said"),
+    ("packages", "words", "expected"),
     [
         (("lightning",), "lightning.Trainer(", r'"loss": 0\.0\d+'),
         (("transformers", "datasets", "accelerate"), "TrainingArguments(", r'"steps": 16\b'),
@@ -356,11 +356,11 @@ def test_user_session_runs_and_its_end_is_noted(home: Path) -> None:
     ],
     ids=["lightning", "trainer", "accelerate"],
 )
-def test_torch_library_snippet_trains(home: Path, packages: tuple[str, ...], words: str, said: str) -> None:
+def test_torch_library_snippet_trains(home: Path, packages: tuple[str, ...], words: str, expected: str) -> None:
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     printed = run(home, "from hopsml import experiment\n" + snippet(FRAMEWORKS, words), HOPSML_PROFILE="local")
-    assert re.search(said, printed), printed
+    assert re.search(expected, printed), printed
 
 
 @pytest.mark.torch

@@ -30,7 +30,7 @@ def plan_of(function: Callable[..., Any], count: int = 1, preload: tuple[str, ..
 
 
 class Bench:
-    """One run of lanes, and all that came of it."""
+    """A run of trial slots, with the events received from it."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
@@ -40,12 +40,12 @@ class Bench:
         self._count = 0
 
     def trial(self, config: dict[str, Any] | None = None, **fields: Any) -> RunTrial:
-        """One more trial, numbered by itself."""
+        """Return the next trial, with a number counted up from 0."""
         number, self._count = self._count, self._count + 1
         given = {"number": number, "attempt": 0, "trial_id": f"t{number}", **fields}
         return RunTrial(config=pickle.dumps(config or {}), **given)
 
-    def give(self, lane: int, config: dict[str, Any] | None = None, **fields: Any) -> RunTrial:
+    def assign_trial(self, lane: int, config: dict[str, Any] | None = None, **fields: Any) -> RunTrial:
         trial = self.trial(config, **fields)
         self.lanes.assign(lane, trial)
         return trial
@@ -53,13 +53,13 @@ class Bench:
     def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
         self.lanes.send_message(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
 
-    def once(self, condition: Callable[[News], Any]) -> News:
-        """What comes once, or has come: of two lanes' processes, and of two of a lane's trials, either may be first."""
-        return next((news for news in self.seen if condition(news)), None) or self.until(condition)
+    def find_or_wait(self, condition: Callable[[News], Any]) -> News:
+        """Return the first event that fits, received before or from now on: events of two processes have no order."""
+        return next((news for news in self.seen if condition(news)), None) or self.wait_for(condition)
 
-    def until(self, condition: Callable[[News], Any]) -> News:
-        """The first thing from now on that fits; what comes meanwhile is kept in ``seen``."""
-        deadline = time.monotonic() + 2 * WAIT_S  # others may go on telling for ever
+    def wait_for(self, condition: Callable[[News], Any]) -> News:
+        """Return the next event that fits; other events received meanwhile are stored in ``seen``."""
+        deadline = time.monotonic() + 2 * WAIT_S  # other trials may send events without end
         while True:
             assert time.monotonic() < deadline, f"it did not come in {2 * WAIT_S} s; the newest: {self.seen[-5:]}"
             while self._looked < len(self.seen):
@@ -71,36 +71,36 @@ class Bench:
             self.seen.append(news)
 
     def joined(self) -> int:
-        return self.until(lambda news: isinstance(news.event, LaneJoined)).lane
+        return self.wait_for(lambda news: isinstance(news.event, LaneJoined)).lane
 
     def lost(self, lane: int) -> str:
-        event = self.until(lambda news: isinstance(news.event, LaneLost) and news.event.lane == lane).event
+        event = self.wait_for(lambda news: isinstance(news.event, LaneLost) and news.event.lane == lane).event
         assert isinstance(event, LaneLost)
         return event.reason
 
-    def began(self, trial: RunTrial) -> int:
+    def wait_for_begin(self, trial: RunTrial) -> int:
         """Pid of its process."""
-        message = self.once(
+        message = self.find_or_wait(
             lambda n: isinstance(n.event, Began) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
         ).message
         return int(message.pid)  # type: ignore[union-attr]
 
     def reported(self, trial: RunTrial, step: int = 0) -> Reported:
-        event = self.until(
+        event = self.wait_for(
             lambda n: isinstance(n.event, Reported) and n.event.number == trial.number and n.event.step >= step
         ).event
         assert isinstance(event, Reported)
         return event
 
     def ended(self, trial: RunTrial) -> Ended:
-        event = self.once(
+        event = self.find_or_wait(
             lambda n: isinstance(n.event, Ended) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
         ).event
         assert isinstance(event, Ended)
         return event
 
     def over(self) -> RunOver:
-        event = self.until(lambda news: isinstance(news.event, RunOver)).event
+        event = self.wait_for(lambda news: isinstance(news.event, RunOver)).event
         assert isinstance(event, RunOver)
         return event
 

@@ -141,7 +141,7 @@ def train(kept: str) -> dict[str, Any]:
         variables = [np.asarray(variable) for variable in (*model.weights, *model.optimizer.variables, counter)]
         path.with_suffix(".part").write_bytes(pickle.dumps(variables))
         path.with_suffix(".part").replace(path)
-        counter.assign_add(1)  # what is held does not change any more
+        counter.assign_add(1)  # stored commits do not change any more
         if context.is_chief:
             while not Path(kept, "rank-1").exists():  # which ends with the chief
                 time.sleep(0.01)

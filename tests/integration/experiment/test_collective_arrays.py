@@ -121,10 +121,10 @@ def test_worker_that_returns_before_its_first_operation_is_named_at_once(store: 
         if os.environ["RANK"] == "0":
             hopsml.all_reduce(1.0)
 
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(RunError, match=r"rank 1 of 2 .*: returned before its first collective .*rank 0 waits for it"):
         submit(train, 2, start_timeout=2 * WAIT_S).result(WAIT_S)
-    assert time.monotonic() - began < WAIT_S
+    assert time.monotonic() - started < WAIT_S
 
 
 def test_evaluator_is_excluded_from_collectives(store: Path) -> None:
@@ -143,10 +143,10 @@ def test_evaluator_is_excluded_from_collectives(store: Path) -> None:
         return "trained"
 
     run = submit(train, 3, evaluator=True)
-    said: list[Any] = []
-    run.on_message(lambda rank, value: said.append(value))
+    received: list[Any] = []
+    run.on_message(lambda rank, value: received.append(value))
     assert run.result(WAIT_S).value == "trained"
-    assert said == [
+    assert received == [
         "this worker is the evaluator, which does not train and takes part in no collective "
         "operation; call it on training workers only"
     ]
@@ -168,7 +168,7 @@ def test_encryption_variable_of_the_cluster_applies_to_every_run(store: Path, mo
 
 @pytest.mark.variant
 def test_tensorflow_strategy_in_an_encrypted_run_is_refused(store: Path) -> None:
-    """Also one that the function builds itself; nothing is said without encryption."""
+    """A strategy that the training function builds itself is refused, too. Without encryption there is no message."""
 
     def train() -> None:
         import tensorflow as tf

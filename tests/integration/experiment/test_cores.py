@@ -19,8 +19,8 @@ WAIT_S = 60
 VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
-def look(meet: bool = True) -> dict[str, Any]:
-    """What all workers see: affinity, that of a child, that of the user's own choice, and the thread variables."""
+def read_affinities(meet: bool = True) -> dict[str, Any]:
+    """Return what all workers see: own affinity, a child's affinity, the affinity set by the user, thread variables."""
     import os
     import subprocess
     import sys
@@ -38,7 +38,7 @@ def look(meet: bool = True) -> dict[str, Any]:
 
 
 def seen(workers: int, **options: Any) -> dict[str, Any]:
-    run = experiment.submit(look, num_workers=workers, progress=False, **options)
+    run = experiment.submit(read_affinities, num_workers=workers, progress=False, **options)
     return dict(run.result(WAIT_S).value)
 
 
@@ -49,7 +49,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen_without_other_workers(**options: Any) -> dict[str, Any]:
-    """As ``seen(2)``, again while workers of other tests hold cores of this machine."""
+    """Call ``seen(2)`` again while workers of other tests hold cores of this machine."""
     deadline = clock.awake() + WAIT_S
     while [3, 3, 3] in (found := seen(2, **options))["masks"] and clock.awake() < deadline:
         pass

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.local
 
 
 def judge(folder: Path, killed: str = "") -> dict[str, float]:
-    """What the checkpoint says; the first time that it meets the one of step 20 its process is killed."""
+    """Return the checkpoint's value; with ``killed``, the first evaluation of step 20 kills its own process."""
     import os
     import signal
     from pathlib import Path
@@ -50,8 +50,10 @@ def files(run_dir: str) -> dict[str, Any]:
 def test_every_checkpoint_is_evaluated_once_although_the_evaluator_is_killed(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
-        asked: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0}
-        run = experiment.submit_evaluation(judge, training.run_dir, args={"killed": str(tmp_path / "killed")}, **asked)
+        options: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0}
+        run = experiment.submit_evaluation(
+            judge, training.run_dir, args={"killed": str(tmp_path / "killed")}, **options
+        )
         wait_until(lambda: "step-000000010" in files(training.run_dir), "the first")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
         save(training.run_dir, tmp_path / "c", 30, 0.25)
@@ -63,7 +65,7 @@ def test_every_checkpoint_is_evaluated_once_although_the_evaluator_is_killed(sto
     assert found["best"]["step"] == 20 and found["step-000000030"]["metrics"] == {"accuracy": 0.25}
     assert (tmp_path / "killed").exists() and "signal 9" in "".join(run.state.notes)
     assert not any("committed" in note for note in run.state.notes), "it commits nothing, and is not to"
-    again = experiment.evaluate(judge, training.run_dir, **asked)  # after its end: nothing is left
+    again = experiment.evaluate(judge, training.run_dir, **options)  # after its end: nothing is left
     assert again.metrics["evaluated"] == 3
     now = files(training.run_dir)
     assert now.pop("evaluator")["run"] == again.run_dir and now == found, "their times among them"
@@ -73,12 +75,12 @@ def test_evaluations_are_written_for_tensorboard_and_restored_when_deleted(store
     with experiment.recorded("a training") as training:
         for number, value in enumerate((0.5, 0.75, 0.25), 1):
             save(training.run_dir, tmp_path / str(number), number, value)
-    asked: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0, "order": "newest"}
-    experiment.evaluate(judge, training.run_dir, **asked)
+    options: dict[str, Any] = {"metric": "accuracy", "progress": False, "keep_warm": 60.0, "order": "newest"}
+    experiment.evaluate(judge, training.run_dir, **options)
     folder = Path(training.run_dir.removeprefix("file://"), "events", "evaluation")
 
     def shown() -> list[tuple[int, dict[str, float]]]:
-        """In the order in which TensorBoard reads the files."""
+        """Return the step and the values of all events, in the order in which TensorBoard reads the files."""
         read = [events(path)[1] for path in sorted(folder.iterdir())]
         return [(one.step, {value.tag: value.simple_value for value in one.summary.value}) for one in read]
 
@@ -103,18 +105,18 @@ def test_second_evaluation_function_needs_a_separate_name(store: Path, tmp_path:
     with experiment.recorded("a training") as training:
         for step, value in ((10, 0.5), (20, 0.75)):
             save(training.run_dir, tmp_path / str(step), step, value)
-    wishes: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
-    experiment.evaluate(judge, training.run_dir, metric="accuracy", **wishes)
+    options: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
+    experiment.evaluate(judge, training.run_dir, metric="accuracy", **options)
     with pytest.raises(
         ArgumentError, match=r"worse: the evaluation 'eval' of run .* uses the function .*judge; .*name='worse'"
     ):
-        experiment.evaluate(worse, training.run_dir, **wishes)
+        experiment.evaluate(worse, training.run_dir, **options)
     first = files(training.run_dir)
-    unnamed = experiment.evaluate(judge, training.run_dir, name="unnamed", **wishes)
+    unnamed = experiment.evaluate(judge, training.run_dir, name="unnamed", **options)
     assert "best_step" not in unnamed.metrics
     log = Path(unnamed.log.removeprefix("file://")).read_text()
     assert log.count("has a finite value of the metric 'metric'") == 1 and "pass metric='accuracy'" in log
-    result = experiment.evaluate(worse, training.run_dir, name="worse", **wishes)
+    result = experiment.evaluate(worse, training.run_dir, name="worse", **options)
     assert (result.metrics["evaluated"], result.metrics["best_step"], result.metrics["metric"]) == (2, 10, -0.5)
     assert files(training.run_dir) == first, "the other evaluation's"
     folder = Path(training.run_dir.removeprefix("file://"))
@@ -162,7 +164,7 @@ def test_evaluation_survives_a_temporary_outage_of_the_store(store: Path, tmp_pa
         save(training.run_dir, tmp_path / "a", 10, 0.5)
         run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
         wait_until(lambda: "best" in files(training.run_dir), "the first")
-        (folder / "run.json").rename(tmp_path / "away")  # what it asks for each time
+        (folder / "run.json").rename(tmp_path / "away")  # the file that it reads each time
         wait_until(lambda: "the evaluation waits until the store" in run.logs(), "the evaluator's word")
         (tmp_path / "away").rename(folder / "run.json")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
@@ -187,7 +189,7 @@ def test_evaluator_stops_a_training_that_does_not_improve(store: Path, tmp_path:
 
 
 def train_with_commits() -> int:
-    """Trains by hand, and believes that its commits are kept."""
+    """Train in an own loop that expects its commits to be stored."""
     state = hopsml.elastic.State(n=0)
     for _ in state.resume(hopsml.elastic.Sampler(6, 2)):
         state.n += 1

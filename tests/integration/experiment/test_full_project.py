@@ -24,7 +24,7 @@ DISK_KB = 6_000
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """On a small disk of its own; of all tests here."""
+    """A project on a small disk, shared by all tests of the module."""
     folder = tmp_path_factory.mktemp("full")
     with small_disk.mounted(folder / "project", DISK_KB) as disk, local_application(folder):
         submit(lambda: None).result(WAIT_S)

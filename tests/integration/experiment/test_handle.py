@@ -76,11 +76,11 @@ def test_interrupt_received_by_another_thread_ends_the_wait(store: Path) -> None
 
 
 def test_done_callback_receives_the_result(store: Path) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     run = submit(lambda: 1)
-    run.add_done_callback(lambda future: heard.append(future.result().value))
+    run.add_done_callback(lambda future: received.append(future.result().value))
     run.result(WAIT_S)
-    wait_until(lambda: heard == [1], "the callback")
+    wait_until(lambda: received == [1], "the callback")
     assert run.done()
 
 

@@ -73,8 +73,8 @@ def test_effective_settings_are_described_in_words(seen: list[dict[str, Any]], w
 @pytest.mark.fast
 @pytest.mark.parametrize(("committed", "warns"), [(None, False), (True, False), (False, True)])
 def test_elastic_run_without_commits_is_warned_about(committed: bool | None, warns: bool) -> None:
-    told = settings_warning(effective_settings([TOGETHER, TOGETHER], committed))
-    assert ("hopsml.tensorflow.callbacks()" in told) == warns
+    warning = settings_warning(effective_settings([TOGETHER, TOGETHER], committed))
+    assert ("hopsml.tensorflow.callbacks()" in warning) == warns
     both = settings_warning(effective_settings([ALONE, ALONE], committed))
     assert "trained separately" in both and ("nothing was committed" in both) == warns
 
@@ -101,7 +101,7 @@ def test_workers_that_formed_no_group_are_reported_first(store: Path) -> None:
 
     run = submit(train)
     result = run.result(WAIT_S)
-    assert result.metrics["accuracy"] == 0.5  # the run finished, and its result stands
+    assert result.metrics["accuracy"] == 0.5  # the run finished, and its result is valid
     first = result.summary().splitlines()[0]
     assert first.startswith("WARNING") and "2 workers trained separately: no TensorFlow group was formed" in first
     assert any("2 workers trained separately" in note for note in run.state.notes)

@@ -12,7 +12,7 @@ import pytest
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import FrameworkOptions
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
-from tests.integration.experiment.test_torch import logged
+from tests.integration.experiment.test_torch import logged_steps
 
 pytestmark = pytest.mark.torch
 
@@ -60,18 +60,20 @@ def test_jax_group_loses_only_steps_since_the_last_commit_even_with_rank_0(store
 
     def both(but: frozenset[int]) -> dict[int, int]:
         """Processes by rank, once two that are new have made steps enough for a commit."""
-        found = {made[-1][0]: pid for pid, made in logged(tmp_path).items() if pid not in but and made[-1][1] == 2}
-        enough = all(len(logged(tmp_path)[pid]) > 10 for pid in found.values())
+        found = {
+            made[-1][0]: pid for pid, made in logged_steps(tmp_path).items() if pid not in but and made[-1][1] == 2
+        }
+        enough = all(len(logged_steps(tmp_path)[pid]) > 10 for pid in found.values())
         return found if found.keys() == {0, 1} and enough else {}
 
     seen: set[int] = set()
     for victim in (1, 0):
         workers = wait_until(lambda but=frozenset(seen): both(but), "steps of two")
         os.kill(workers[victim], signal.SIGKILL)
-        seen |= set(logged(tmp_path))
-    wait_until(lambda: logged(tmp_path).keys() - seen, "steps behind the second loss")
+        seen |= set(logged_steps(tmp_path))
+    wait_until(lambda: logged_steps(tmp_path).keys() - seen, "steps behind the second loss")
     (tmp_path / "hurry").touch()
     weights, worlds = run.result(WAIT_S).metrics["json"]
     assert len(worlds) == 320 and 2 in worlds
     assert weights == pytest.approx([1.0, -2.0, 0.5], abs=1e-3)
-    assert len(logged(tmp_path)) >= 5, "no process was in two generations"
+    assert len(logged_steps(tmp_path)) >= 5, "no process was in two generations"

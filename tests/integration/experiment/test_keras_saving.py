@@ -114,8 +114,8 @@ def test_files_saved_by_keras_callbacks_survive_a_killed_chief_and_are_resumed(s
     assert sorted(path.name for path in place.iterdir()) == ["1.keras", "2.keras", "backup", "best.weights.h5"]
     assert json.loads((place / "backup" / "training_metadata.json").read_text()) == {"epoch": 2, "batch": 0}
     backup = keras_content.of(place / "backup" / "latest.weights.h5")
-    whole = keras_content.of(place / "2.keras")
-    assert len(backup) > 40 and backup.items() <= whole.items(), "both after the second epoch"
+    model_file = keras_content.of(place / "2.keras")
+    assert len(backup) > 40 and backup.items() <= model_file.items(), "both after the second epoch"
     assert keras_content.of(local_path(run.run_dir) / "artifacts" / "own.weights.h5") == backup
     with small_disk.mounted(tmp_path / "disk", 100) as disk:
         again = experiment.collective_all_reduce(
@@ -123,8 +123,8 @@ def test_files_saved_by_keras_callbacks_survive_a_killed_chief_and_are_resumed(s
         ).value
     full = again.pop("full", again)
     assert f"{disk}/full.weights.h5" in full and "could not be written" in full
-    kept = [backup[f"layers/batch_normalization/vars/{number}"] for number in range(4)]
-    assert again.pop("first") == [np.frombuffer(content, np.float32).tolist() for _, _, _, content in kept]
+    statistics = [backup[f"layers/batch_normalization/vars/{number}"] for number in range(4)]
+    assert again.pop("first") == [np.frombuffer(content, np.float32).tolist() for _, _, _, content in statistics]
     assert again.pop("given") in (7, 8), "three callbacks save each epoch, one where the loss is the best"
     assert again == {
         "epochs": [2, 3], "4.keras": True, "own.weights.h5": True, "same": True, "at_once": True,

@@ -35,7 +35,9 @@ def test_lane_runs_trials_in_one_process_and_isolated_ones_in_fresh_processes(st
 
     with bench(train) as found:
         lane = found.joined()
-        trials = [found.give(lane, {"x": number}, metric="score", isolated=number in (2, 3)) for number in range(6)]
+        trials = [
+            found.assign_trial(lane, {"x": number}, metric="score", isolated=number in (2, 3)) for number in range(6)
+        ]
         ends = [found.ended(trial) for trial in trials]
         assert [end.how for end in ends] == ["finished"] * 6, ends
         assert [end.value for end in ends] == [0, 2, 4, 6, 8, 10]
@@ -97,9 +99,9 @@ ENDS = {
 def test_misbehaving_trial_affects_only_itself_and_its_process(store: Path) -> None:
     with bench(misbehave) as found:
         lane = found.joined()
-        before = found.ended(found.give(lane, {"how": ""}))
+        before = found.ended(found.assign_trial(lane, {"how": ""}))
         for how, (expected, error) in ENDS.items():
-            bad, next_one = found.give(lane, {"how": how}), found.give(lane, {"how": ""})
+            bad, next_one = found.assign_trial(lane, {"how": how}), found.assign_trial(lane, {"how": ""})
             end, after = found.ended(bad), found.ended(next_one)
             assert (end.how, after.how) == (expected, "finished"), how
             assert error in end.error, how
@@ -119,7 +121,7 @@ def test_misbehaving_trial_affects_only_itself_and_its_process(store: Path) -> N
 
 
 def report_until_stopped(folder: str, catch: str, x: int = 0) -> float:
-    """Reports until it is told to end; with a checkpoint at each step."""
+    """Report, with a checkpoint at each step, until the trial is stopped."""
     trial = hopsml.trial()
     assert trial is not None
     begin = 0 if trial.resume_checkpoint is None else int((trial.resume_checkpoint / "state").read_text()) + 1
@@ -145,17 +147,17 @@ def report_until_stopped(folder: str, catch: str, x: int = 0) -> float:
 def test_stopped_trial_ends_at_a_report_and_its_process_is_reused(store: Path, tmp_path: Path, catch: str) -> None:
     with bench(report_until_stopped, folder=str(tmp_path), catch=catch) as found:
         lane = found.joined()
-        first, second, third = (found.give(lane, {"x": number}) for number in range(3))
+        first, second, third = (found.assign_trial(lane, {"x": number}) for number in range(3))
         found.end(lane, third, "withdraw")
         assert found.ended(third).how == "withdrawn"
-        pid = found.began(first)
+        pid = found.wait_for_begin(first)
         assert found.reported(first, step=3).value is not None
         found.end(lane, first)
         end = found.ended(first)
         assert end.how == "stopped" and end.value == (-1.0 if catch == "catches" else None)
         assert (tmp_path / "saved-0").read_text() == "stop"
         assert "swallowed" not in found.log(first)
-        assert found.began(second) == pid
+        assert found.wait_for_begin(second) == pid
         found.end(lane, second, "withdraw")  # it has begun: too late
         found.end(lane, second, "stop")
         assert found.ended(second).how == "stopped"
@@ -164,39 +166,39 @@ def test_stopped_trial_ends_at_a_report_and_its_process_is_reused(store: Path, t
 def test_paused_trial_resumes_from_its_newest_checkpoint_on_another_lane(store: Path, tmp_path: Path) -> None:
     with bench(report_until_stopped, 2, folder=str(tmp_path), catch="raises") as found:
         first, second = found.joined(), found.joined()
-        trial = found.give(first)
+        trial = found.assign_trial(first)
         found.reported(trial, step=5)
         found.end(first, trial, "pause")
         assert found.ended(trial).how == "paused" and (tmp_path / "saved-0").read_text() == "pause"
         done = found.seen[-1].message.checkpoint_step  # type: ignore[union-attr]
-        again = found.give(second, number=0, attempt=1, trial_id="t0", resume_from="t0", done_step=done + 20)
+        again = found.assign_trial(second, number=0, attempt=1, trial_id="t0", resume_from="t0", done_step=done + 20)
         report = found.reported(again)
-        assert report.step == done + 21  # what was reported before is not told again
+        assert report.step == done + 21  # values reported before are not sent again
         assert int((tmp_path / "begin-0-1").read_text()) == done + 1
         found.end(second, again)
         assert found.ended(again).how == "stopped"
 
 
 def flood_reports(times: int) -> float:
-    """From ten threads, as fast as they can, without a step of their own; and a last one."""
+    """Send reports without steps from ten threads as fast as possible, then a last one."""
 
     def speak() -> None:
         for value in range(times):
             hopsml.report(metric=value)
 
-    began = time.monotonic()
+    started = time.monotonic()
     threads = [threading.Thread(target=speak) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     hopsml.report(step=1_000_000, metric=42, text="the last")
-    return time.monotonic() - began
+    return time.monotonic() - started
 
 
 def test_burst_of_reports_is_thinned_and_the_last_one_arrives(store: Path) -> None:
     with bench(flood_reports, times=1000) as found:
-        trial = found.give(found.joined())
+        trial = found.assign_trial(found.joined())
         end = found.ended(trial)
         reports = [news.event for news in found.seen if isinstance(news.event, Reported)]
         assert end.how == "finished" and end.value is not None, end
@@ -219,7 +221,7 @@ def report_oddly(reporter: Any, hparams: dict[str, Any]) -> float:
 def test_invalid_metric_values_are_ignored_and_falling_steps_are_an_error(store: Path) -> None:
     with bench(report_oddly) as found:
         lane = found.joined()
-        good, bad = (found.give(lane, {"falls": falls}, metric="metric") for falls in (False, True))
+        good, bad = (found.assign_trial(lane, {"falls": falls}, metric="metric") for falls in (False, True))
         assert found.ended(good).how == "finished"
         mine = [n for n in found.seen if n.message is not None and n.message.number == 0]
         values = [(n.event.step, n.event.value) for n in mine if isinstance(n.event, Reported)]
@@ -237,12 +239,13 @@ def test_fewer_slots_release_idle_lanes_first_and_interrupt_a_long_trial(
     with bench(lambda seconds: time.sleep(seconds) or 1.0, count=3) as found:
         coordinator = found.lanes._coordinator
         three = [found.joined() for _ in range(3)]
-        found.began(found.give(three[0], {"seconds": 600.0}))
-        pid = found.began(found.give(three[1], {"seconds": 600.0}))
+        found.wait_for_begin(found.assign_trial(three[0], {"seconds": 600.0}))
+        pid = found.wait_for_begin(found.assign_trial(three[1], {"seconds": 600.0}))
         try:
             coordinator.allow(2)
             assert (
-                found.until(lambda news: news.event == SlotsChanged(2)) and found.lost(three[2]) == "no longer needed"
+                found.wait_for(lambda news: news.event == SlotsChanged(2))
+                and found.lost(three[2]) == "no longer needed"
             )
             coordinator.allow(1)
             assert "another job" in found.lost(three[1])
@@ -251,4 +254,4 @@ def test_fewer_slots_release_idle_lanes_first_and_interrupt_a_long_trial(
             wait_until(lambda: coordinator.held(1) == 1, "its slot")
         finally:
             coordinator.allow(1 << 16)
-        found.until(lambda news: news.event == SlotsChanged(3))
+        found.wait_for(lambda news: news.event == SlotsChanged(3))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.chaos
 
 
 def never_reports(folder: str) -> float:
-    """Never reports."""
+    """Leave a child process and a checkpoint behind, and never report."""
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     trial = hopsml.trial()
     assert trial is not None
@@ -34,8 +34,8 @@ def test_unresponsive_trial_is_killed_at_its_deadline_with_all_descendants(
 ) -> None:
     with bench(never_reports, folder=str(tmp_path)) as found:
         lane = found.joined()
-        trial = found.give(lane)
-        runner = psutil.Process(found.began(trial))
+        trial = found.assign_trial(lane)
+        runner = psutil.Process(found.wait_for_begin(trial))
         host = runner.parent()
         assert host is not None
         wait_until(lambda: runner.children() and (found.folder / "trials/t0/checkpoints/step-000000007").exists(), "it")
@@ -47,11 +47,11 @@ def test_unresponsive_trial_is_killed_at_its_deadline_with_all_descendants(
         assert found.seen[-1].message.checkpoint_step == 7  # type: ignore[union-attr]
         assert host.children(recursive=True) == []
         (tmp_path / "go").touch()
-        assert found.ended(found.give(lane)).how == "finished"
+        assert found.ended(found.assign_trial(lane)).how == "finished"
 
 
 def leaves_a_child_process(folder: str) -> float:
-    """Which has a session of its own, and comes to the lane when its parent is gone."""
+    """Leave a child process with its own session, which the trial slot's process inherits when the parent exits."""
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     wait_for_files(folder, "go")
     return 1.0
@@ -61,11 +61,11 @@ def leaves_a_child_process(folder: str) -> float:
 def test_prepared_runner_survives_leftover_processes_and_is_replaced_if_killed(
     store: Path, tmp_path: Path, harm: str
 ) -> None:
-    """It outlives what a trial has left behind; and when it dies, another one is made."""
+    """A prepared runner outlives the processes of the trial before; if it is killed, another runner is prepared."""
     with bench(leaves_a_child_process, folder=str(tmp_path)) as found:
         lane = found.joined()
-        first = found.give(lane, isolated=True)
-        runner = psutil.Process(found.began(first))
+        first = found.assign_trial(lane, isolated=True)
+        runner = psutil.Process(found.wait_for_begin(first))
         host = runner.parent()
         assert host is not None
         (waiting,) = wait_until(lambda: [one for one in host.children() if one != runner], "the next one")
@@ -73,10 +73,10 @@ def test_prepared_runner_survives_leftover_processes_and_is_replaced_if_killed(
         (left,) = runner.children()
         if harm == "killed":
             waiting.kill()
-        second = found.give(lane, isolated=True)
+        second = found.assign_trial(lane, isolated=True)
         (tmp_path / "go").touch()
         assert found.ended(first).how == "finished"
-        assert (found.began(second) == waiting.pid) == (harm == "none")
+        assert (found.wait_for_begin(second) == waiting.pid) == (harm == "none")
         assert not left.is_running()
         assert found.ended(second).how == "finished"
 
@@ -98,8 +98,8 @@ def wait_for_go(folder: str) -> float:
 def test_lane_with_a_killed_process_or_agent_is_lost_and_replaced(store: Path, tmp_path: Path, victim: str) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
-        trial = found.give(lane)
-        runner = psutil.Process(found.began(trial))
+        trial = found.assign_trial(lane)
+        runner = psutil.Process(found.wait_for_begin(trial))
         chain = runner.parents()  # host, fork server, agent
         place = {"host": 0, "host that hangs": 0, "fork server": 1, "agent": 2}[victim]
         (chain[place].suspend if victim == "host that hangs" else chain[place].kill)()
@@ -109,28 +109,28 @@ def test_lane_with_a_killed_process_or_agent_is_lost_and_replaced(store: Path, t
         other = found.joined()
         assert other > lane
         (tmp_path / "go").touch()
-        assert found.ended(found.give(other, number=0, attempt=1, trial_id="t0")).how == "finished"
+        assert found.ended(found.assign_trial(other, number=0, attempt=1, trial_id="t0")).how == "finished"
 
 
 def test_trial_with_a_stopped_process_is_ended_and_its_lane_continues(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
-        trial = found.give(lane)
-        psutil.Process(found.began(trial)).suspend()
+        trial = found.assign_trial(lane)
+        psutil.Process(found.wait_for_begin(trial)).suspend()
         end = found.ended(trial)
         assert end.how == "died" and "its process was stopped (SIGSTOP) for 3 s" in end.error
         (tmp_path / "go").touch()
-        assert found.ended(found.give(lane, number=0, attempt=1, trial_id="t0")).how == "finished"
+        assert found.ended(found.assign_trial(lane, number=0, attempt=1, trial_id="t0")).how == "finished"
 
 
 def test_reduced_slots_release_idle_lanes_first(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, 2, folder=str(tmp_path)) as found:
         lanes = [found.joined(), found.joined()]
-        trial = found.give(lanes[1])
-        found.began(trial)
+        trial = found.assign_trial(lanes[1])
+        found.wait_for_begin(trial)
         found.lanes.hold_slots(1)
         assert found.lost(lanes[0]) == "no longer needed"
-        found.give(lanes[0])  # goes nowhere
+        found.assign_trial(lanes[0])  # goes nowhere
         found.lanes.hold_slots(2)
         third = found.joined()
         assert third == 2
@@ -145,8 +145,8 @@ def test_reduced_slots_release_idle_lanes_first(store: Path, tmp_path: Path) -> 
 
 def test_cancelled_search_ends_its_running_trials(store: Path, tmp_path: Path) -> None:
     with bench(never_reports, folder=str(tmp_path)) as found:
-        trial = found.give(found.joined())
-        runner = psutil.Process(found.began(trial))
+        trial = found.assign_trial(found.joined())
+        runner = psutil.Process(found.wait_for_begin(trial))
         wait_until(runner.children, "its child")
         below = [runner, *runner.children(recursive=True)]
         found.lanes.run.cancel("enough")
@@ -157,12 +157,12 @@ def test_cancelled_search_ends_its_running_trials(store: Path, tmp_path: Path) -
 def test_drained_lane_finishes_its_trial_and_starts_no_other(store: Path, tmp_path: Path) -> None:
     with bench(wait_for_go, folder=str(tmp_path)) as found:
         lane = found.joined()
-        first, second = found.give(lane), found.give(lane)
-        host = psutil.Process(found.began(first)).parent()
+        first, second = found.assign_trial(lane), found.assign_trial(lane)
+        host = psutil.Process(found.wait_for_begin(first)).parent()
         assert host is not None
-        told_by = shared_pipes(host)
+        initial_pipes = shared_pipes(host)
         found.lanes._coordinator.release(found.lanes.run.run_id, lane)  # as a drain does, without a node that goes away
-        wait_until(lambda: shared_pipes(host) < told_by, "that nothing more will be told")
+        wait_until(lambda: shared_pipes(host) < initial_pipes, "that nothing more will be told")
         turns = host.num_ctx_switches().voluntary
         wait_until(lambda: host.num_ctx_switches().voluntary > turns, "that it has slept since, and so knows")
         (tmp_path / "go").touch()
@@ -179,7 +179,7 @@ def shared_pipes(process: psutil.Process) -> set[tuple[int, str]]:
 
 
 def links(pid: int) -> list[str]:
-    """What its descriptors are; none of a process that is gone."""
+    """Return the targets of the process's file descriptors, or none if it has exited."""
     try:
         folder = Path(f"/proc/{pid}/fd")
         return [os.readlink(folder / name) for name in os.listdir(folder)]

@@ -41,7 +41,7 @@ def test_trials_in_one_process_and_in_forks_train_equally(store: Path) -> None:
         lane = found.joined()
         numbers = [(0, False), (1, False), (0, False), (0, True), (1, True)]
         trials = [
-            found.give(lane, {"units": 4}, metric="loss", number=number, attempt=attempt, isolated=isolated)
+            found.assign_trial(lane, {"units": 4}, metric="loss", number=number, attempt=attempt, isolated=isolated)
             for attempt, (number, isolated) in enumerate(numbers)
         ]
         ends = [found.ended(trial) for trial in trials]

@@ -68,7 +68,7 @@ def test_large_batch_optimizer_on_two_workers_equals_one_worker(implementation: 
 
 
 def moving_statistics() -> dict[str, Any]:
-    """Each worker trains alone, on rows of its own: the statistics that it has counted, and those after the training."""
+    """Train each worker alone on different rows; return its counted statistics and those after the training."""
     import keras
 
     import hopsml

@@ -132,8 +132,8 @@ def test_failed_combination_ends_the_others(store: Path, tmp_path: Path) -> None
     found = traces(tmp_path, 1)[0]
     wait_until(lambda: not living([found.worker, found.child]), "the other's end")
     assert states(store) == ["FAILED", "CANCELLED"]
-    (whole,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
-    assert whole["state"] == "FAILED" and whole["raised"] and "ValueError: combination 0" in whole["error"]
+    (status,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
+    assert status["state"] == "FAILED" and status["raised"] and "ValueError: combination 0" in status["error"]
 
 
 @pytest.mark.parametrize("combinations", [pytest.param([1], marks=pytest.mark.variant), [1, 2]])
@@ -192,6 +192,6 @@ def test_cancel_request_ends_all_combinations(store: Path, tmp_path: Path) -> No
     with pytest.raises(RunCancelled, match="not wanted"):
         launch(work, {"number": list(range(SLOTS + 2))})
     asking.join()
-    (whole,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
-    assert whole["state"] == "CANCELLED"
+    (status,) = (json.loads(path.read_text()) for path in store.glob("Experiments/*/status.json"))
+    assert status["state"] == "CANCELLED"
     assert not Path(folder, str(SLOTS + 1)).exists()

@@ -100,7 +100,7 @@ def test_lagom_accepts_a_config_and_the_whole_configuration_as_argument(store: P
 @pytest.mark.parametrize(
     ("optimizer", "trials", "expected"),
     [
-        ("GridSearch", 1, 4),  # fixes the number by itself
+        ("GridSearch", 1, 4),  # sets the number itself
         pytest.param(None, 2, 2, marks=pytest.mark.variant),
         pytest.param(TPE(num_warmup_trials=2), 4, 4, marks=pytest.mark.variant),
         pytest.param(
@@ -201,7 +201,7 @@ def test_ablation_reports_the_effect_of_each_left_out_component(store: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "said"),
+    ("given", "kind", "message"),
     [
         ({"optimizer": "magic"}, KeyError, "there are"),
         ({"optimizer": 3}, TypeError, "name, an optimizer"),
@@ -213,8 +213,8 @@ def test_ablation_reports_the_effect_of_each_left_out_component(store: Path) -> 
         ({"optimizer": Asha(resource_max=64), "num_trials": 3}, ValueError, "trials"),
     ],
 )
-def test_invalid_lagom_arguments_are_refused(given: dict[str, Any], kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
+def test_invalid_lagom_arguments_are_refused(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         experiment.lagom(
             lambda x, budget=0: x, **{"searchspace": space(), "optimizer": "randomsearch", "num_trials": 2, **given}
         )
@@ -311,7 +311,7 @@ def test_early_stopping_interval_counts_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"process_data": lambda: 1}, "process_data has no data"),
         ({"process_data": "text", "dataset": []}, "must be a function"),
@@ -319,8 +319,8 @@ def test_early_stopping_interval_counts_steps() -> None:
         ({"dataset": ["no/such/file"]}, "neither a path"),
     ],
 )
-def test_invalid_distributed_configs_are_refused(store: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=said):
+def test_invalid_distributed_configs_are_refused(store: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         experiment.lagom(lambda: 1, TfDistributedConfig(**given))
 
 

@@ -36,7 +36,7 @@ def process_data(train_set: int, test_set: int) -> Any:
 
 
 def write_observation(folder: str, model: Any, **more: Any) -> None:
-    """What this rank has seen, for the test."""
+    """Store what this rank observed, for the test."""
     import hashlib
 
     from hopsml.cluster.worker.context import current

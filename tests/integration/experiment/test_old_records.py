@@ -36,12 +36,12 @@ def run_named(records: Path, number: int) -> str:
     return found.name
 
 
-def test_a_finished_run_is_repeated_with_the_same_result(records: Path) -> None:
+def test_finished_run_is_repeated_with_the_same_result(records: Path) -> None:
     again = experiment.rerun(run_named(records, 1), progress=False)
     assert again.verdict.same and 2.0 <= again.result.value["value"] <= 3.0
 
 
-def test_a_record_of_a_newer_format_is_refused(records: Path) -> None:
+def test_record_of_a_newer_format_is_refused(records: Path) -> None:
     name = run_named(records, 1)
     file = records / name / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": record.FORMAT + 1}))
@@ -50,24 +50,24 @@ def test_a_record_of_a_newer_format_is_refused(records: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_a_run_continues_from_its_checkpoint(records: Path) -> None:
+def test_run_continues_from_its_checkpoint(records: Path) -> None:
     result = experiment.resume(run_named(records, 2), progress=False)
     assert result.value["begun"] == 2 and result.value["weight"] == 6.0
 
 
-def test_an_elastic_run_continues_from_its_checkpoint(records: Path) -> None:
+def test_elastic_run_continues_from_its_checkpoint(records: Path) -> None:
     result = experiment.resume(run_named(records, 3), progress=False)
     assert result.value["begun"] == 5 and result.value["steps"] == 6 and result.value["total"] == 26.0
 
 
 @pytest.mark.variant
 @pytest.mark.torch
-def test_a_run_of_torch_continues_from_its_checkpoint(records: Path) -> None:
+def test_torch_run_continues_from_its_checkpoint(records: Path) -> None:
     result = experiment.resume(run_named(records, 4), progress=False)
     assert result.value["begun"] == 5 and result.value["steps"] == 6
 
 
-def test_an_interrupted_search_continues(records: Path) -> None:
+def test_interrupted_search_continues(records: Path) -> None:
     name = run_named(records, 5)
     with pytest.raises(ArgumentError, match="is a search"):
         experiment.rerun(name, progress=False)

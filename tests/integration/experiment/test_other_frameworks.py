@@ -34,10 +34,10 @@ def sharded(leave: bool = False) -> dict[str, Any]:
     target = x @ np.array([1.0, -2.0, 0.5], np.float32)
     rank, size = jax.process_index(), jax.process_count()
     assert (rank, size) == (hopsml.distributed.rank(), hopsml.distributed.world_size())
-    whole = NamedSharding(mesh, PartitionSpec("workers"))
+    sharding = NamedSharding(mesh, PartitionSpec("workers"))
     own = slice(rank * 8, rank * 8 + 8)
-    xs = jax.make_array_from_process_local_data(whole, x[own])
-    ys = jax.make_array_from_process_local_data(whole, target[own])
+    xs = jax.make_array_from_process_local_data(sharding, x[own])
+    ys = jax.make_array_from_process_local_data(sharding, target[own])
 
     @jax.jit
     def step(w: Any, x: Any, y: Any) -> Any:
@@ -54,8 +54,8 @@ def test_jax_trains_on_the_devices_of_all_workers(project: Path) -> None:
     assert devices == 2 and first == second == pytest.approx([1.0, -2.0, 0.5], abs=0.05)
 
 
-def by_hand(**wanted: int) -> dict[str, Any]:
-    """As a program for several hosts begins."""
+def initialize_jax(**wanted: int) -> dict[str, Any]:
+    """Start JAX as a program for several hosts does."""
     import jax
 
     jax.distributed.initialize("localhost:1234", **wanted)
@@ -64,7 +64,9 @@ def by_hand(**wanted: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_manually_initialized_jax_uses_the_group_of_the_run(project: Path, size: int) -> None:
-    result = experiment.jax(by_hand, args={"num_processes": size}, num_workers=size, keep_warm=60.0, progress=False)
+    result = experiment.jax(
+        initialize_jax, args={"num_processes": size}, num_workers=size, keep_warm=60.0, progress=False
+    )
     assert result.metrics["json"] == [True, size]
 
 
@@ -72,7 +74,7 @@ def test_manually_initialized_jax_with_another_size_is_refused(project: Path) ->
     with pytest.raises(
         WorkerFailed, match=r"num_processes=3, process_id=None\): this is process \d of the 2 of this run"
     ):
-        experiment.jax(by_hand, args={"num_processes": 3}, num_workers=2, keep_warm=60.0, progress=False)
+        experiment.jax(initialize_jax, args={"num_processes": 3}, num_workers=2, keep_warm=60.0, progress=False)
 
 
 def fails_on_one() -> None:
@@ -136,7 +138,7 @@ def test_xgboost_workers_connect_through_distributed_functions(project: Path) ->
     assert len(set(addresses)) == 2 and addresses[0].endswith(f":{port}") and port > 0
 
 
-def looks_up() -> dict[str, object]:
+def look_up_addresses() -> dict[str, object]:
     import hopsml
 
     where = hopsml.distributed
@@ -158,11 +160,11 @@ def nameless() -> str:
 
 
 def test_tasks_find_the_addresses_of_others_by_role(project: Path) -> None:
-    run = experiment.collective_all_reduce(looks_up, num_workers=2, keep_warm=60.0, progress=False)
-    told, addresses, refused = run.metrics["json"]
-    assert sorted(role for role, _ in told) == ["chief", "worker"] and told[0][0] == "chief"
-    assert all(sorted(named) == addresses for _, named in told) and len(set(addresses)) == 2
-    assert all(named == told[0][1] for _, named in told), "all are told the same"
+    run = experiment.collective_all_reduce(look_up_addresses, num_workers=2, keep_warm=60.0, progress=False)
+    found, addresses, refused = run.metrics["json"]
+    assert sorted(role for role, _ in found) == ["chief", "worker"] and found[0][0] == "chief"
+    assert all(sorted(named) == addresses for _, named in found) and len(set(addresses)) == 2
+    assert all(named == found[0][1] for _, named in found), "all are told the same"
     assert "address('worker', 1): there is no such task; the tasks are 1 chief, 1 worker" in refused
     other = experiment.distributed(nameless, num_workers=2, keep_warm=60.0, progress=False)
     assert "tasks have roles only if hopsml sets TF_CONFIG" in str(other.value)
@@ -190,8 +192,8 @@ def test_distributed_functions_outside_of_a_run_describe_one_worker() -> None:
     assert where.exchange({"a": 1}) == [{"a": 1}] and where.addresses() == ["127.0.0.1:0"]
 
 
-def both() -> dict[str, Any]:
-    """What a script does that loads data with TensorFlow and trains with torch."""
+def train_with_tensorflow_and_torch() -> dict[str, Any]:
+    """Load data with TensorFlow and train with torch, in one script."""
     import sys
 
     import tensorflow as tf
@@ -204,5 +206,5 @@ def both() -> dict[str, Any]:
 
 @pytest.mark.variant
 def test_tensorflow_and_torch_work_in_one_function(project: Path) -> None:
-    result = experiment.distributed(both, num_workers=1, progress=False)
+    result = experiment.distributed(train_with_tensorflow_and_torch, num_workers=1, progress=False)
     assert result.metrics["json"] == ["tensorflow", "torch"]

@@ -82,8 +82,8 @@ def test_counted_steps_are_applied_and_counting_sends_no_messages() -> None:
 
 
 def test_killed_or_stopped_members_are_replaced_and_training_continues(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    run = submit(server_workload.train_until, args={"told": str(told)})
+    done_file = tmp_path / "told"
+    run = submit(server_workload.train_until, args={"told": str(done_file)})
     wait_for_steps(run)
     os.kill(process_of(run, 1), signal.SIGKILL)
     noted(run, "rank 1 (worker) is running again")
@@ -91,20 +91,20 @@ def test_killed_or_stopped_members_are_replaced_and_training_continues(tmp_path:
     os.kill(process_of(run, 3), signal.SIGKILL)
     noted(run, "rank 3 (ps) is running again")
     wait_for_steps(run)
-    os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, and TensorFlow says nothing
+    os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, without a message of TensorFlow
     noted(run, "rank 2 (worker) is running again")
     wait_for_steps(run)
     for rank in (3, 1):
         os.kill(process_of(run, rank), signal.SIGKILL)
     noted(run, "rank 3 (ps) is running again", 2)
     wait_for_steps(run)
-    told.write_text("30")
+    done_file.write_text("30")
     value = run.result(LONG_S).value
     assert value["recoveries"] == 2 and value["more"] >= 30
 
 
 def test_restarted_server_counts_as_lost() -> None:
-    """The coordinator connects anew for a worker that comes back; what lay on the lost server is of another one then."""
+    """The coordinator reconnects to a restarted worker; variables of the lost server are then placed on another one."""
     assert submit(server_workload.classify_errors, workers=1).result(LONG_S).value == [
         True,
         True,
@@ -117,10 +117,12 @@ def test_restarted_server_counts_as_lost() -> None:
 
 
 def test_evaluator_is_outside_of_the_cluster_and_a_custom_loop_works(tmp_path: Path) -> None:
-    told = tmp_path / "evaluator.json"
-    run = submit(server_workload.record_cluster_and_evaluate, workers=1, evaluator=True, args={"told": str(told)})
+    config_file = tmp_path / "evaluator.json"
+    run = submit(
+        server_workload.record_cluster_and_evaluate, workers=1, evaluator=True, args={"told": str(config_file)}
+    )
     assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
-    config = json.loads(told.read_text())
+    config = json.loads(config_file.read_text())
     assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]
 
 

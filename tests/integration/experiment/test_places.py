@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 
 def fail_on_signal(folder: str) -> None:
-    """At a word."""
+    """Raise a KeyError once the test has created the file ``go``."""
     import time
 
     Path(folder, "there").touch()
@@ -30,10 +30,10 @@ def test_worker_host_and_its_failures_are_named_after_the_yarn_node(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str
 ) -> None:
     monkeypatch.setenv("NM_HOST", node)
-    asked = DistributedOptions(
+    options = DistributedOptions(
         fail_on_signal, args={"folder": str(tmp_path)}, min_workers=1, max_workers=1, progress=False, keep_warm=60.0
     )
-    run = plan.start(collective.build(asked, "distributed", "none"))
+    run = plan.start(collective.build(options, "distributed", "none"))
     wait_until((tmp_path / "there").exists, "the worker")
     place, machine = (node or "127.0.0.1"), (node or os.uname().nodename)
     assert [one["host"] for one in run.status()["members"]] == [place]

@@ -134,7 +134,7 @@ def session() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("returned", "key", "said"),
+    ("returned", "key", "message"),
     [
         (lambda: {"loss": 1.0}, "metric", "'metric'"),  # the default does not match the one key that there is
         pytest.param(lambda: {"loss": 1.0, "accuracy": "high"}, "accuracy", "number", marks=pytest.mark.variant),
@@ -142,13 +142,13 @@ def session() -> Any:
         pytest.param(lambda: "no/such/file", "metric", "number|file", marks=pytest.mark.variant),
     ],
 )
-def test_unusable_trial_result_fails_the_search(store: Path, returned: Any, key: str, said: str) -> None:
-    with pytest.raises(RunError, match=said):
+def test_unusable_trial_result_fails_the_search(store: Path, returned: Any, key: str, message: str) -> None:
+    with pytest.raises(RunError, match=message):
         experiment.grid_search(lambda x: returned(), {"x": [1, 2]}, optimization_key=key, retries=0, **QUIET)
 
 
 @pytest.mark.parametrize(
-    ("verb", "table", "options", "said"),
+    ("verb", "table", "options", "message"),
     [
         ("grid_search", {"x": [1]}, {"direction": "up"}, "'max' or 'min'"),
         ("grid_search", {"x": []}, {}, "empty"),
@@ -163,8 +163,8 @@ def test_unusable_trial_result_fails_the_search(store: Path, returned: Any, key:
         ("differential_evolution", {"x": [0.0, 1.0]}, {"generation": 9}, "no argument"),
     ],
 )
-def test_invalid_search_arguments_are_refused(verb: str, table: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+def test_invalid_search_arguments_are_refused(verb: str, table: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         getattr(experiment, verb)(lambda x: x, table, **options)
 
 

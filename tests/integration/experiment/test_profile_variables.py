@@ -19,7 +19,7 @@ pytestmark = pytest.mark.local
 
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the profiles ``mine`` and ``other``, each with a store of its own."""
+    """A folder with the profiles ``mine`` and ``other``, which have different stores."""
     folder = tmp_path / "conf"
     folder.mkdir()
     for name in ("mine", "other"):
@@ -27,7 +27,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / f"{name}.yaml").write_text("\n".join(lines))
     monkeypatch.setenv("HOPSML_CONF_DIR", str(folder))
     for name in ("HOPSML_PROJECT_URL", "HOPSML_PROFILE", "MY_NAME"):
-        monkeypatch.setenv(name, "")  # so that it is as before afterwards, whoever sets it
+        monkeypatch.setenv(name, "")  # so that the variable is restored, even if other code sets it
         monkeypatch.delenv(name)
     yield tmp_path
     experiment.shutdown()
@@ -48,20 +48,20 @@ def test_run_is_stored_in_the_project_of_its_profile(conf: Path, monkeypatch: py
 
 @pytest.mark.variant
 def test_profile_variables_apply_to_the_first_call_of_a_process(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of the first call in a process, before there is an application."""
+    """The variables hold for a process's first call, too, before an application exists."""
     for name in ("HOPSML_DRAIN_S", "HOPSML_SEED"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     with (conf / "conf" / "mine.yaml").open("a") as file:
         file.write('\n  HOPSML_DRAIN_S: "7"\n  HOPSML_SEED: "5"\n')
-    asked = {"progress": False, "profile": "mine"}
-    first = experiment.distributed(os.getpid, min_workers=1, max_workers=1, **asked)
+    options = {"progress": False, "profile": "mine"}
+    first = experiment.distributed(os.getpid, min_workers=1, max_workers=1, **options)
     assert RunDir(first.run_dir).read_run()["spec"]["group"]["drain_s"] == 7.0
     experiment.shutdown()
     applications._profiles_variables.clear()
     for name in ("HOPSML_DRAIN_S", "HOPSML_SEED", "HOPSML_PROJECT_URL", "MY_NAME"):
         monkeypatch.delenv(name, raising=False)
-    found = experiment.search(lambda x: x, {"x": ("DISCRETE", [1, 2])}, searcher="random", num_trials=1, **asked)
+    found = experiment.search(lambda x: x, {"x": ("DISCRETE", [1, 2])}, searcher="random", num_trials=1, **options)
     assert RunDir(found.run_dir).read_run()["spec"]["seed"] == 5
 
 
@@ -77,7 +77,7 @@ def test_misspelt_profile_is_refused_in_a_running_session(conf: Path, monkeypatc
         experiment.submit(os.getpid, num_workers=1, progress=False, profile="remote")
     runs = Path(first.run_dir.removeprefix("file://")).parent
     assert len([entry for entry in runs.iterdir() if entry.is_dir()]) == 1, "nothing was begun"
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # on a cluster there need not be the profiles of who has submitted
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # a cluster may lack the profiles of the submitting host
     applications.prepare("remote")
     with pytest.raises(ArgumentError, match="did you mean other"):
         applications.prepare("otther")

@@ -39,9 +39,9 @@ def test_recorded_driver_work_is_a_run(project, capsys):
         assert not Path(run.path("status.json").removeprefix("file://")).exists()
     assert read(run.run_dir, "status.json")["state"] == "FINISHED"
     assert read(run.run_dir, ".outputs.json") == {"rows": 3}
-    asked = read(run.run_dir, "run.json")
-    assert (asked["name"], asked["verb"], asked["workers"]) == ("etl", "recorded", 0)
-    assert "hunter2" not in json.dumps(asked)
+    record = read(run.run_dir, "run.json")
+    assert (record["name"], record["verb"], record["workers"]) == ("etl", "recorded", 0)
+    assert "hunter2" not in json.dumps(record)
     assert read(run.run_dir, "environment.json")["packages"]
     assert json.loads(run.json()) == {"rows": 3, "run_id": run.run_id, "run_dir": run.run_dir}
     runs.ls(last=5, project=f"file://{project}")
@@ -65,8 +65,8 @@ def test_job_record_contains_the_last_started_run(project, monkeypatch):
     monkeypatch.setenv(run_dir.JOB_RECORD, record)
     for _ in range(2):
         with experiment.recorded("etl") as run:
-            told = run_dir.read_job_record(record)
-    assert told is not None and (told["run_dir"], told["run_id"]) == (run.run_dir, run.run_id)
+            job = run_dir.read_job_record(record)
+    assert job is not None and (job["run_dir"], job["run_id"]) == (run.run_dir, run.run_id)
     assert run_dir.JOB_RECORD not in provenance.environment(), "another one each time: two runs do not differ by it"
 
 
@@ -75,9 +75,9 @@ def test_run_with_workers_is_written_to_the_job_record(project, monkeypatch):
     monkeypatch.setenv(run_dir.JOB_RECORD, record)
     result = experiment.launch(os.getpid, progress=False, profile="local")
     experiment.shutdown()
-    told = run_dir.read_job_record(record)
-    assert told is not None and told["run_dir"] == result.run_dir
-    assert told["application"] == read(result.run_dir, "run.json")["application"]
+    job = run_dir.read_job_record(record)
+    assert job is not None and job["run_dir"] == result.run_dir
+    assert job["application"] == read(result.run_dir, "run.json")["application"]
 
 
 def test_local_slots_variable_sets_the_number_of_local_workers(monkeypatch):

@@ -23,22 +23,22 @@ def test_resumed_run_skips_the_fits_that_had_finished(store: Path, tmp_path: Pat
 
         import hopsml
 
-        begun: list[list[int]] = []
+        started_epochs: list[list[int]] = []
 
         def count(epoch: int, logs: object) -> None:
-            begun[-1].append(epoch)
-            if len(begun) == 2 and epoch == 1 and not broken.exists():
+            started_epochs[-1].append(epoch)
+            if len(started_epochs) == 2 and epoch == 1 and not broken.exists():
                 broken.touch()
                 raise ConnectionError("the second fit breaks off")
 
         for number in (1, 2, 3):
-            begun.append([])
+            started_epochs.append([])
             if number < 3:  # the third trains the second model once more
                 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
                 model.compile("sgd", "mse")
             ours = [*hopsml.tensorflow.callbacks(), keras.callbacks.LambdaCallback(on_epoch_begin=count)]
             model.fit(np.ones((8, 4)), np.ones((8, 1)), epochs=2, verbose=0, callbacks=ours)
-        return {"begun": begun}
+        return {"begun": started_epochs}
 
     run = submit(train, 1)
     with pytest.raises(WorkerFailed, match="the second fit breaks off"):

@@ -42,7 +42,7 @@ def test_returned_text_is_unchanged(store: Path) -> None:
 
 
 def with_options() -> list[str]:
-    """As somebody's program does who runs it by hand as well."""
+    """Parse the command line, as a program that also runs standalone does."""
     import argparse
     import sys
 
@@ -119,10 +119,12 @@ def test_oversized_value_is_stored_in_the_run_directory(store: Path) -> None:
 
     run = submit(train)
     assert run.result(WAIT_S).value == {"accuracy": 0.9}
-    (kept,) = [found[1] for note in run.state.notes if (found := re.search(r"it is stored in (\S+); read", note))]
-    assert kept == f"{run.run_dir}/artifacts/result-2.pickle"
-    whole = pickle.loads(local_path(kept).read_bytes())
-    assert whole == {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
+    (stored_path,) = [
+        found[1] for note in run.state.notes if (found := re.search(r"it is stored in (\S+); read", note))
+    ]
+    assert stored_path == f"{run.run_dir}/artifacts/result-2.pickle"
+    value = pickle.loads(local_path(stored_path).read_bytes())
+    assert value == {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
     assert any("not sent to the driver: 'large' (48 MiB)" in note for note in run.state.notes)
 
 
@@ -191,8 +193,8 @@ def test_trial_stores_only_its_own_artifacts(store: Path) -> None:
     found = experiment.search(
         train, experiment.Searchspace(x=("DISCRETE", [0, 1, 2])), searcher="grid", progress=False, retries=0
     )
-    kept = {path.parent.parent.name: path.name for path in local_path(found.run_dir).glob("trials/*/artifacts/*")}
-    assert sorted(kept.values()) == ["model-0", "model-1", "model-2"] and len(kept) == 3
+    stored = {path.parent.parent.name: path.name for path in local_path(found.run_dir).glob("trials/*/artifacts/*")}
+    assert sorted(stored.values()) == ["model-0", "model-1", "model-2"] and len(stored) == 3
     (failed,) = found.trials[found.trials.state == "failed"].to_dict("records")
     assert "refers to the worker's folder" in failed["error"]
 
@@ -220,7 +222,7 @@ def test_existing_files_are_omitted_unless_written_again(tmp_path: Path) -> None
     (folder / "again").write_text("second")
     (folder / "new").write_text("new")
     moment = (folder / "old").stat().st_mtime_ns
-    for name in ("again", "new"):  # by a clock that has not gone on meanwhile
+    for name in ("again", "new"):  # the clock has not advanced in between
         os.utime(folder / name, ns=(moment, moment))
     assert returned.store_files(folder, tmp_path / "kept", before) == ""
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]
@@ -255,11 +257,11 @@ def test_models_of_all_frameworks_are_recognised() -> None:
     assert returned._models({"loss": 0.5}) == returned._models(TEXTS) == returned._models([1, 2]) == []
 
     class Module:
-        """As torch's, whose import takes seconds."""
+        """Stand-in for torch's class, whose import takes seconds."""
 
     Module.__module__ = "torch.nn.modules.module"
 
     class Net(Module):
-        """A user's."""
+        """A model class of a user."""
 
     assert returned._models((1, Net())) == ["tests: Net"]

@@ -96,10 +96,10 @@ def test_elastic_fit_counts_every_row_once_per_epoch_after_a_kill(path: str, sto
             model.compile("sgd")
 
         def killed(batch: int, logs: Any) -> None:
-            if context.generation == 0 and context.rank == 1 and begun == [0, 1] and batch == 3:
+            if context.generation == 0 and context.rank == 1 and started_epochs == [0, 1] and batch == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        begun: list[int] = []
+        started_epochs: list[int] = []
         model.fit(
             hopsml.data.parquet(path).batch(16).shuffle(seed=1, window=20).tensorflow("x", "id"),
             epochs=EPOCHS,
@@ -107,7 +107,7 @@ def test_elastic_fit_counts_every_row_once_per_epoch_after_a_kill(path: str, sto
             callbacks=[
                 *hopsml.tensorflow.callbacks(),
                 keras.callbacks.LambdaCallback(
-                    on_epoch_begin=lambda epoch, logs: begun.append(epoch), on_train_batch_end=killed
+                    on_epoch_begin=lambda epoch, logs: started_epochs.append(epoch), on_train_batch_end=killed
                 ),
             ],
         )

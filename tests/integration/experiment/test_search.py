@@ -193,27 +193,27 @@ def test_shared_arguments_are_passed_to_all_trials(store: Path) -> None:
 
 
 def test_stopper_ends_trials_early_and_the_function_can_catch_it(store: Path) -> None:
-    def train(level: float, kept: str) -> float:
+    def train(level: float, stored: str) -> float:
         for step in range(200):
             try:
                 hopsml.report(step=step, metric=level)
             except hopsml.errors.TrialStopped:
-                Path(kept, str(level)).touch()
+                Path(stored, str(level)).touch()
                 raise
             time.sleep(0.002)
         return level
 
-    kept = store.parent / "kept"
-    kept.mkdir()
+    stored = store.parent / "kept"
+    stored.mkdir()
     space = {"level": ("DISCRETE", [9, 8, 1, 2, 3, 4])}
     result = search(
-        train, space, searcher="grid", stopper="median", num_trials=None, max_executors=1, args={"kept": str(kept)},
+        train, space, searcher="grid", stopper="median", num_trials=None, max_executors=1, args={"kept": str(stored)},
         stopper_args={"min_trials": 2},
     )  # fmt: skip
     states = dict(zip(result.trials["params_level"], result.trials["state"], strict=True))
     assert states[9] == states[8] == "completed" and result.value == 9
     assert (
-        {float(path.name) for path in kept.iterdir()}
+        {float(path.name) for path in stored.iterdir()}
         == {level for level in states if states[level] == "stopped"}
         != set()
     )
@@ -348,7 +348,7 @@ def test_only_one_of_several_concurrent_continuations_succeeds(store: Path) -> N
     (run,) = [answer for answer in answers if not isinstance(answer, str)]
     refused = [answer for answer in answers if isinstance(answer, str)]
     assert len(refused) == 3 and all(
-        "is already continued by process" in told or "is running in process" in told for told in refused
+        "is already continued by process" in message or "is running in process" in message for message in refused
     )
     assert len(run.result(END_S).trials) == 2
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 3
@@ -365,8 +365,8 @@ def test_search_can_be_continued_after_a_failed_attempt(store: Path) -> None:
     ):
         recorded.right_to_continue(directory, lines).__enter__()
     (claim,) = folder(first).glob("continued-*.json")
-    gone = {**read(claim)["process"], "pid": 1 << 22, "process_started": 1}
-    claim.write_text(json.dumps({"process": gone}))  # killed between its claim and its first line of the journal
+    exited = {**read(claim)["process"], "pid": 1 << 22, "process_started": 1}
+    claim.write_text(json.dumps({"process": exited}))  # killed between its claim and its first line of the journal
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 2
 
 
@@ -376,7 +376,7 @@ def test_warm_started_search_uses_known_results(store: Path) -> None:
     options |= {"metric": "height", "direction": "min"}
     cold = search(bowl, **options)
     learned = search(bowl, warm_start=[cold, *known], **options)
-    # A height below 1 means the best of the five values of y: at the beginning nobody but who has learned knows it.
+    # A height below 1 means the best of the five values of y: at the start, only a trained searcher can know it.
     assert max(row["value"] for row in cold.rows) > 1.0 > max(row["value"] for row in learned.rows)
     with pytest.raises(ArgumentError, match="warm_start"):
         search(lambda z: z, {"z": ("DOUBLE", [0, 1])}, warm_start=cold)
@@ -400,7 +400,7 @@ def test_failed_trials_are_recorded_and_the_search_continues(store: Path) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: int) -> None:
+def test_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: int) -> None:
     def train(x: float) -> dict[str, float]:
         for step in range(1000):
             hopsml.report(step=step, accuracy=x)
@@ -431,7 +431,7 @@ def test_missing_module_in_every_trial_is_reported_with_the_remedy(store: Path) 
 
 
 @pytest.mark.parametrize(
-    ("returned", "metric", "said"),
+    ("returned", "metric", "message"),
     [
         (lambda: None, None, "returned nothing"),
         pytest.param(lambda: {"loss": 1.0}, "accuracy", "'accuracy'", marks=pytest.mark.variant),
@@ -440,8 +440,10 @@ def test_missing_module_in_every_trial_is_reported_with_the_remedy(store: Path) 
         (lambda: float("nan"), None, "nan"),
     ],
 )
-def test_missing_or_invalid_metric_fails_the_search(store: Path, returned: Any, metric: str | None, said: str) -> None:
-    with pytest.raises(RunError, match=said):
+def test_missing_or_invalid_metric_fails_the_search(
+    store: Path, returned: Any, metric: str | None, message: str
+) -> None:
+    with pytest.raises(RunError, match=message):
         search(
             lambda x: returned(),
             {"x": ("DISCRETE", [1, 2])},
@@ -469,7 +471,7 @@ def test_burst_of_reports_from_ten_threads_does_not_fail_the_trial(store: Path) 
 
 
 @pytest.mark.parametrize(
-    ("space", "options", "said"),
+    ("space", "options", "message"),
     [
         ({}, {}, "empty"),
         ({"x": ("DOUBLE", [1, 0])}, {}, "not less than"),
@@ -488,8 +490,8 @@ def test_burst_of_reports_from_ten_threads_does_not_fail_the_trial(store: Path) 
         (SPACE, {"searcher_args": {"what": 1}}, "it takes"),
     ],
 )
-def test_invalid_search_call_is_refused(space: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+def test_invalid_search_call_is_refused(space: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         search(lambda x, y=0: x, space, **options)
 
 
@@ -518,7 +520,7 @@ def test_search_record_of_a_newer_version_or_changed_is_refused(store: Path) -> 
 
 
 class Bomb:
-    """What runs code when it is unpickled."""
+    """Object that runs code when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self.target = target

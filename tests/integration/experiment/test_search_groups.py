@@ -38,7 +38,7 @@ def test_distributed_trial_has_its_own_group_folder_and_ranks(store: Path, tmp_p
     assert result.value == 3 and result.counts["completed"] == 3
     sizes = {path.name: path.read_text() for path in tmp_path.iterdir() if path.name[0].isdigit()}
     assert sizes == {"1-chief-0": "1", "2-chief-0": "2", "2-worker-0": "2", "3-chief-0": "2", "3-worker-0": "2"}
-    assert len(list(folder(result).parent.iterdir())) == 1  # no run directories beside the search's
+    assert len(list(folder(result).parent.iterdir())) == 1  # no run directories except that of the search
     for row in result.rows:
         left = folder(result) / "trials" / row["trial_id"]
         assert json.loads((left / "trial.json").read_text())["step_history"] == [0, 1, 2]

@@ -54,21 +54,21 @@ def test_search_continues_after_its_driver_was_killed(store: Path, tmp_path: Pat
         driver.kill()
         driver.wait()
     (root,) = (store / "Experiments").iterdir()
-    told = {row["number"]: row["value"] for row in journal_ends(root)}
+    reported = {row["number"]: row["value"] for row in journal_ends(root)}
     result = experiment.continue_search(root.name, progress=False)
     assert result.counts["completed"] == 12 and result.value == 1.1
     times = Counter(map(int, ended(tmp_path)))
     rows = {row["number"]: row for row in result.rows}
     assert (
-        len(told) >= 2 and set(times) == set(range(12)) and times.total() <= 14
+        len(reported) >= 2 and set(times) == set(range(12)) and times.total() <= 14
     )  # what ran on two lanes may run again
-    for number, value in told.items():  # nothing that was told is lost, and none of it ran again
+    for number, value in reported.items():  # no reported result is lost, and no reported trial ran again
         assert rows[number]["value"] == value and times[rows[number]["config"]["x"]] == 1
     assert json.loads((root / "status.json").read_text())["state"] == "FINISHED"
 
 
 def journal_ends(root: Path) -> list[dict[str, Any]]:
-    """What the driver had been told, by its journal."""
+    """Return the ends of trials that the driver received, from its event log."""
     lines = [line for path in sorted((root / "journal").iterdir()) for line in path.read_text().splitlines()]
     entries = [json.loads(line) for line in lines]
     return [

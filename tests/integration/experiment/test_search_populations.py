@@ -27,7 +27,7 @@ store = warm_application(
 
 
 def climb(rate: float) -> dict[str, Any]:
-    """Its height grows by ``rate`` a step, from what its checkpoint says; returns the rates of all its steps."""
+    """Train from the trial's checkpoint, adding ``rate`` to the height at each step; return the rates of all steps."""
     trial = hopsml.trial()
     assert trial is not None
     rates: list[float] = []
@@ -37,7 +37,7 @@ def climb(rate: float) -> dict[str, Any]:
         rates.append(rate)
         with trial.checkpoint(step) as folder:
             (folder / "rates.json").write_text(json.dumps(rates))
-        if step < STEPS:  # where the stopper ends it: a word that comes within the report would come before the return
+        if step < STEPS:  # the stopper ends it at STEPS: an answer within the report would arrive before the return
             hopsml.report(step=step, height=sum(rates))
         time.sleep(0.02)
     return {"height": sum(rates), "rates": rates}

@@ -72,10 +72,10 @@ def test_end_of_a_flood_is_shown_while_the_run_continues() -> None:
 
 
 def test_endless_flood_is_counted_periodically() -> None:
-    output, told = shown_output(), []
+    output, notes = shown_output(), []
     for second in range(int(3 * TELL_EVERY_S)):
-        told += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
-    assert len(told) == 3 and told[0].startswith("... too much output") and "lines are not shown" in told[1]
+        notes += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
+    assert len(notes) == 3 and notes[0].startswith("... too much output") and "lines are not shown" in notes[1]
 
 
 def test_steady_output_is_shown_completely() -> None:
@@ -102,18 +102,18 @@ def test_traceback_of_a_caught_error_is_shown() -> None:
     output = shown_output()
     lines = TRACEBACK.splitlines()
     assert output.text(TRACEBACK, 0.0) == []
-    assert output.other(1.0) == lines  # it was caught, and the run goes on
+    assert output.other(1.0) == lines  # the error was caught, and the run continues
     output.text(TRACEBACK, 2.0)
     assert output.text("next\n", 2.1) == [*lines, "next"]
     output.phase(True, 3.0)
     output.text(TRACEBACK, 3.1)
-    assert output.phase(False, 3.2) == lines  # another generation begins
+    assert output.phase(False, 3.2) == lines  # another generation starts
     output.text(TRACEBACK, 4.0)
     assert output.end(TRACEBACK.replace("no", "of another rank"), 4.1) == lines
 
 
 @pytest.mark.parametrize(
-    ("how", "once", "said"),
+    ("how", "once", "expected"),
     [
         ("raise", "raise ValueError(", ["[rank 0] before", "Remedy: correct the cause above"]),
         pytest.param(
@@ -130,7 +130,7 @@ def test_traceback_of_a_caught_error_is_shown() -> None:
         ),
     ],
 )
-def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, said: list[str]) -> None:
+def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, expected: list[str]) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, script, how], env=os.environ, capture_output=True, text=True, timeout=END_S)
@@ -138,7 +138,7 @@ def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, onc
     assert done.stderr.count(once) == 1
     assert done.stderr.count("Traceback (most recent call last):") == 2  # of the call, and of the worker
     assert "concurrent" not in done.stderr
-    for words in said:
+    for words in expected:
         assert words in done.stderr
 
 
@@ -151,6 +151,6 @@ def test_terminal_output_is_limited_and_the_log_complete(store: Path, tmp_path: 
     lines = done.stderr.splitlines()
     assert done.returncode == 0 and len(lines) < 1000
     assert "[rank 0] line 0" in lines and "[rank 0] line 299999" in lines
-    (told,) = [line for line in lines if "lines are not shown" in line][-1:]
-    log = Path(told.rpartition(" ")[2].removeprefix("file://"))
+    (note,) = [line for line in lines if "lines are not shown" in line][-1:]
+    log = Path(note.rpartition(" ")[2].removeprefix("file://"))
     assert len(log.read_text().splitlines()) == FLOOD

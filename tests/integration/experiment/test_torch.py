@@ -45,8 +45,8 @@ def test_returned_torch_model_is_noted(project: Path) -> None:
     assert "(torch: Linear)" in note and "hopsml.model.export" in note
 
 
-def of_group() -> dict[str, Any]:
-    """What a process group of two does, by operation, with tensors that say which rank they are of."""
+def group_operations() -> dict[str, Any]:
+    """Return the result of each operation of a process group of two, from tensors that name their rank."""
     import os
 
     import torch
@@ -77,8 +77,8 @@ def of_group() -> dict[str, Any]:
     dist.scatter(scattered, [of(10), of(11)] if rank == 0 else None, src=0)
     parts = torch.zeros(3)
     dist.reduce_scatter_tensor(parts, torch.arange(6.0))
-    asked = dist.all_reduce(y := of(rank), async_op=True)
-    asked.wait()
+    work = dist.all_reduce(y := of(rank), async_op=True)
+    work.wait()
     objects: list[Any] = [None, None]
     dist.all_gather_object(objects, {"rank": rank})
     dist.barrier()
@@ -97,7 +97,7 @@ def of_group() -> dict[str, Any]:
 
 
 def test_process_group_equals_gloo_for_every_type(project: Path) -> None:
-    found, first, second = submit(of_group, num_workers=2).result(WAIT_S).metrics["json"]
+    found, first, second = submit(group_operations, num_workers=2).result(WAIT_S).metrics["json"]
     assert found["ranks"] == [0, 2, 0, 0]
     types = [f"torch.{name}" for name in ("float32", "float64", "bfloat16", "int64", "int8", "bool")]
     for name, expected in (("sum", 1.0), ("max", 1.0), ("min", 0.0)):
@@ -124,7 +124,7 @@ def test_encrypted_torch_run_uses_hopsml(project: Path) -> None:
     assert result.value == 2.0 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"
 
 
-def of_models() -> dict[str, Any]:
+def prepared_models() -> dict[str, Any]:
     """The same steps by ``prepare``, by DDP, by FSDP; and by one process with the whole batch."""
     import torch
     import torch.distributed as dist
@@ -164,7 +164,7 @@ def of_models() -> dict[str, Any]:
     one = hopsml.torch.prepare(torch.nn.Linear(2, 1, bias=False))
     with hopsml.torch.no_sync(one):
         one(torch.ones(1, 2) * (rank + 1)).sum().backward()
-    kept = one.weight.grad.tolist()
+    local = one.weight.grad.tolist()
     one(torch.ones(1, 2) * (rank + 1)).sum().backward()
     norm = hopsml.torch.prepare(torch.nn.BatchNorm1d(2, momentum=1.0))
     norm(torch.tensor([[0.0, 1.0], [2.0, 3.0]]) + 10 * rank).sum().backward()
@@ -173,14 +173,15 @@ def of_models() -> dict[str, Any]:
     masked.register_buffer("third", torch.tensor([1 / 3], dtype=torch.float64))
     hopsml.torch.prepare(masked)(torch.ones(1, 1)).sum().backward()
     mine = {
-        "losses": losses, "kept": kept, "then": one.weight.grad.tolist(), "mean": norm.running_mean.tolist(), "names": names,
+        "losses": losses, "kept": local,
+        "then": one.weight.grad.tolist(), "mean": norm.running_mean.tolist(), "names": names,
         "unused": unused, "same": [masked.mask.item() == torch.finfo(torch.float32).min, masked.third.item() == 1 / 3],
     }  # fmt: skip
     return {"json": hopsml.distributed.exchange(mine), "backend": dist.get_backend()}
 
 
 def test_models_on_two_workers_train_as_one_process_with_the_whole_batch(project: Path) -> None:
-    run = submit(of_models, num_workers=2)
+    run = submit(prepared_models, num_workers=2)
     metrics = run.result(WAIT_S).metrics
     assert metrics["backend"] == "hopsml"
     first, second = metrics["json"]
@@ -212,8 +213,8 @@ def test_prepared_model_over_gloo_is_a_ddp_model(project: Path) -> None:
     assert submit(of_ddp, num_workers=2, backend="gloo").result(WAIT_S).metrics["json"] == ["gloo", [1.5, 1.5]]
 
 
-def for_torchrun() -> dict[str, Any]:
-    """As people write it for torchrun: everything by its variables, and a group of its own making."""
+def torchrun_program() -> dict[str, Any]:
+    """Train as a program written for torchrun does: settings from variables, process group created by the program."""
     import os
 
     import torch
@@ -229,7 +230,7 @@ def for_torchrun() -> dict[str, Any]:
 
 
 def test_torchrun_function_runs_unchanged(project: Path) -> None:
-    assert submit(for_torchrun, num_workers=2).result(WAIT_S).metrics["sum"] == 3.0
+    assert submit(torchrun_program, num_workers=2).result(WAIT_S).metrics["sum"] == 3.0
 
 
 PROGRAM = """import argparse, os, sys
@@ -260,12 +261,12 @@ def test_torchrun_program_runs_on_every_worker_as_main_module(project: Path) -> 
 
 
 def test_program_that_exits_at_once_leaves_no_file(project: Path, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    source = f"import os, pathlib\npathlib.Path({str(told)!r}).write_text(__file__)\nos._exit(7)\n"
+    path_file = tmp_path / "told"
+    source = f"import os, pathlib\npathlib.Path({str(path_file)!r}).write_text(__file__)\nos._exit(7)\n"
     given = {"name": "train.py", "source": source, "arguments": []}
     with pytest.raises(WorkerFailed, match="status 7"):
         submit(whole_script._as_main_module, num_workers=1, args=given).result(WAIT_S)
-    wait_until(lambda: not Path(told.read_text()).exists(), "the removal of what the worker had")
+    wait_until(lambda: not Path(path_file.read_text()).exists(), "the removal of what the worker had")
 
 
 @pytest.mark.variant
@@ -327,8 +328,8 @@ def unequal() -> None:
     hopsml.torch.prepare(torch.nn.Linear(4 + hopsml.distributed.rank(), 2))
 
 
-def formed_twice() -> list[float]:
-    """A sum over the group that is made anew as a program for torchrun makes it."""
+def form_group_twice() -> list[float]:
+    """Return the sums over a process group that is created twice, as programs for torchrun do."""
     import torch
     import torch.distributed as dist
 
@@ -344,7 +345,7 @@ def formed_twice() -> list[float]:
 
 @pytest.mark.parametrize("backend", ["hopsml", "gloo"])
 def test_destroyed_process_group_can_be_created_again(project: Path, backend: str) -> None:
-    assert submit(formed_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
+    assert submit(form_group_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
 
 
 def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) -> None:
@@ -356,13 +357,13 @@ def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) 
 
 def test_unavailable_or_unknown_backend_is_refused(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="backend='nccl': this worker has no GPU"):
-        submit(for_torchrun, num_workers=2, backend="nccl").result(WAIT_S)
+        submit(torchrun_program, num_workers=2, backend="nccl").result(WAIT_S)
     with pytest.raises(ArgumentError, match="backend='mpi': it must be one of 'auto', 'hopsml', 'gloo', 'nccl'"):
-        submit(for_torchrun, num_workers=2, backend="mpi")
+        submit(torchrun_program, num_workers=2, backend="mpi")
 
 
-def steps(folder: str, wrapped: bool) -> dict[str, Any]:
-    """Trains until it is told to hurry, and writes down each step; with DDP the group cannot shrink in its processes."""
+def log_steps(folder: str, wrapped: bool) -> dict[str, Any]:
+    """Train until the file that ends it exists, logging each step; with DDP the group cannot shrink in place."""
     import os
     import time
     from pathlib import Path
@@ -390,8 +391,8 @@ def steps(folder: str, wrapped: bool) -> dict[str, Any]:
     return {"json": hopsml.distributed.exchange(next(iter(model.state_dict().values())).tolist())}
 
 
-def logged(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
-    """By process: rank, size of the group, and number of each step."""
+def logged_steps(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
+    """Return rank, group size and number of each logged step, by process."""
     return {
         int(path.name.removeprefix("steps-")): [
             (int(rank), int(size), int(step)) for rank, size, step in map(str.split, path.read_text().splitlines())
@@ -404,18 +405,22 @@ def logged(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
 def test_killed_worker_ends_no_other_process_unless_wrapped_in_ddp(
     project: Path, tmp_path: Path, wrapped: bool
 ) -> None:
-    run = submit(steps, min_workers=1, max_workers=2, args={"folder": str(tmp_path), "wrapped": wrapped})
-    wait_until(lambda: sum(len(made) >= 7 for made in logged(tmp_path).values()) == 2, "seven steps of both")
-    places = {made[0][0]: pid for pid, made in logged(tmp_path).items()}
+    run = submit(log_steps, min_workers=1, max_workers=2, args={"folder": str(tmp_path), "wrapped": wrapped})
+    wait_until(lambda: sum(len(made) >= 7 for made in logged_steps(tmp_path).values()) == 2, "seven steps of both")
+    places = {made[0][0]: pid for pid, made in logged_steps(tmp_path).items()}
     os.kill(places[1], signal.SIGKILL)
-    changed = (lambda: len(logged(tmp_path)) > 2) if wrapped else (lambda: logged(tmp_path)[places[0]][-1][1] == 1)
+    changed = (
+        (lambda: len(logged_steps(tmp_path)) > 2)
+        if wrapped
+        else (lambda: logged_steps(tmp_path)[places[0]][-1][1] == 1)
+    )
     wait_until(changed, "steps without it")
-    if not wrapped:  # its successor comes into the processes that are there
-        wait_until(lambda: logged(tmp_path)[places[0]][-1][1] == 2, "steps of two again")
+    if not wrapped:  # the new member starts in the existing processes
+        wait_until(lambda: logged_steps(tmp_path)[places[0]][-1][1] == 2, "steps of two again")
     (tmp_path / "hurry").touch()
     weights = run.result(WAIT_S).metrics["json"]
     assert all(one == weights[0] for one in weights)
-    made = logged(tmp_path)
+    made = logged_steps(tmp_path)
     chiefs = [pid for pid, own in made.items() if own[0][0] == 0]
     done = [step for pid in chiefs for _, _, step in made[pid]]
     assert set(done) == set(range(1, 2401))

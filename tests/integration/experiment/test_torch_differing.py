@@ -44,8 +44,8 @@ def other_turn() -> None:
     models[hopsml.distributed.rank()](torch.ones(2, 3)).sum().backward()
 
 
-def grown() -> None:
-    """A model that grows on one worker alone, while the others go on."""
+def grow_one_model() -> None:
+    """Add a layer to the model on one worker alone."""
     import torch
 
     import hopsml
@@ -85,7 +85,7 @@ def tired_actor() -> None:
         pytest.param(
             other_turn, r"rank [01] .*gradients of (Generator|Critic): weight to bias", marks=pytest.mark.variant
         ),
-        (grown, r"rank [01] .*gradients of ModuleList: 0.weight to 0.bias"),
+        (grow_one_model, r"rank [01] .*gradients of ModuleList: 0.weight to 0.bias"),
         pytest.param(
             step_less,
             r"rank 1 has ended .* function has ended, while this one was in all_reduce 'gradients of Linear: weight to",

@@ -55,8 +55,8 @@ def test_operations_over_hopsml_equal_gloo_or_are_refused_by_name(
             assert found[case] == of_ranks, (case, found[case], of_ranks)
 
 
-def uneven(sparse: bool) -> None:
-    """One rank has one batch more than the other."""
+def train_uneven_batches(sparse: bool) -> None:
+    """Train one batch more on rank 1 than on rank 0."""
     import torch
 
     import hopsml
@@ -72,7 +72,7 @@ def test_failed_operation_under_ddp_raises_its_cause(project: Path, sparse: bool
     with pytest.raises(
         WorkerFailed, match=r"rank 1 .*PeerLost: rank 0 has ended .*in all_(reduce|gather) 'torch all_reduce"
     ):
-        submit(uneven, num_workers=2, args={"sparse": sparse}).result(WAIT_S)
+        submit(train_uneven_batches, num_workers=2, args={"sparse": sparse}).result(WAIT_S)
 
 
 def different() -> None:

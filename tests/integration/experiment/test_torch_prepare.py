@@ -123,7 +123,7 @@ def trained_later() -> dict[str, list[Any]]:
 
     def of_another_model() -> float:
         net()
-        other = torch.nn.Linear(3, 1)  # nobody prepared it: each worker trains its own
+        other = torch.nn.Linear(3, 1)  # not prepared: each worker trains its own copy
         return 0.0 * step(other)
 
     def lazy() -> Any:
@@ -318,8 +318,8 @@ def test_several_prepared_models_share_one_backward_pass(project: Path) -> None:
     assert found["asynchronous"] == [32.0, 32.0]
 
 
-def of_sparse_gradients() -> dict[str, list[Any]]:
-    """Sparse gradients of two workers: their layout, and the weights after steps, beside one process with all rows."""
+def sparse_gradients() -> dict[str, list[Any]]:
+    """Return layout and resulting weights of sparse gradients of two workers, and of one process with all rows."""
     import torch
 
     import hopsml
@@ -367,7 +367,7 @@ def of_sparse_gradients() -> dict[str, list[Any]]:
         return [layouts, float((mine - alone).abs().max()), mine.tolist()]
 
     def unannounced() -> Any:
-        """Sparse gradients of a function; no module says that they are."""
+        """Compute sparse gradients by a function, without a module that declares them sparse."""
         model = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.ones(12, 4)), "idle": torch.ones(2)})
         hopsml.torch.prepare(model)
         (functional([1, 3 + rank], model) if rank else functional([1], model)).backward()
@@ -386,7 +386,7 @@ def of_sparse_gradients() -> dict[str, list[Any]]:
 
 
 def test_sparse_gradients_stay_sparse_and_train_as_one_process(project: Path) -> None:
-    found = submit(of_sparse_gradients, num_workers=2).result(WAIT_S).metrics["json"]
+    found = submit(sparse_gradients, num_workers=2).result(WAIT_S).metrics["json"]
     for case, layout in (("embedding", "torch.sparse_coo"), ("tied", "torch.strided")):
         first, second = found[case]
         assert first[0] == [layout] and first[1] < 1e-6, (case, first)

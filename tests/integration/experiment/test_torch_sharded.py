@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
-from tests.integration.experiment.test_torch import logged, submit
+from tests.integration.experiment.test_torch import logged_steps, submit
 
 pytestmark = pytest.mark.torch
 
@@ -66,7 +66,9 @@ def test_sharded_weights_equal_undisturbed_training_through_group_changes(store:
 
     def of(world: int) -> dict[int, int]:
         """Processes by rank, once all of a group of this size have made so many steps that one was a commit's."""
-        made = {own[-1][0]: pid for pid, own in logged(tmp_path).items() if sum(one[1] == world for one in own) > 10}
+        made = {
+            own[-1][0]: pid for pid, own in logged_steps(tmp_path).items() if sum(one[1] == world for one in own) > 10
+        }
         return made if made.keys() == set(range(world)) else {}
 
     wait_until(lambda: of(2), "steps of two")

@@ -74,7 +74,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ],
 )
 def test_several_calls_of_run_train_as_one_call(kinds: list[tuple[str, dict[str, Any]]]) -> None:
-    """Also where a call ends within a block; weights that somebody has set meanwhile are begun anew with."""
+    """A call may end within a block; weights changed by the user between two calls are the start of the next one."""
 
     def train() -> list[dict[str, Any]]:
         calls = [[16], [8, 8], [4] * 4, [6, 10], [3, 2, 11]]
@@ -90,5 +90,5 @@ def test_several_calls_of_run_train_as_one_call(kinds: list[tuple[str, dict[str,
     ):
         first, *others = found["weights"]
         assert others == [pytest.approx(first)] * len(others), name
-        whole, after_change = found["set"]
-        assert after_change == pytest.approx(whole), f"{name}: begins anew with the weights that were set"
+        undisturbed, after_change = found["set"]
+        assert after_change == pytest.approx(undisturbed), f"{name}: begins anew with the weights that were set"

@@ -64,7 +64,7 @@ def test_named_arguments_override_the_tuned_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "chosen", "told"),
+    ("given", "chosen", "message"),
     [
         (
             {"merge_scope": 8},
@@ -79,14 +79,14 @@ def test_named_arguments_override_the_tuned_settings(tmp_path: Path) -> None:
     ],
 )
 def test_contradiction_to_the_tuning_record_is_noted(
-    given: dict[str, Any], chosen: Any, told: str, tmp_path: Path
+    given: dict[str, Any], chosen: Any, message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"chosen": "it", "ratio": 0.5, "settings": chosen}))
-    asked = Communication(tuned=str(file), **given)
-    found, why = tuned.settled(asked, "train", 2)
-    assert found == asked
-    assert why.startswith(f"tuned has no effect: {told}")
+    requested = Communication(tuned=str(file), **given)
+    found, why = tuned.settled(requested, "train", 2)
+    assert found == requested
+    assert why.startswith(f"tuned has no effect: {message}")
 
 
 def test_tuning_record_name_is_a_valid_file_name(store: Path) -> None:

@@ -458,9 +458,9 @@ def play(folder: str, only: list[str] | None = None) -> dict[str, Any]:
         optimizers = [torch.optim.Adam(model.parameters(), 0.1) for model in (first, second)]
         trained(first, optimizers[0])
         place = f"{folder}/{dist.get_backend()}"
-        kept = dict(zip(("model", "optimizer"), get_state_dict(first, optimizers[0]), strict=True))
-        dcp.save(kept, checkpoint_id=place)
-        dcp.async_save(kept, checkpoint_id=f"{place}-later").result()
+        state = dict(zip(("model", "optimizer"), get_state_dict(first, optimizers[0]), strict=True))
+        dcp.save(state, checkpoint_id=place)
+        dcp.async_save(state, checkpoint_id=f"{place}-later").result()
         trained(second, optimizers[1], steps=1)
         into = dict(zip(("model", "optimizer"), get_state_dict(second, optimizers[1]), strict=True))
         dcp.load(into, checkpoint_id=f"{place}-later")

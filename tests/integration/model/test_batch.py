@@ -37,7 +37,7 @@ pytestmark = pytest.mark.local
 
 @pytest.fixture
 def estimator(project: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One that is exported as ``lr``, and of which no earlier test has left a loaded copy."""
+    """A fitted estimator, exported as ``lr``, without a loaded copy from an earlier test."""
     monkeypatch.setattr(batch, "_kept", {})
     rows = np.random.default_rng(1).normal(size=(200, 4))
     made = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, (rows[:, 0] > 0).astype(int))
@@ -58,7 +58,7 @@ def test_exported_estimator_is_loaded_with_its_signature(estimator: Any) -> None
 
 
 class Constant(BaseEstimator):
-    """Somebody's own, which has nothing by which scikit-learn could see that it was fitted."""
+    """Estimator of a user without any attribute by which scikit-learn could recognise that it is fitted."""
 
     def fit(self, rows: Any, wanted: Any = None) -> Constant:
         return self
@@ -136,9 +136,9 @@ def test_executor_python_without_hopsml_error_names_the_remedy(estimator: Any) -
     done = subprocess.run(
         [sys.executable, "-c", program], input=cloudpickle.dumps(batch._body(work)), capture_output=True, check=False
     )
-    said = done.stderr.decode().splitlines()[-1]
-    assert said.startswith("RuntimeError: hopsml.model.predict cannot compute here: ") and sys.executable in said
-    assert "set PYSPARK_PYTHON to an environment with them on every node" in said
+    message = done.stderr.decode().splitlines()[-1]
+    assert message.startswith("RuntimeError: hopsml.model.predict cannot compute here: ") and sys.executable in message
+    assert "set PYSPARK_PYTHON to an environment with them on every node" in message
 
 
 def test_estimator_that_cannot_be_pickled_is_named_with_its_part(project: str) -> None:
@@ -164,7 +164,7 @@ def test_pickle_of_another_user_is_not_loaded(estimator: Any, monkeypatch: pytes
 
 
 def test_owners_trusted_by_the_driver_are_trusted_by_executors(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On executors nobody has set the variable."""
+    """The variable is set on the driver only."""
     from hopsml.storage import trust
 
     version = model.find("lr")

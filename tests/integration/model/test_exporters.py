@@ -68,7 +68,7 @@ def test_killed_exporters_leave_only_complete_unique_versions(
             found = registry.versions("digits")
         except ModelNotFound:
             found = []
-        # One that is killed after its last call has exported its version all the same.
+        # A process killed after its last call has exported its version all the same.
         assert survivors <= len(found) <= len(kills)
         assert len({version.version for version in found}) == len(found)
         for version in found:

@@ -51,7 +51,7 @@ def test_versions_and_aliases_are_equal_in_mlflow(
     model.export(source, "digits", model_version=6)
     assert sorted(int(one.version) for one in client.search_model_versions("name = 'digits'")) == [1, 2, 6]
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # where nobody answers
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # an address without a server
     with caplog.at_level(logging.WARNING):
         made = model.export(source, "digits")
         model.set_alias("digits", 7, "production")

@@ -97,7 +97,7 @@ print("as it should be")
 
 @pytest.mark.variant  # of tests/integration/model/test_exporters.py and tests/integration/serving, with ONNX
 def test_onnx_graphs_are_predicted_and_served_without_their_framework(tmp_path: Path) -> None:
-    """In processes of their own: PyTorch and ONNX Runtime leave threads where they are imported."""
+    """Export and serving run in subprocesses: PyTorch and ONNX Runtime leave threads where they are imported."""
     environment = os.environ | {
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
         "HOPSML_SERVING_FOLDER": str(tmp_path / "machine"),

@@ -146,7 +146,7 @@ def test_version_is_selected_by_number_alias_or_best_metric(project: str, folder
         "best:val_loss": 3,
         "best:val_loss:MAX": 2,
     }
-    assert {said: registry.find("digits", said).version for said in wanted} == wanted  # type: ignore[arg-type]
+    assert {selector: registry.find("digits", selector).version for selector in wanted} == wanted  # type: ignore[arg-type]
     assert registry.get_best_model("digits", "accuracy", registry.Metric.MIN).version == 1
     assert registry.get_best_model("digits", "val_loss", "max").version == 2
     registry.delete_alias("digits", "canary")
@@ -182,7 +182,7 @@ def test_unknown_model_version_or_metric_error_lists_the_existing_ones(project: 
     exported(folder("a"), metrics={"accuracy": 0.5, "recall": 0.5})
     exported(folder("b"))
     registry.set_alias("digits", 1, "production")
-    for said, words in (
+    for lookup, words in (
         (lambda: registry.find("digit"), "no model 'digit' .*did you mean digits"),
         (lambda: registry.find("digits", 3), "no version 3; it has 1, 2"),
         (lambda: registry.find("digits", "prodction"), "versions: 1, 2.*did you mean production"),
@@ -200,7 +200,7 @@ def test_unknown_model_version_or_metric_error_lists_the_existing_ones(project: 
         (lambda: registry.set_alias("digits", 9, "canary"), "no version 9"),
     ):
         with pytest.raises(ArgumentError, match=words):
-            said()
+            lookup()
 
 
 @pytest.mark.parametrize("alias", ["latest", "best", "3", "v1", "", "a/b", "-x"])
@@ -275,7 +275,7 @@ def test_version_with_an_alias_is_deleted_only_with_force(project: str, folder: 
 
 
 def test_overtaken_export_does_not_count(project: str, folder: MakeFolder) -> None:
-    """Somebody overwrites the version while its files are still on their way."""
+    """The version is overwritten while its files are uploaded."""
     url = f"{project}/Models/digits"
     slow = directory.acquire_version(url, 1)
     slow.fill(folder("slow"))
@@ -297,8 +297,8 @@ def test_version_remains_usable_while_it_is_overwritten(project: str, folder: Ma
     found = registry.find("digits", "production")
     assert found.description == new.description
     assert (found.local_files(private(tmp_path / "other")) / "weights.bin").read_bytes() == b"new" * 100
-    kept = {entry.name for entry in for_url(new.url).list_dir(new.url)}
-    assert kept == {"claim.json", "model.json", found.description.folder}, "nothing of the old one"
+    names = {entry.name for entry in for_url(new.url).list_dir(new.url)}
+    assert names == {"claim.json", "model.json", found.description.folder}, "nothing of the old one"
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -338,7 +338,7 @@ def test_files_not_in_the_description_are_not_copied(project: str, folder: MakeF
 def test_description_replaced_after_the_lookup_is_not_loaded(
     project: str, folder: MakeFolder, change: dict[str, object], tmp_path: Path
 ) -> None:
-    """Somebody puts a description of his own there for a moment, and the owner's back before the owner is checked."""
+    """The description is replaced for a moment, and restored before its owner is checked."""
     place = urls.join(exported(folder("a")).url, "model.json")
     own = for_url(place).read_bytes(place)
     content = {**json.loads(own), "artifacts": {"sklearn": "weights.bin"}}
@@ -371,7 +371,7 @@ def test_cache_writable_by_others_is_refused(project: str, folder: MakeFolder, t
 def test_private_folder_behind_a_link_of_another_user_is_refused(
     project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the kernel follows it (fs.protected_symlinks=0), its owner lets it lead to a folder of his after the check."""
+    """If the kernel follows the link (fs.protected_symlinks=0), its owner could change its target after the check."""
     link = tmp_path / "link"
     link.symlink_to(private(tmp_path / "own"))
     monkeypatch.setenv(definitions.VARIABLE, str(link))

@@ -105,7 +105,7 @@ def test_torch_module_is_exported_and_predicted_after_tensorflow_was_imported(pr
 
 
 def test_torch_modules_predict_after_export_and_unsuitable_ones_are_named(project: str) -> None:
-    """In a process of its own: PyTorch leaves threads where it is imported."""
+    """The job runs in a subprocess: PyTorch leaves threads where it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
     )

@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def spark_environment() -> Iterator[pytest.MonkeyPatch]:
-    """What a context of ours needs, undone at the end: executors import this hopsml, not an installed one."""
+    """Set the environment of a Spark context whose executors import this source tree; undone at the end."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))
         environment.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
@@ -91,7 +91,7 @@ def end_spark() -> None:
 
 @pytest.fixture
 def store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The project's folder of one test; the application's agents are given back behind it."""
+    """A new project folder for each test; the application's agents are released after it."""
     from hopsml import experiment
 
     project = tmp_path / "project"

@@ -39,7 +39,7 @@ def stop_spark(folder: str, by_itself: bool = False, **size: int) -> Any:
     run = experiment.submit(workloads.sleep_with_trace, args={"folder": folder}, progress=False, **size)
     workloads.traces(Path(folder))
     context = SparkContext._active_spark_context
-    if by_itself:  # as when its master removes the application: Python's object is not told
+    if by_itself:  # as if the master removes the application: the Python object is not notified
         context._jsc.sc().stop()
     else:
         context.stop()
@@ -74,8 +74,8 @@ def roles(folder: str, servers: int, size: int, evaluator_gpu: bool = False) -> 
     from tests.helpers.cluster.role_gpus import held_by_role
     from tests.helpers.cluster.roles_contract import submit
 
-    told = Path(folder, "told")
-    return held_by_role(submit(told, Roles(servers, True, evaluator_gpu), size=size), told)
+    done_file = Path(folder, "told")
+    return held_by_role(submit(done_file, Roles(servers, True, evaluator_gpu), size=size), done_file)
 
 
 VERBS = {"train": train, "elastic": elastic, "stop-spark": stop_spark, "search": search, "quick": quick, "roles": roles}

@@ -25,7 +25,7 @@ def train(
         Path(folder, f"pid-{context.rank}-{context.generation}").write_text(str(os.getpid()))
     x, y = load_digits(return_X_y=True)
     x, y = (x / 16).astype(np.float32), y.astype(np.int64)
-    # Over hopsml's the others may go on without the lost share of a batch: tests/integration/cluster/test_mending.py.
+    # Over hopsml's collective the others may continue without the lost share: tests/integration/cluster/test_mending.py.
     strategy = hopsml.tensorflow.strategy(implementation=over)
     with strategy.scope():
         tf.random.set_seed(1)

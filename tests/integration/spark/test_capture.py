@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 
 def capture_error(value: Any) -> str | None:
-    """Of the error that a function is refused with because it has this value; None where it is not refused."""
+    """Return the message with which a function that uses the value is refused, or None if it is accepted."""
 
     def train() -> Any:
         return value
@@ -43,11 +43,13 @@ def test_spark_objects_captured_by_a_function_are_refused(spark: Any, monkeypatc
             capture(uses_global)
     finally:
         SparkSession._instantiatedSession = SparkSession._activeSession = None
-    for name, said in refused.items():
-        assert said is not None and "`value` (closure variable), a pyspark." in said, name
-        assert "exists only in the driver; use it before the launch" in said
-    for name, said in through_driver.items():
-        assert said is not None and "can be read only through the driver; write it to shared storage" in said, name
+    for name, message in refused.items():
+        assert message is not None and "`value` (closure variable), a pyspark." in message, name
+        assert "exists only in the driver; use it before the launch" in message
+    for name, message in through_driver.items():
+        assert message is not None and "can be read only through the driver; write it to shared storage" in message, (
+            name
+        )
     assert broadcast is not None and "pass its .value in args" in broadcast
     assert row is None  # plain data
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.tensorflow]
 
 
 def all_reduce_until_stopped(folder: str, steps: int) -> float:
-    """Each step adds one of every worker's; with ``steps`` 0 until somebody ends it."""
+    """Add one per worker by all-reduce at each step; with ``steps`` 0 until the run is stopped."""
     import tensorflow as tf
 
     import hopsml
@@ -49,11 +49,11 @@ def test_worker_killed_during_a_collective_is_named_as_the_cause(store: Path, tm
     run = submit(all_reduce_until_stopped, args={"folder": str(tmp_path), "steps": 0}, keep_warm=60)
     found = traces(tmp_path, timeout_s=120)  # TensorFlow is imported first
     wait_until(lambda: all((member["step"] or 0) > 2 for member in run.status()["members"]), "steps")
-    began = clock.awake()
+    started = clock.awake()
     os.kill(found[rank].worker, 9)
     with pytest.raises(WorkerFailed) as caught:
         run.result(END_S)
-    assert clock.awake() - began < GONE_S
+    assert clock.awake() - started < GONE_S
     assert caught.value.rank == rank and "SIGKILL" in caught.value.cause
     assert not living([pid for trace in found for pid in (trace.worker, trace.child)])
     check_run_dir(run, "FAILED")

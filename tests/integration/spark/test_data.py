@@ -38,7 +38,7 @@ def session(spark: Any, store: Path) -> Any:
 
 
 def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
-    """How often each row is trained on by all workers together; at some step they wait for a file."""
+    """Count how often all workers together read each row; at step ``pause_at`` they wait for a file."""
     import time
     from pathlib import Path
 
@@ -69,7 +69,7 @@ def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(params=["by the JVM", pytest.param("by Python", marks=pytest.mark.variant)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How rows go to the stages."""
+    """The way by which rows are sent to the stages."""
     if request.param == "by Python":
         monkeypatch.setattr(push, "JAR", Path("nowhere.jar"))
     return str(request.param)
@@ -85,7 +85,7 @@ def check(value: dict[str, Any]) -> None:
 
 
 def stage_of(run: Run, rank: int) -> psutil.Process:
-    """The process that keeps rows beside a worker."""
+    """Return the process that stores rows beside a worker."""
 
     def found() -> list[psutil.Process]:
         below = agent_of(run, rank).children(recursive=True)
@@ -165,7 +165,7 @@ def test_rows_lost_with_their_agent_are_sent_again(session: Any, way: str, tmp_p
     (tmp_path / "go").touch()
     value = run.result(WAIT_S).value
     assert value["most"] == EPOCHS
-    assert 0 <= value["missed"] <= 32  # the other one's share of the batch under way, where this process goes on
+    assert 0 <= value["missed"] <= 32  # the other worker's share of the current batch, if this process continues
     assert any("are computed and sent again by Spark" in note for note in run.state.notes), run.state.notes
 
 
@@ -208,13 +208,13 @@ def test_training_starts_with_the_first_rows(session: Any, tmp_path: Path) -> No
 
 
 def test_rows_wait_for_slots_held_by_other_jobs_but_not_by_agents(session: Any, spark: Any, tmp_path: Path) -> None:
-    folder, began = str(tmp_path), str(tmp_path / "began")
+    folder, started = str(tmp_path), str(tmp_path / "began")
 
     def hold(partition: int, _: Iterator[Any]) -> Iterator[int]:
         import time
         from pathlib import Path
 
-        Path(f"{began}-{partition}").touch()
+        Path(f"{started}-{partition}").touch()
         while not Path(folder, "free").exists():
             time.sleep(0.01)
         yield partition
@@ -291,9 +291,9 @@ def test_null_in_a_dataframe_is_named_with_its_column(session: Any, way: str) ->
 @pytest.mark.variant
 def test_list_lengths_that_differ_at_another_worker_are_named(session: Any, way: str) -> None:
     frame = session.range(0, ROWS, 1, 2).selectExpr("id", f"if(id < {ROWS // 2}, array(1, 2), array(1, 2, 3)) as x")
-    said = "column 'x' of data='rows', partition "  # that of the worker that has looked first
+    message = "column 'x' of data='rows', partition "  # that of the worker that has looked first
     with pytest.raises(
-        WorkerFailed, match=f"{said}(1, holds lists of 3 .*lists of 2|0, holds lists of 2 .*lists of 3)"
+        WorkerFailed, match=f"{message}(1, holds lists of 3 .*lists of 2|0, holds lists of 2 .*lists of 3)"
     ):
         submit(count, frame).result(WAIT_S)
 
@@ -320,12 +320,12 @@ def test_torch_loader_processes_read_the_same_batches_of_a_dataframe(session: An
             batches = loaded(method)
             same.append([*ids(batches), *ids(batches)] == wanted)
         try:
-            said = str(ids(loaded("fork")))
+            message = str(ids(loaded("fork")))
         except hopsml.errors.ArgumentError as error:
-            said = str(error)
+            message = str(error)
         mine = np.bincount([one for batch in wanted for one in batch], minlength=ROWS)
         total = hopsml.all_reduce(mine, "sum")
-        return {"same": same, "said": said, "least": int(total.min()), "most": int(total.max())}
+        return {"same": same, "said": message, "least": int(total.min()), "most": int(total.max())}
 
     value = submit(train, session.range(0, ROWS, 1, 4)).result(WAIT_S).value
     check(value)

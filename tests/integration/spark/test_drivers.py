@@ -30,7 +30,7 @@ TAG = "HOPSML_TEST_DRIVER"  # in the environment of everything that the driver s
 
 
 class Driver:
-    """The program, as a subprocess that leads a session of its own, as under a terminal."""
+    """The driver program as a subprocess with its own session, as in a terminal."""
 
     def __init__(self, folder: Path, cluster: str = "[1,2,1024]", gpus: int = 0, **settings: str) -> None:
         """``cluster``: executors, cores and memory; ``gpus`` of each; ``settings`` of Spark, with _ for each dot."""
@@ -50,7 +50,7 @@ class Driver:
             environment.setenv("SPARK_WORKER_DIR", str(folder / "executors"))
             environment.setenv("SPARK_LOCAL_DIRS", str(folder / "executors"))
             environment.setenv("HOPSML_GPU_CLAIMS", str(folder / "claims"))
-            environment.setenv("HOPSML_EMULATED_GPUS", "16")  # each context of the program claims some anew
+            environment.setenv("HOPSML_EMULATED_GPUS", "16")  # each context of the program acquires new ones
             environment.setenv("HOPSML_GPUS_PER_EXECUTOR", str(gpus))
             environment.setenv(TAG, self.tag)
             self.process = subprocess.Popen(
@@ -65,7 +65,7 @@ class Driver:
         self.process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """The next answer; pytest's timeout is the limit."""
+        """Return the next answer; pytest's timeout is the limit."""
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
@@ -89,7 +89,7 @@ def _pretended(gpus: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def shared_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     driver = Driver(tmp_path_factory.mktemp("driver"), "[1,4,1024]", gpus=2)
     driver.say("quick")
     assert driver.hear() == {"value": "works"}
@@ -98,15 +98,15 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def driver(kept: Driver) -> Driver:
+def driver(shared_driver: Driver) -> Driver:
     """The program of this file, or a new one where the test before has ended it."""
-    if kept.process.poll() is not None:
+    if shared_driver.process.poll() is not None:
         pytest.fail("a test before this one has ended the driver")
-    return kept
+    return shared_driver
 
 
 def roles(driver: Driver, folder: Path, **arguments: Any) -> Any:
-    """What the members of a run hold, by their roles; or why there is none."""
+    """Return what the members of a run hold, by role, or the message if there is no such run."""
     folder.mkdir(exist_ok=True)
     driver.say("roles", folder=str(folder), **arguments)
     answer = driver.hear()
@@ -145,13 +145,13 @@ def test_interrupted_program_ends_its_workers_and_can_continue(
 ) -> None:
     driver.say("train", folder=str(tmp_path))
     found = traces(tmp_path)
-    began = clock.awake()
+    started = clock.awake()
     if whole_group:
         os.killpg(driver.process.pid, signal.SIGINT)
     else:
         os.kill(driver.process.pid, signal.SIGINT)
     assert driver.hear()["error"] == "KeyboardInterrupt"
-    assert clock.awake() - began < GONE_S
+    assert clock.awake() - started < GONE_S
     assert not living(worker_pids(found))
     # PySpark has cancelled the agents' job: the next run gets others, for these may live a moment longer.
     (tmp_path / "again").mkdir()
@@ -176,9 +176,9 @@ def test_interrupted_program_ends_its_workers_and_can_continue(
 def test_stopped_spark_context_ends_the_run_at_once(driver: Driver, tmp_path: Path, size: dict[str, int]) -> None:
     driver.say("stop-spark", folder=str(tmp_path), **size)
     found = traces(tmp_path)
-    began = clock.awake()
+    started = clock.awake()
     answer = driver.hear()
-    assert clock.awake() - began < GONE_S
+    assert clock.awake() - started < GONE_S
     assert answer["error"] == "CoordinatorLost" and "SparkContext was stopped" in answer["message"], answer
     wait_until(lambda: not living(worker_pids(found)), "the workers' end", GONE_S)
     driver.say("quick")  # in a new context
@@ -186,16 +186,16 @@ def test_stopped_spark_context_ends_the_run_at_once(driver: Driver, tmp_path: Pa
 
 
 def test_loss_of_the_spark_jvm_ends_an_elastic_run_at_once(tmp_path: Path) -> None:
-    """Nobody can bring its workers back, so it does not wait for them: in its container, the program would live on."""
+    """Its workers cannot be replaced, so it does not wait: in YARN's container the program would otherwise live on."""
     driver = Driver(tmp_path)
     try:
         driver.say("elastic", folder=str(tmp_path / "executors"))
         found = traces(tmp_path / "executors", timeout_s=START_S)
         java = next(pid for pid in processes.children_of(driver.process.pid) if _is_java(pid))
         os.kill(java, signal.SIGKILL)
-        began = clock.awake()
+        started = clock.awake()
         answer = driver.hear()
-        assert clock.awake() - began < GONE_S
+        assert clock.awake() - started < GONE_S
         assert answer["error"] == "CoordinatorLost" and "JVM" in answer["message"], answer
         assert "experiment.resume" in answer["message"]
         wait_until(lambda: not living(worker_pids(found)), "the workers' end", GONE_S)
@@ -212,8 +212,8 @@ def test_killed_program_leaves_no_process(driver: Driver, tmp_path: Path) -> Non
     found = traces(tmp_path)
     agents = [pid for trace in found for pid in (trace.agent, trace.server)]
     assert set(agents + worker_pids(found)) <= set(driver.descendants())
-    began = clock.awake()
+    started = clock.awake()
     os.kill(driver.process.pid, signal.SIGKILL)
     driver.process.wait()
     wait_until(lambda: not driver.descendants(), "the end of executors, agents and workers", GONE_S)
-    assert clock.awake() - began < GONE_S and not living(worker_pids(found))
+    assert clock.awake() - started < GONE_S and not living(worker_pids(found))

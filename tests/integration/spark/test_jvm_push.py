@@ -110,7 +110,7 @@ def test_jvm_sends_all_column_types_with_and_without_nulls(session: Any, stage: 
 
 
 def rounded(value: Any) -> Any:
-    """As float32 has it, where it is a number with a point."""
+    """Round floating-point numbers to what float32 can hold."""
     if isinstance(value, list):
         return [rounded(one) for one in value]
     return round(value, 3) if isinstance(value, float) else value
@@ -155,7 +155,7 @@ def test_only_requested_partitions_are_sent(session: Any, stage: StageAddress) -
 
 
 def test_rows_of_uncompiled_plans_are_sent(session: Any, stage: StageAddress) -> None:
-    """As they are where Spark's own code for a plan is not compiled."""
+    """Rows of a plan that Spark does not compile are the same."""
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     try:
@@ -215,14 +215,14 @@ def test_results_of_python_tasks_arrive_by_partition(session: Any) -> None:
     assert sorted(found) == ["0", "20"]  # the first row of each
 
 
-def test_a_python_task_without_a_result_is_an_error(session: Any) -> None:
+def test_python_task_without_a_result_is_an_error(session: Any) -> None:
     frame = session.range(0, 1, 1, 1).mapInArrow(lambda batches: iter(()), push.RESULT)
     job = push.classes(frame).AnswerRows(frame._jdf.queryExecution()).push("0")
     with pytest.raises(Py4JJavaError, match="a task of data= has returned no result"):
         job.finish()
 
 
-def test_a_spark_that_has_not_the_classes_gets_rows_by_python_with_a_warning(
+def test_rows_are_sent_by_python_with_a_warning_if_the_classes_are_missing(
     session: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert push.why_unusable(session.range(1)) == "", "make setup builds the jar"
@@ -234,11 +234,11 @@ def test_a_spark_that_has_not_the_classes_gets_rows_by_python_with_a_warning(
 
 
 @pytest.mark.variant  # of the one above, with a JVM of its own that cannot load one of the classes
-def test_classes_that_do_not_fit_this_spark_are_not_used(tmp_path: Path) -> None:
-    with zipfile.ZipFile(push.JAR) as whole, zipfile.ZipFile(tmp_path / "other.jar", "w") as part:
-        for name in whole.namelist():
+def test_classes_incompatible_with_this_spark_are_not_used(tmp_path: Path) -> None:
+    with zipfile.ZipFile(push.JAR) as original, zipfile.ZipFile(tmp_path / "other.jar", "w") as part:
+        for name in original.namelist():
             if "Nothing" not in name:
-                part.writestr(name, whole.read(name))
+                part.writestr(name, original.read(name))
     with spark_environment() as environment:
         environment.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
         environment.setenv("SPARK_WORKER_DIR", str(tmp_path))

@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant, py
 
 
 def test_killed_parameter_server_is_replaced_on_its_executor(store: Path, tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    done_file = tmp_path / "told"
     options = ParameterServerOptions(
-        server_workload.train_until, num_workers=1, num_ps=1, args={"told": str(told)}, progress=False
+        server_workload.train_until, num_workers=1, num_ps=1, args={"told": str(done_file)}, progress=False
     )
     run = plan.start(collective.build_with_servers(options))
     wait_until(lambda: 0 in run.state.members and (run.state.members[0].step or 0) >= 40, "steps", 3 * WAIT_S)
     os.kill(process_of(run, 2), signal.SIGKILL)
     noted(run, "rank 2 (ps) is running again")
-    told.write_text("30")
+    done_file.write_text("30")
     value = run.result(3 * WAIT_S).value
     assert value["recoveries"] == 1 and value["more"] >= 30

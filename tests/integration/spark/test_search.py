@@ -81,7 +81,7 @@ def test_search_completes_although_an_executor_is_killed(store: Path, tmp_path: 
     os.kill(executor_of(int(mark.name.split("-")[2])), signal.SIGKILL)
     result = run.result(END_S)
     assert result.counts["completed"] == 16 and result.value == 15.0
-    assert sum(row["lost"] for row in result.rows) >= 1  # what was lost with it ran again, and failed nobody
+    assert sum(row["lost"] for row in result.rows) >= 1  # lost trials ran again, and made no other trial fail
 
 
 @pytest.mark.variant  # of tests/integration/experiment/test_search_killed.py, on executors
@@ -100,12 +100,12 @@ def test_search_continues_in_another_session_after_its_driver_was_killed(store: 
     finally:
         driver.end()
     (root,) = (folder / "project" / "Experiments").iterdir()
-    told = {row["number"]: row["value"] for row in journal_ends(root)}
+    reported = {row["number"]: row["value"] for row in journal_ends(root)}
     result = experiment.continue_search(f"file://{root}", progress=False)
     assert result.counts["completed"] == 12 and result.value == 11.0
     rows = {row["number"]: row for row in result.rows}
     times = Counter(map(int, ended.read_text().split()))
-    assert len(told) >= 3 and set(times) == set(range(12))
-    for number, value in told.items():  # nothing that was told is lost, and none of it ran again
+    assert len(reported) >= 3 and set(times) == set(range(12))
+    for number, value in reported.items():  # no reported result is lost, and no reported trial ran again
         assert rows[number]["value"] == value and times[rows[number]["config"]["x"]] == 1
     assert json.loads((root / "status.json").read_text())["state"] == "FINISHED"

@@ -108,21 +108,21 @@ def test_speculation_copies_slow_tasks_but_no_agent(tmp_path: Path) -> None:
     ],
     ids=lambda settings: next(iter(settings)).removeprefix("spark."),
 )
-def test_a_loss_costs_no_other_agent_and_doubles_none(tmp_path: Path, settings: dict[str, str]) -> None:
+def test_lost_process_affects_no_other_agent_and_duplicates_none(tmp_path: Path, settings: dict[str, str]) -> None:
     count, doubled, copies = play(tmp_path, settings, *LOSSES, "remain")
     assert count >= 4 and not doubled and not copies
 
 
 @pytest.mark.variant
-def test_a_lost_agent_under_a_local_master_costs_no_other(tmp_path: Path) -> None:
-    """There Spark ends a job at the first failure of a task, whatever the settings."""
+def test_lost_agent_under_a_local_master_affects_no_other(tmp_path: Path) -> None:
+    """Under a local master, Spark ends a job at a task's first failure, whatever the settings."""
     count, doubled, copies = play(tmp_path, {}, "launch", "lose_worker", "lose_agent", "search", master="local[3]")
     assert count >= 3 and not doubled and not copies
 
 
 @pytest.mark.variant
-def test_a_threshold_of_speculation_is_refused(tmp_path: Path) -> None:
-    """Of a single task, too, Spark would start a copy."""
+def test_speculation_threshold_is_refused(tmp_path: Path) -> None:
+    """With a threshold Spark would start a copy of a single task, too."""
     driver = Driver(tmp_path, speculation="true", speculation_task_duration_threshold="30min")
     try:
         driver.say("quick")

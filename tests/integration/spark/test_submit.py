@@ -33,7 +33,7 @@ FEW_LINES = 20  # Python's own traceback among them
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "cancel"])
 @pytest.mark.variant
 def test_cancelled_submission_prints_no_java_stack_trace(tmp_path: Path, number: signal.Signals | None) -> None:
-    """By a signal, or by ``hopsml runs cancel`` from another terminal."""
+    """The submission is cancelled by a signal, or by ``hopsml runs cancel`` from another terminal."""
     profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,1,1024]")
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "one.yaml").write_text(profile)
@@ -58,9 +58,9 @@ def test_cancelled_submission_prints_no_java_stack_trace(tmp_path: Path, number:
             assert (cancelled.returncode, cancelled.stdout) == (0, f"{run.name}: CANCELLED\n"), cancelled.stderr
         else:
             os.killpg(job.pid, number)  # as a terminal does it: every process of the foreground group
-        said = job.stdout.read()
+        output = job.stdout.read()
     assert job.returncode == (1 if number is None else 128 + number)
-    assert "\tat " not in said and "java." not in said and len(said.splitlines()) <= FEW_LINES, said
+    assert "\tat " not in output and "java." not in output and len(output.splitlines()) <= FEW_LINES, output
     (status,) = (tmp_path / "project").glob("Experiments/*/status.json")
     assert json.loads(status.read_text())["state"] == "CANCELLED"
 
@@ -121,6 +121,6 @@ def test_interrupt_during_spark_start_is_reported_briefly(tmp_path: Path) -> Non
         while "Setting Spark log level" not in (line := job.stdout.readline()):
             assert line, "it ended before"
         os.killpg(job.pid, signal.SIGINT)
-        said = job.stdout.read()
+        output = job.stdout.read()
     assert job.returncode == -signal.SIGINT
-    assert "Spark was still starting; nothing runs" in said and "py4j" not in said and "ERROR" not in said, said
+    assert "Spark was still starting; nothing runs" in output and "py4j" not in output and "ERROR" not in output, output

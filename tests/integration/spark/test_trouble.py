@@ -65,13 +65,13 @@ def test_killed_executor_ends_the_run_and_is_replaced_for_the_next(store: Path, 
     found = traces(tmp_path)
     executors = [executor_of(trace.agent) for trace in found]
     doomed = [other for other, executor in enumerate(executors) if executor == executors[rank]]  # two may share it
-    began = clock.awake()
+    started = clock.awake()
     os.kill(executors[rank], 9)
     with pytest.raises(WorkerFailed) as caught:
         run.result(WAIT_S)
     pids = [pid for trace in found for pid in (trace.worker, trace.child)]
     wait_until(lambda: not living([*pids, found[rank].agent, found[rank].server]), "the end of it all", GONE_S)
-    assert clock.awake() - began < GONE_S
+    assert clock.awake() - started < GONE_S
     assert caught.value.rank in doomed and "executor or the agent in it was killed" in caught.value.cause
     assert (
         "Spark reports for executor" in caught.value.cause
@@ -83,7 +83,7 @@ def test_killed_executor_ends_the_run_and_is_replaced_for_the_next(store: Path, 
 
 @pytest.mark.variant
 def test_agent_with_a_broken_connection_is_replaced_by_spark(spark: Any, store: Path) -> None:
-    """To Spark it has ended well, unless it says otherwise; and nobody would ask for another one while the rest live."""
+    """To Spark its task has succeeded unless it fails explicitly; no other would be requested while the others live."""
     ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(WAIT_S)
     assert ranks.value
     coordinator = applications.current("local-cluster").coordinator
@@ -165,9 +165,9 @@ def test_idle_agents_release_slots_for_a_user_job(spark: Any, store: Path, tmp_p
     submit(workloads.leave_trace, SLOTS, args=args, keep_warm=600).result(WAIT_S)
     agents = [trace.agent for trace in traces(tmp_path, SLOTS)]
     assert len(set(agents)) == SLOTS and living(agents) == agents  # there is no slot left
-    began = clock.awake()
+    started = clock.awake()
     assert spark.parallelize(range(1000), 100).map(lambda x: x + 1).count() == 1000
-    assert clock.awake() - began < WAIT_S
+    assert clock.awake() - started < WAIT_S
     assert submit(lambda: "works", keep_warm=600).result(WAIT_S).value == "works"
 
 

@@ -70,7 +70,7 @@ def test_imagenet_job_trains_some_steps_on_generated_images(tmp_path: Path) -> N
 
 
 def jpeg(number: int) -> bytes:
-    """A file of some colours, of a size of its own."""
+    """Return a JPEG file with a few colours; the width depends on ``number``."""
     import io
 
     from PIL import Image

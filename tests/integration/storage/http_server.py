@@ -22,26 +22,26 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, b"", len(CONTENT))
 
     def do_GET(self) -> None:
-        asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
         given = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if asked.get("op") == "GETFILESTATUS":
+        if query.get("op") == "GETFILESTATUS":
             body = json.dumps({"FileStatus": STATUS}).encode()
         elif given:
             return self._answer(206, CONTENT[int(given[1]) : int(given[2]) + 1])
         else:
-            offset = int(asked.get("offset", 0))
-            body = CONTENT[offset : offset + int(asked.get("length", len(CONTENT)))]
+            offset = int(query.get("offset", 0))
+            body = CONTENT[offset : offset + int(query.get("length", len(CONTENT)))]
         return self._answer(200, body)
 
     def _answer(self, status: int, body: bytes, length: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
-        with contextlib.suppress(BrokenPipeError):  # whoever asked has given up
+        with contextlib.suppress(BrokenPipeError):  # the client has given up
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

@@ -116,9 +116,9 @@ def test_flush_copies_without_delay_and_names_files_behind(root: Path, tmp_path:
     with MirrorProcess(root, str(blocked), on_message=messages.put) as mirror:
         (root / "export" / "model.bin").write_bytes(b"fresh")  # would rest for a second first
         (root / "events" / "x.tfevents.1").write_bytes(b"fresh")
-        began_s = clock.awake()
+        started_s = clock.awake()
         report = mirror.flush(20)
-        assert clock.awake() - began_s < 10  # no waiting for what time does not mend
+        assert clock.awake() - started_s < 10  # no waiting for what time does not mend
         assert [late.path for late in report.behind] == ["export/model.bin"]
         assert "Is a directory" in report.behind[0].reason
         assert (blocked / "events/x.tfevents.1").read_bytes() == b"fresh"
@@ -243,10 +243,10 @@ def test_frozen_mirror_does_not_block_its_owner(root: Path, tmp_path: Path) -> N
     assert mirror.flush(60).is_complete
     assert mirror.process is not None
     mirror.process.send_signal(signal.SIGSTOP)
-    began_s = clock.awake()
+    started_s = clock.awake()
     assert mirror.flush(0.2).answered is False
     assert mirror.stop(timeout_s=0.5).answered is False
-    assert clock.awake() - began_s < 6
+    assert clock.awake() - started_s < 6
     assert not mirror.is_alive
 
 

@@ -26,7 +26,7 @@ def test_missing_java_compiler_is_reported_with_its_consequence(
 
 
 @pytest.mark.local
-def test_its_classes_load_in_java_8_and_with_scala_2_12() -> None:
+def test_push_classes_load_in_java_8_and_with_scala_2_12() -> None:
     with zipfile.ZipFile(build_spark_push.build()) as content:  # make test has built it
         classes = {name: content.read(name) for name in content.namelist() if name.endswith(".class")}
     assert "io/hopsml/PushJob.class" in classes
@@ -37,7 +37,7 @@ def test_its_classes_load_in_java_8_and_with_scala_2_12() -> None:
 
 @pytest.mark.local
 @pytest.mark.variant  # make test has built it
-def test_it_is_built_once_for_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_jar_is_rebuilt_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = tmp_path / "lib" / "push.jar"
     monkeypatch.setattr(build_spark_push, "JAR", jar)
     build_spark_push.build()

@@ -34,7 +34,7 @@ def load_script() -> ModuleType:
 
 script = load_script()
 
-# Stands for an executor's JVM: runs the discovery script once a line, as a child of its own.
+# Simulates an executor's JVM: runs the discovery script once per line, as a child process.
 EXECUTOR = f"""
 import subprocess, sys
 for line in sys.stdin:
@@ -55,24 +55,24 @@ class Executor:
             text=True,
         )
 
-    def ask(self) -> None:
-        """Start the script; ``answer`` has its result."""
+    def start_script(self) -> None:
+        """Start the script; ``answer`` returns its result."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def answer(self) -> list[str]:
-        """The addresses; AssertionError with the script's message when it failed."""
+        """Return the addresses, or raise AssertionError with the script's message if it failed."""
         assert self.process.stdout is not None
-        status, _, said = self.process.stdout.readline().strip().partition(" ")
-        assert status == "0", said
-        found = json.loads(said)
+        status, _, message = self.process.stdout.readline().strip().partition(" ")
+        assert status == "0", message
+        found = json.loads(message)
         assert found["name"] == "gpu"
         return list(found["addresses"])
 
-    def claim(self) -> list[str]:
-        """Ask and wait."""
-        self.ask()
+    def acquire_addresses(self) -> list[str]:
+        """Start the script and return its addresses."""
+        self.start_script()
         return self.answer()
 
     def kill(self) -> None:
@@ -104,32 +104,32 @@ def executor(tmp_path: Path) -> Iterator[Callable[..., Executor]]:
 
 
 def test_each_executor_is_assigned_its_own_gpu(executor: Callable[..., Executor]) -> None:
-    assert executor().claim() == ["0"]
-    assert executor().claim() == ["1"]
+    assert executor().acquire_addresses() == ["0"]
+    assert executor().acquire_addresses() == ["1"]
 
 
 def test_refused_executor_is_shown_who_holds_the_gpus(executor: Callable[..., Executor]) -> None:
     first, second = executor(), executor()
-    first.claim()
-    second.claim()
+    first.acquire_addresses()
+    second.acquire_addresses()
     holders = f"0 by pid {first.process.pid}, 1 by pid {second.process.pid}"
     with pytest.raises(AssertionError, match=rf"1 GPU\(s\) wanted, 0 of 2 free \(taken: {holders}\)"):
-        executor().claim()
+        executor().acquire_addresses()
 
 
 def test_gpu_of_a_killed_executor_is_released_at_once(executor: Callable[..., Executor]) -> None:
     first = executor()
-    first.claim()
-    executor().claim()
+    first.acquire_addresses()
+    executor().acquire_addresses()
     first.kill()
-    assert executor().claim() == ["0"]
+    assert executor().acquire_addresses() == ["0"]
 
 
 def test_executor_waits_for_a_gpu_that_is_released(executor: Callable[..., Executor]) -> None:
     first = executor(HOPSML_GPUS_PER_EXECUTOR="2")
-    assert first.claim() == ["0", "1"]
+    assert first.acquire_addresses() == ["0", "1"]
     early = executor(HOPSML_GPU_WAIT_S="30")
-    early.ask()
+    early.start_script()
     first.kill()
     assert early.answer() == ["0"]
 
@@ -137,29 +137,29 @@ def test_executor_waits_for_a_gpu_that_is_released(executor: Callable[..., Execu
 def test_concurrent_executors_never_share_a_gpu(executor: Callable[..., Executor]) -> None:
     crowd = [executor(HOPSML_EMULATED_GPUS="4") for _ in range(4)]
     for each in crowd:
-        each.ask()
+        each.start_script()
     assert sorted(address for each in crowd for address in each.answer()) == list("0123")
 
 
 def test_standalone_worker_lists_all_gpus_without_locking_them(executor: Callable[..., Executor]) -> None:
     worker = executor(HOPSML_GPUS_PER_EXECUTOR="all", HOPSML_EMULATED_GPUS="12")
-    assert worker.claim() == [str(index) for index in range(12)], "in numeric order"
-    assert executor().claim() == ["0"]
+    assert worker.acquire_addresses() == [str(index) for index in range(12)], "in numeric order"
+    assert executor().acquire_addresses() == ["0"]
 
 
 def test_more_gpus_than_the_node_has_are_refused_without_waiting(executor: Callable[..., Executor]) -> None:
     with pytest.raises(AssertionError, match=r"3 GPU\(s\) wanted, 2 of 2 free"):
-        executor(HOPSML_GPUS_PER_EXECUTOR="3", HOPSML_GPU_WAIT_S="600").claim()
+        executor(HOPSML_GPUS_PER_EXECUTOR="3", HOPSML_GPU_WAIT_S="600").acquire_addresses()
 
 
 def test_emulated_nodes_of_one_machine_have_separate_gpus(executor: Callable[..., Executor]) -> None:
-    assert executor(NM_HOST="127.0.0.11").claim() == ["0"]
-    assert executor(NM_HOST="127.0.0.12").claim() == ["0"]
+    assert executor(NM_HOST="127.0.0.11").acquire_addresses() == ["0"]
+    assert executor(NM_HOST="127.0.0.12").acquire_addresses() == ["0"]
 
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path) -> Callable[[str, int], dict[str, str]]:
-    """Puts an nvidia-smi on the PATH that says and returns what it is told."""
+    """Return a function that puts an nvidia-smi with this output and exit status on the PATH."""
 
     def make(text: str, status: int) -> dict[str, str]:
         program = tmp_path / "bin" / "nvidia-smi"

@@ -55,10 +55,12 @@ RUN_BY = {
 
 def make(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run make in a folder whose environment counts as complete."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_XDIST", "UV_"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_XDIST", "UV_"))
+    }
     line = [MAKE, *CURRENT, *arguments]
     return subprocess.run(
-        line, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=timeout_s
+        line, cwd=folder, env={**inherited, **variables}, capture_output=True, text=True, timeout=timeout_s
     )
 
 
@@ -239,9 +241,9 @@ def jars() -> Path:
 @pytest.mark.variant
 @pytest.mark.timeout(900)
 def test_release_builds_wheels_checksums_and_sbom() -> None:
-    """In the repository, so that downloaded headers and compiled objects serve the next run."""
-    told = made(ROOT, "release", timeout_s=880)
-    assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in told
+    """Built in the repository, so that downloaded headers and compiled objects serve the next run."""
+    output = made(ROOT, "release", timeout_s=880)
+    assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in output
     dist = ROOT / "dist"
     (linux,) = dist.glob("hopsml_spark-*.whl")  # as pages name it
     (pure,) = dist.rglob("hopsml_spark-*-py3-none-any.whl")

@@ -77,7 +77,7 @@ def test_public_module_lists_all_its_functions_and_classes() -> None:
 
 
 def test_main_call_is_the_last_statement_of_a_module() -> None:
-    """What stands behind the call of its main function does not exist while that runs."""
+    """Definitions after the call of the main function do not exist while it runs."""
     late = []
     for path in sorted(PACKAGE.rglob("*.py")):
         body = ast.parse(path.read_text(encoding="utf-8")).body

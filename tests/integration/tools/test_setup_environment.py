@@ -20,11 +20,13 @@ MAKE = str(shutil.which("make"))
 
 
 def make(folder: Path, path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """With nothing on the PATH but what lies in ``path``."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PIP", "UV", "JAVA"))}
+    """Run make with nothing on the PATH but the programs in ``path``."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PIP", "UV", "JAVA"))
+    }
     return subprocess.run(
         [MAKE, "-C", folder, *arguments],
-        env={**kept, "PATH": str(path), **more},
+        env={**inherited, "PATH": str(path), **more},
         capture_output=True,
         text=True,
         timeout=END_S,
@@ -44,9 +46,11 @@ def fresh(tmp_path: Path) -> Path:
 
 def test_setup_without_python_names_what_to_install(fresh: Path) -> None:
     done = make(fresh, fresh / "bin", "setup")
-    said, of_make = done.stderr.splitlines()
+    message, of_make = done.stderr.splitlines()
     assert (
-        done.returncode and said.startswith("setup: python3.11 is missing: install") and of_make.startswith("make: ***")
+        done.returncode
+        and message.startswith("setup: python3.11 is missing: install")
+        and of_make.startswith("make: ***")
     )
 
 
@@ -57,9 +61,9 @@ def test_setup_without_network_reports_the_failed_download(fresh: Path) -> None:
     done = make(
         fresh, fresh / "bin", "setup", PIP_INDEX_URL=nobody, PIP_CONFIG_FILE=os.devnull, UV_DEFAULT_INDEX=nobody
     )
-    said, of_make = done.stderr.splitlines()
-    assert done.returncode and said.startswith("setup: packages could not be fetched: "), done.stderr
-    assert "no network" in said and of_make.startswith("make: ***")
+    message, of_make = done.stderr.splitlines()
+    assert done.returncode and message.startswith("setup: packages could not be fetched: "), done.stderr
+    assert "no network" in message and of_make.startswith("make: ***")
     assert (fresh / ".cache" / "setup.log").stat().st_size > 0
     assert not (fresh / ".venv" / ".complete").exists()
 
@@ -70,7 +74,7 @@ def test_setup_without_java_and_maven_succeeds_with_notes() -> None:
     java, maven = done.stderr.splitlines()
     assert java.startswith("setup: java is missing: Spark and YARN need Java 17") and "`local` works without" in java
     assert maven.startswith("setup: mvn is missing: ")
-    for target in ("demo", "demo-yarn", "hadoop-up"):  # which would fail later, and say less
+    for target in ("demo", "demo-yarn", "hadoop-up"):  # these would fail later, with less information
         refused = make(ROOT, Path("/nowhere"), "-o", ".venv/.complete", target)
         assert refused.returncode and "setup: java is missing" in refused.stderr
 

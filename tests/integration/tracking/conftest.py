@@ -9,5 +9,5 @@ from tests.helpers.tracking.mlflow_server import MlflowServer
 
 @pytest.fixture(scope="session")
 def server(mlflow_server: MlflowServer) -> MlflowServer:
-    """It answers; a test that stops it starts it again."""
+    """A server that answers; a test that stops it starts it again."""
     return mlflow_server

@@ -40,13 +40,13 @@ def tracked(server: MlflowServer, store: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # of the test's own client
     monkeypatch.setenv("HOPSML_SYSTEM_METRICS_S", "0.05")
     for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"):
-        monkeypatch.setenv(name, "")  # so that it is put back, whatever MLflow does with it
+        monkeypatch.setenv(name, "")  # so that the variable is restored even if MLflow changes it
         monkeypatch.delenv(name)
     return store
 
 
 def train(lr: float = 0.5, steps: int = 3, folder: str = "") -> dict[str, float]:
-    """Reports; with a ``folder`` it leaves ``begun`` there and goes on once it finds ``go``."""
+    """Report each step; with a ``folder``, create ``begun`` there and wait for ``go``."""
     import os
 
     import hopsml
@@ -61,8 +61,8 @@ def train(lr: float = 0.5, steps: int = 3, folder: str = "") -> dict[str, float]
     return {"accuracy": 1 - lr, "resident_mb": resident}
 
 
-def submit(function: Any = train, **wishes: Any) -> experiment.Run:
-    return experiment.submit(function, **{"progress": False, "num_workers": 2, **wishes})
+def submit(function: Any = train, **options: Any) -> experiment.Run:
+    return experiment.submit(function, **{"progress": False, "num_workers": 2, **options})
 
 
 def name_of(request: pytest.FixtureRequest) -> str:
@@ -70,7 +70,7 @@ def name_of(request: pytest.FixtureRequest) -> str:
 
 
 def runs_of(server: MlflowServer, name: str) -> list[Any]:
-    """The oldest first; deleted ones are left out."""
+    """Return the experiment's runs without deleted ones, oldest first."""
     client = server.client()
     found = client.get_experiment_by_name(name)
     return list(client.search_runs([found.experiment_id], order_by=["attributes.start_time"])) if found else []
@@ -220,18 +220,18 @@ def test_outages_of_the_server_lose_no_metrics(
         lambda: any(history(server, one.info.run_id) for one in runs_of(server, name_of(request))), "the first row"
     )
     server.stop()
-    began = clock.awake()
+    started = clock.awake()
     (tmp_path / "go").touch()
     run.result(WAIT_S)
     wait_until(lambda: run.state.notes, "the note")
     experiment.shutdown()
-    assert clock.awake() - began < 8, "the end of the program waits seconds at most"
+    assert clock.awake() - started < 8, "the end of the program waits seconds at most"
     assert "does not answer" in run.state.notes[0] and order_of(run)["state"] == "pending"
 
-    began = clock.awake()
+    started = clock.awake()
     second = submit()
     second.result(WAIT_S)
-    took = clock.awake() - began
+    took = clock.awake() - started
     experiment.shutdown()
     assert took < 5 and order_of(second)["state"] == "pending"
     print(f"run {took:.2f} s")
@@ -256,12 +256,12 @@ def test_frozen_server_delays_nothing_and_receives_the_run_once(
     monkeypatch.setattr(link, "CALL_TIMEOUT_S", 2.0)
     server.freeze()
     try:
-        began = clock.awake()
+        started = clock.awake()
         run = submit()
         run.result(WAIT_S)
-        assert clock.awake() - began < 5
+        assert clock.awake() - started < 5
         experiment.shutdown()
-        assert clock.awake() - began < 15, "the end of the program waits seconds at most"
+        assert clock.awake() - started < 15, "the end of the program waits seconds at most"
         assert order_of(run)["state"] == "pending" and not order_of(run)["run_id"]
     finally:
         server.thaw()
@@ -270,11 +270,11 @@ def test_frozen_server_delays_nothing_and_receives_the_run_once(
     assert json.loads(done.stdout) == [{"run": run.run_id, "state": "sent", "notes": []}]
     (found,) = runs_of(server, name_of(request))
     assert history(server, found.info.run_id) == LOSS and found.data.metrics["accuracy"] == 0.5
-    check_that_sending_again_changes_nothing(server, run, found)
+    check_second_transfer_changes_nothing(server, run, found)
 
 
-def check_that_sending_again_changes_nothing(server: MlflowServer, run: experiment.Run, found: Any) -> None:
-    """As after a failure that leaves open what the server has done; and a run whose id never came back to the driver."""
+def check_second_transfer_changes_nothing(server: MlflowServer, run: experiment.Run, found: Any) -> None:
+    """Check a second transfer, as after a lost answer, for a run whose id the driver never received."""
     key = found.data.tags[KEY_TAG]
     server.client().create_run(found.info.experiment_id, start_time=found.info.start_time + 1, tags={KEY_TAG: key})
     wanted = order.read(run.directory)
@@ -354,7 +354,7 @@ MlflowServer(Path({str(tmp_path)!r})).start()
 
 
 def log_by_hand() -> None:
-    """What published programs do in their training function, on every worker."""
+    """Log by MLflow's own functions on every worker, as published training functions do."""
     import mlflow
 
     mlflow.log_param("optimizer", "adam")

@@ -41,11 +41,11 @@ def test_every_trial_is_a_child_run_of_the_search(
         train, {"lr": ("DISCRETE", [0.1, 0.2, 0.5])}, searcher="grid", num_trials=None, metric="accuracy", name="rates",
         retries=0, progress=False, workers_per_trial=workers,
     )  # fmt: skip
-    whole = Path(result.run_dir.removeprefix("file://"))
-    trials = {row["number"]: whole / "trials" / row["trial_id"] for row in result.rows}
+    search_folder = Path(result.run_dir.removeprefix("file://"))
+    trials = {row["number"]: search_folder / "trials" / row["trial_id"] for row in result.rows}
 
     def all_sent() -> bool:
-        orders = [order(path) for path in (whole, *trials.values())]
+        orders = [order(path) for path in (search_folder, *trials.values())]
         return all(found.get("state") == "sent" for found in orders)
 
     wait_until(all_sent, "four runs", 60)

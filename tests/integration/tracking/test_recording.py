@@ -33,8 +33,8 @@ def train(lr: float = 0.1, api_key: str = "") -> dict[str, Any]:
     return {"lr": lr, "seed": tracking.seed(), "numbers": [tracking.seed() + 1]}
 
 
-def submit(**wishes: Any) -> experiment.Run:
-    return experiment.submit(train, progress=False, num_workers=2, **wishes)
+def submit(**options: Any) -> experiment.Run:
+    return experiment.submit(train, progress=False, num_workers=2, **options)
 
 
 def folder_of(run: experiment.Run) -> Path:
@@ -84,27 +84,27 @@ def test_record_of_a_failed_run_is_complete(store: Path) -> None:
 def test_launch_and_training_do_not_wait_for_the_record(
     store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Only the run's end does: here git stands until it is told to go on, and all else is done before that.
+    """Only the run's end waits: here git blocks until the test continues it, and all else completes before.
 
-    What the caller does itself is counted in processor time, of which others on this machine take nothing away.
+    Work of the caller is measured in processor time, on which other load of this machine has no influence.
     """
-    begun, told, trained = tmp_path / "begun", tmp_path / "told", tmp_path / "trained"
-    os.mkfifo(told)
-    (tmp_path / "git").write_text(f"#!/bin/bash\necho $$ > {begun}.part; mv {begun}.part {begun}; read < {told}\n")
+    begun, pipe, trained = tmp_path / "begun", tmp_path / "told", tmp_path / "trained"
+    os.mkfifo(pipe)
+    (tmp_path / "git").write_text(f"#!/bin/bash\necho $$ > {begun}.part; mv {begun}.part {begun}; read < {pipe}\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 2 * WAIT_S)
     monkeypatch.setattr(provenance, "_git_known", {})
     submit().result(WAIT_S)  # starts the agents
     monkeypatch.setattr(provenance, "script", lambda: Path(__file__))  # pytest itself is an installed program
-    began = time.thread_time()
+    started = time.thread_time()
     run = experiment.submit(Path.touch, args={"self": trained}, progress=False, num_workers=2)
-    worked = time.thread_time() - began
+    worked = time.thread_time() - started
     wait_until(begun.exists, "git")
     wait_until(trained.exists, "the training")
     assert psutil.Process(int(begun.read_text())).cmdline()[1] == str(tmp_path / "git"), "it has not ended yet"
     assert not run.done() and not (folder_of(run) / "environment.json").exists()
-    told.write_text("go on\n")
+    pipe.write_text("go on\n")
     run.result(WAIT_S)
     assert (folder_of(run) / "code" / "script.py").exists() and (folder_of(run) / "environment.json").exists()
     assert worked < 0.1, "seconds of the caller's own work, which is 5 ms"
@@ -149,7 +149,7 @@ def test_joining_a_recording_has_a_time_limit(tmp_path: Path) -> None:
 
 
 def test_script_and_git_state_are_recorded_in_the_run_directory(tmp_path: Path) -> None:
-    """By the real door: a script in a repository, started as its own process."""
+    """A script in a git repository is run as a subprocess, as a user would."""
     project = tmp_path / "project"
     repository = tmp_path / "repository"
     repository.mkdir()

@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0
 
 
-def run_once(function: Callable[..., Any], **wishes: Any) -> experiment.Run:
-    run = experiment.submit(function, progress=False, **{"num_workers": 2, **wishes})
+def run_once(function: Callable[..., Any], **options: Any) -> experiment.Run:
+    run = experiment.submit(function, progress=False, **{"num_workers": 2, **options})
     run.result(WAIT_S)
     return run
 
@@ -53,7 +53,7 @@ def test_rerun_of_a_seeded_training_has_bit_identical_weights(store: Path) -> No
     assert first.result().metrics["weights"] == again.result.metrics["weights"]
     one, other = catalog.read(RunDir(first.run_dir)), catalog.read(RunDir(again.result.run_dir))
     assert other.run["rerun_of"] == first.run_dir
-    kept = (
+    compared = (
         "verb",
         "name",
         "arguments",
@@ -64,7 +64,7 @@ def test_rerun_of_a_seeded_training_has_bit_identical_weights(store: Path) -> No
         "payload_sha256",
         "spec",
     )
-    assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
+    assert {name: one.run[name] for name in compared} == {name: other.run[name] for name in compared}
     # A rerun can be repeated itself.
     assert repeat.rerun(again.result, progress=False).verdict.same
 
@@ -120,7 +120,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestRefused:
-    """Nothing is started, and the message says what to do."""
+    """Refused reruns: no process is started, and the message names the remedy."""
 
     @pytest.fixture
     def run(self, recorded: Path, store: Path) -> Iterator[RunDir]:
@@ -164,7 +164,7 @@ class TestRefused:
 
 
 def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line as a process of its own."""
+    """Run the command line in a subprocess."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     return subprocess.run(
         [sys.executable, "-c", "from hopsml.cli import main; main()", *arguments],

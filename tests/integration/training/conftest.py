@@ -19,15 +19,15 @@ def _import(name: str) -> None:
 
 @pytest.fixture(scope="session")
 def keras_imported() -> None:
-    """With TensorFlow; the environment as it was."""
+    """Import Keras with TensorFlow; the environment is restored."""
     _import("keras")
 
 
 @pytest.fixture(scope="session")
 def torch_imported() -> None:
-    """With what its optimizers import; the environment as it was.
+    """Import torch and what its optimizers need; the environment is restored.
 
-    Among that is Triton, which would end a process in which another test has loaded TensorFlow.
+    Triton is left out: it would crash a process in which another test has loaded TensorFlow.
     """
     with triton_left_out():
         _import("torch._dynamo")

@@ -54,8 +54,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_files, "BLOCK", 1000)
 
 
-def kept(folder: Path) -> int:
-    """Bytes in it."""
+def stored_bytes(folder: Path) -> int:
+    """Return the number of bytes in the folder."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -66,7 +66,7 @@ def test_removed_cache_folder_is_created_again(tmp_path: Path, small_blocks: Non
     for _ in range(3):
         file.check(cache, 0, 3_000)
     assert (
-        len(file.fetched) == 3 and kept(tmp_path / "cache") > 3_000
+        len(file.fetched) == 3 and stored_bytes(tmp_path / "cache") > 3_000
     )  # the second one noticed that the folder was gone
 
 
@@ -92,12 +92,12 @@ def test_cache_stays_within_its_size_and_retains_used_blocks(tmp_path: Path) -> 
     file, cache, folder = CountedFile(100_000), BlockCache(tmp_path / "c", 20_000), tmp_path / "c"
     for number in range(100):
         file.check(cache, number * 1000, 1000)
-        assert kept(folder) <= 20_000
+        assert stored_bytes(folder) <= 20_000
         for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)):
-            os.utime(path, (1e9 - age, 1e9 - age))  # whatever the clock of the disk is worth
+            os.utime(path, (1e9 - age, 1e9 - age))  # explicit times, as the disk's clock may be coarse
         file.check(cache, 0, 1000)
     assert file.fetched.count((0, 1000)) == 1
-    assert kept(folder) >= 15_000
+    assert stored_bytes(folder) >= 15_000
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -145,12 +145,12 @@ print("read", cache._is_usable)
 
 def test_concurrent_processes_share_the_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", READ, str(tmp_path / "c")]
-    begun = [
+    readers = [
         subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         for seed in range(4)
     ]
-    assert [process.communicate(timeout=END_S)[0] for process in begun] == ["read True\n"] * 4
-    assert kept(tmp_path / "c") <= 12_000
+    assert [process.communicate(timeout=END_S)[0] for process in readers] == ["read True\n"] * 4
+    assert stored_bytes(tmp_path / "c") <= 12_000
 
 
 # ---------------------------------------------------------------------------------------------- trouble
@@ -197,17 +197,17 @@ def test_disk_filled_by_other_programs_is_not_used_by_the_cache(
         (disk / "others").write_bytes(bytes(18_500 << 10))
         file = CountedFile(3 << 20)
         file.check(BlockCache(disk / "c", 1 << 30), 0, 3 << 20)
-        assert kept(disk / "c") == 0
+        assert stored_bytes(disk / "c") == 0
     (line,) = caplog.messages
     assert "its disk is full, except for the space reserved for other programs" in line
 
 
 def test_store_error_is_raised_through_the_cache(tmp_path: Path) -> None:
-    def gone(offset: int, length: int) -> bytes:
+    def raise_storage_error(offset: int, length: int) -> bytes:
         raise StorageError("it is gone", "f")
 
     with pytest.raises(StorageError, match="it is gone"):
-        BlockCache(tmp_path / "c", 1 << 30).read("v", 10, 0, 10, gone)
+        BlockCache(tmp_path / "c", 1 << 30).read("v", 10, 0, 10, raise_storage_error)
 
 
 # ---------------------------------------------------------------------------------------------- data sets

@@ -36,7 +36,7 @@ def server() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a folder of its own."""
+    """The URL of a new folder on S3, for each test."""
     for name, value in server.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOPSML_DATA_CACHE", str(tmp_path / "cache"))
@@ -102,20 +102,20 @@ def test_errors_on_s3_name_the_file(bucket: str) -> None:
     with pytest.raises(ArgumentError, match="contains no Parquet file"):
         hopsml.data.parquet(folder)
     rows = hopsml.data.tfrecords(folder).batch(16)
-    gone = f"{folder}/day=1/part-1.tfrecord"
-    for_url(gone).delete(gone)
+    missing = f"{folder}/day=1/part-1.tfrecord"
+    for_url(missing).delete(missing)
     with pytest.raises(PathNotFound, match=r"day=1/part-1\.tfrecord was deleted while it was read"):
         list(rows)
-    for_url(gone).write_bytes(gone, records(range(3)))
+    for_url(missing).write_bytes(missing, records(range(3)))
     with pytest.raises(StorageError, match=r"day=1/part-1\.tfrecord was changed while it was read"):
         list(rows)
-    for_url(gone).write_bytes(gone, records(range(3))[:-3])
+    for_url(missing).write_bytes(missing, records(range(3))[:-3])
     with pytest.raises(StorageError, match=r"day=1/part-1\.tfrecord ends after \d+ bytes, within record 2"):
         hopsml.data.tfrecords(folder)
 
 
 def count_rows(url: str) -> dict[str, Any]:
-    """Each worker's count of rows, a checkpoint, an event, a file of its own."""
+    """Return each worker's row counts, after storing a checkpoint, an event and a file."""
     from pathlib import Path
 
     import numpy as np

@@ -17,9 +17,9 @@ def test_restored_state_makes_the_same_steps_and_commits_contain_no_later_update
     env = {"TF_USE_LEGACY_KERAS": "1"} if legacy else {}
     (found,) = run_group("elastic_values:all_kinds", tmp_path, workers=1, env=env, slots=str(tmp_path / "slots"))
     assert len(found["steps"]) == (8 if legacy else 10)
-    for name, (gone_on, successor) in found["steps"].items():
-        assert successor == pytest.approx(gone_on, rel=1e-5), name
-        assert gone_on[0] != gone_on[1], name
+    for name, (original, successor) in found["steps"].items():
+        assert successor == pytest.approx(original, rel=1e-5), name
+        assert original[0] != original[1], name
     nothing_in_eight_commits: list[list[str]] = [[]] * 8
     assert found["torn"] == dict.fromkeys(("model", "variables", "large"), nothing_in_eight_commits)
 

@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    """It is built."""
+    """Build the native server library."""
     build_native.build_server()
 
 
@@ -35,6 +35,6 @@ def test_ports_of_a_run_refuse_other_users(way: str) -> None:
 
 @pytest.mark.variant  # of the answer to a stranger; who is let in: tests/integration/cluster/test_server_guard.py
 def test_unguarded_tensorflow_servers_answer_everybody() -> None:
-    """What the other test asks is answered where nothing guards."""
+    """Without the guard, the request of the other test is answered."""
     found = foreign_peers.doors(BY_HAND, Path(sys.executable), NOBODY)
     assert [door.served for door in found] == ["answers calls"] * WORKERS

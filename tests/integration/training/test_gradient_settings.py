@@ -156,11 +156,11 @@ def test_newcomer_has_no_delayed_gradients_and_all_ranks_restart_equal(results: 
 def test_unapplied_gradients_at_the_end_are_logged_once(results: Results) -> None:
     for result in results:
         assert result["left"] == {"iterations": 0}
-        told = (
+        line = (
             "hopsml: gradients of the last step were not applied (double buffering): call "
             "hopsml.tensorflow.finish_updates(optimizer) after the loop, in all workers; fit() does it by itself"
         )
-        assert result["log"].splitlines().count(told) == 1
+        assert result["log"].splitlines().count(line) == 1
 
 
 def test_two_kinds_of_accumulation_are_refused(results: Results) -> None:

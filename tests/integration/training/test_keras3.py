@@ -65,7 +65,7 @@ def test_each_epoch_of_a_shuffled_array_has_a_different_order(results: Results, 
 
 
 def test_shuffled_arrays_are_not_stored_in_the_graph(tmp_path: Path) -> None:
-    """Which must not be larger than 2 GB."""
+    """A graph is limited to 2 GB."""
     (found,) = run_group("keras3:size_of_shuffled", tmp_path, workers=1)
     assert found["functions"] == 2 and found["largest"] < 100_000
 
@@ -128,7 +128,7 @@ def test_keras_callbacks_with_shared_paths_write_once_and_resume(tmp_path: Path,
         assert zipfile.ZipFile(shared / name).testzip() is None
     assert len((shared / "log.csv").read_text().splitlines()) == 3
     assert len(list((shared / "board" / "train").glob("events.*"))) == 1
-    # Another run with the same folder goes on where the first one ended, on all ranks.
+    # Another run with the same folder continues from the first one's end, on all ranks.
     shutil.rmtree(tmp_path / "group", ignore_errors=True)
     third, fourth = run_group("keras3:callbacks", tmp_path, epochs=3, kind=kind)
     assert third["epochs"] == fourth["epochs"] == [2]

@@ -19,15 +19,15 @@ def test_tf_keras_fit_resumes_evaluates_and_predicts_under_a_strategy(tmp_path: 
         "legacy_keras:training", tmp_path, env={"TF_USE_LEGACY_KERAS": "1"}, own=str(own), kind=kind
     )
     saved = [path.name for path in (own / "saved").iterdir()]
-    assert saved == ["model.weights.h5"]  # and nothing of those that are not the chief
+    assert saved == ["model.weights.h5"]  # and no files of other ranks than the chief
     assert not list((own / "events").glob("workertemp*"))
     sent = first.pop("sent")
     assert second.pop("sent") == []
     collectives = [result.pop("collectives") for result in (first, second)]  # one sends, one receives
     assert kind == "hopsml" or all(counts["_ScopedAllocator"] >= 1 for counts in collectives)
     assert first == second
-    trained, restored, gone_on = first["weights"]
-    assert trained == restored != gone_on
+    trained, restored, continued = first["weights"]
+    assert trained == restored != continued
     assert first["epochs"] == [2, 3, 3 * 3]  # its history is that of all epochs
     assert first["losses"][1] < first["losses"][0]
     assert first["accuracy"][0] == pytest.approx(first["accuracy"][1], abs=1e-6)

@@ -15,7 +15,7 @@ Results = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """One group of two workers that went through all checks."""
+    """Results of all checks, run once by one group of two workers."""
     return run_group("reduction:everything", tmp_path_factory.mktemp("reduction"), merge_scope="all")
 
 

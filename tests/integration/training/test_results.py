@@ -79,10 +79,10 @@ def test_model_with_two_optimizers_resumes_with_both(tmp_path: Path) -> None:
     run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=2)
     steps = [one.step for one in complete_checkpoints(tmp_path / "a" / "checkpoints")]
     (longer,) = run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=3)
-    (whole,) = run_group("results:fit_two_optimizers", tmp_path / "b", workers=1, epochs=3)
-    assert steps == [2, 4, 6] and longer["begun"] == [2] and whole["begun"] == [0, 1, 2]
-    assert longer["counts"] == whole["counts"] == [9, 9]
-    assert longer["weights"] == whole["weights"]
+    (undisturbed,) = run_group("results:fit_two_optimizers", tmp_path / "b", workers=1, epochs=3)
+    assert steps == [2, 4, 6] and longer["begun"] == [2] and undisturbed["begun"] == [0, 1, 2]
+    assert longer["counts"] == undisturbed["counts"] == [9, 9]
+    assert longer["weights"] == undisturbed["weights"]
 
 
 def test_fit_reports_from_the_chief_and_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_fit_reports_from_the_chief_and_resumes_from_the_last_complete_checkpoin
     names = [set(message["metrics"]) for message in first["sent"]]
     within, ends = {"batch_loss", "batch_accuracy"}, {"loss", "accuracy"}
     assert names == [within, within, within, ends, within, ends]
-    # Another run, its own directory empty, told to resume.
+    # Another run with an empty directory and the option to resume.
     third, fourth = run_group(
         "results:fit_with_callbacks",
         tmp_path / "b",
@@ -115,9 +115,9 @@ def test_fit_reports_from_the_chief_and_resumes_from_the_last_complete_checkpoin
 @pytest.mark.variant  # of integration/experiment/test_resume_fits.py
 def test_each_fit_of_a_function_has_separate_checkpoints(tmp_path: Path) -> None:
     """Three models one after another."""
-    whole, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
-    assert whole["begun"] == other["begun"] == [[0, 1], [0, 1, 2], [0, 1, 2]]
-    assert whole["histories"] == [2, 3, 3]
+    undisturbed, other = run_group("results:several_fits", tmp_path / "whole", reuse=True)
+    assert undisturbed["begun"] == other["begun"] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    assert undisturbed["histories"] == [2, 3, 3]
     places = [tmp_path / "whole" / name for name in ("checkpoints", "fit-2/checkpoints", "fit-3/checkpoints")]
     assert [complete_checkpoints(place)[-1].notes["epoch"] for place in places] == [2, 3, 3]
 
@@ -126,7 +126,7 @@ def test_each_fit_of_a_function_has_separate_checkpoints(tmp_path: Path) -> None
 def test_run_interrupted_in_its_second_fit_ends_with_undisturbed_weights(
     tmp_path: Path,
 ) -> None:
-    whole, _ = run_group("results:several_fits", tmp_path / "whole", reuse=True)
+    undisturbed, _ = run_group("results:several_fits", tmp_path / "whole", reuse=True)
     first, _ = run_group("results:several_fits", tmp_path / "first", broken_off=True)
     assert first["begun"] == [[0, 1], [0, 1]]
     last = complete_checkpoints(tmp_path / "first" / "checkpoints")[-1].folder
@@ -142,7 +142,7 @@ def test_run_interrupted_in_its_second_fit_ends_with_undisturbed_weights(
     assert second["histories"] == [2, 3, 3]
     assert second["weights"] == peer["weights"]
     assert (
-        second["weights"][::2] == whole["weights"][::2]
+        second["weights"][::2] == undisturbed["weights"][::2]
     )  # the order of the data within a fit is not part of a checkpoint
 
 

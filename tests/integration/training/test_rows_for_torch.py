@@ -150,8 +150,8 @@ def test_loader_process_reads_the_share_of_its_workers_rank(rows: Any, monkeypat
     assert sorted(found[0] + found[1]) == sorted([*range(100)] * 2)
 
 
-def raised(batches: Any) -> tuple[int, BaseException]:
-    """How many batches come before an error, and the error."""
+def count_and_error(batches: Any) -> tuple[int, BaseException]:
+    """Return the number of batches before an error, and the error."""
     iterator, count = iter(batches), 0
     try:
         for _ in iterator:
@@ -165,7 +165,7 @@ def raised(batches: Any) -> tuple[int, BaseException]:
 
 def test_error_in_a_loader_process_names_column_and_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"price": [1, None, 3]}), tmp_path / "nulls.parquet")
-    _, error = raised(loader(hopsml.data.parquet(str(tmp_path)).batch(2), num_workers=2))
+    _, error = count_and_error(loader(hopsml.data.parquet(str(tmp_path)).batch(2), num_workers=2))
     assert isinstance(error, ArgumentError)
     assert re.search(r"(?s)in DataLoader worker process 0.*column 'price' of .*nulls\.parquet.* has 1 null", str(error))
 
@@ -173,12 +173,12 @@ def test_error_in_a_loader_process_names_column_and_file(tmp_path: Path) -> None
 def test_deleted_file_is_named_after_the_batches_before_it(tmp_path: Path) -> None:
     rows = parquet(tmp_path).batch(10)
     (tmp_path / "rows-1.parquet").unlink()
-    count, error = raised(loader(rows, num_workers=2, persistent_workers=True))
+    count, error = count_and_error(loader(rows, num_workers=2, persistent_workers=True))
     assert count == 3 and isinstance(error, StorageError) and "rows-1.parquet" in str(error)
 
 
 def test_missing_batch_size_is_reported_by_the_loader(tmp_path: Path) -> None:
-    _, error = raised(loader(parquet(tmp_path), num_workers=1))
+    _, error = count_and_error(loader(parquet(tmp_path), num_workers=1))
     assert "set it by .batch(global_batch_size)" in str(error)
 
 

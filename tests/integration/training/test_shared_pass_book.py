@@ -18,8 +18,8 @@ from tests.unit.training.test_pass_book import of
 pytestmark = pytest.mark.local
 
 
-def in_a_fork(function: Any) -> int:
-    """What it returns there, as an exit status."""
+def run_in_fork(function: Any) -> int:
+    """Return the function's result from a forked child, passed as exit status."""
     pid = os.fork()
     if not pid:
         os._exit(function())
@@ -29,8 +29,8 @@ def in_a_fork(function: Any) -> int:
 def test_forked_process_and_its_parent_share_the_pass_counter() -> None:
     book = SeenRows()
     assert book.begin(None) == 0
-    assert in_a_fork(lambda: book.begin(of(7, 0))) == 1
-    assert in_a_fork(lambda: book.begin(of(7, 1))) == 1
+    assert run_in_fork(lambda: book.begin(of(7, 0))) == 1
+    assert run_in_fork(lambda: book.begin(of(7, 1))) == 1
     assert book.begin(None) == 2
 
 

@@ -40,7 +40,7 @@ TOKEN = "a token"
 
 @pytest.fixture(params=["here", ELSEWHERE])
 def where(request: pytest.FixtureRequest) -> str:
-    """Whose machine the rows are on: files are mapped, or fetched."""
+    """Host name of the rows' machine: files are mapped if it is this one, else fetched."""
     return socket.gethostname() if request.param == "here" else ELSEWHERE
 
 
@@ -48,25 +48,25 @@ def where(request: pytest.FixtureRequest) -> str:
 def stage(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """Keeps partitions with these values of column ``x``, and makes this process a worker that reads them."""
     certificate, key = make_key_pair(CERTIFIED)
-    folder, told = tmp_path / "stage", tmp_path / "address"
+    folder, address_file = tmp_path / "stage", tmp_path / "address"
     folder.mkdir()
     server = StageServer(StageFolder(folder), "a token", "grpc+tls://127.0.0.1:0", certificate, key)
     url = f"grpc+tls://127.0.0.1:{server.port}"
     address = StageAddress(url, certificate.decode(), "a token", where, str(folder), client_key=key.decode())
-    told.write_bytes(msgspec.msgpack.encode(address))
+    address_file.write_bytes(msgspec.msgpack.encode(address))
     places = [tmp_path] * 4
     monkeypatch.setattr(
-        contexts, "_current", WorkerContext("run", 0, 0, 1, 0, "chief", "file:///run", *places, sidecar=told)
+        contexts, "_current", WorkerContext("run", 0, 0, 1, 0, "chief", "file:///run", *places, sidecar=address_file)
     )
 
     def keep(partitions: Sequence[list[Any]]) -> None:
-        client, kept = StageClient(address), []
+        client, staged = StageClient(address), []
         for number, values in enumerate(partitions):
             batch = pa.record_batch({"x": values})
             shards = client.put("rows", number, 0, batch.schema, [batch] if values else [])
-            kept.append(StagedPartition(number, 0, url, shards))
-        waves = tuple((number,) for number in range(len(kept)))
-        client.publish(FrameTable("rows", 1, tuple(kept), {url: address}, waves, is_whole=True, is_settled=True))
+            staged.append(StagedPartition(number, 0, url, shards))
+        waves = tuple((number,) for number in range(len(staged)))
+        client.publish(FrameTable("rows", 1, tuple(staged), {url: address}, waves, is_whole=True, is_settled=True))
         client.close()
 
     yield keep
@@ -90,7 +90,7 @@ def test_list_lengths_that_differ_at_another_worker_are_named(stage: Stage) -> N
         ArgumentError,
         match=r"column 'x' of data='rows', partition 2, holds lists of 3 .* data='rows', partition 1 there are lists of 2",
     ):
-        read(Dataset(StagedRows("rows")).batch(2), rank=1, size=2)  # who reads no row of the other length
+        read(Dataset(StagedRows("rows")).batch(2), rank=1, size=2)  # a rank that reads no row of the other length
 
 
 def test_staged_lists_of_equal_length_are_read_by_all_workers(stage: Stage) -> None:
@@ -133,8 +133,8 @@ def test_forked_process_is_refused_with_a_remedy(stage: Stage) -> None:
         finally:
             os._exit(0)
     os.close(end)
-    with open(answer) as said:
-        assert "data='rows' cannot be read in a process that was forked from a worker" in (text := said.read())
+    with open(answer) as file:
+        assert "data='rows' cannot be read in a process that was forked from a worker" in (text := file.read())
     assert "give the DataLoader multiprocessing_context='forkserver'" in text
     os.waitpid(pid, 0)
 
@@ -224,7 +224,7 @@ def test_table_request_waits_and_outdated_files_are_deleted(client: StageClient,
     client.publish(table)
     waits.join(END_S)
     assert found == [table]
-    assert len(list(Path(address.folder, "data-clicks").iterdir())) == 2  # what is on its way may be of any attempt
+    assert len(list(Path(address.folder, "data-clicks").iterdir())) == 2  # unfinished files may be of any attempt
     client.publish(msgspec.structs.replace(table, version=2, is_settled=True))
     assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
 
@@ -312,8 +312,8 @@ def test_idle_connections_do_not_block_tasks(tmp_path: Path, monkeypatch: pytest
                 task.sendall((4).to_bytes(4) + b"rows" + (0).to_bytes(4))
                 assert task.recv(2) == (b"\0\0" if token == TOKEN else b"")
         assert threading.active_count() <= before + limits.pending
-    kept = [path.read_bytes() for path in (tmp_path / "stage").rglob("*") if path.is_file()]
-    assert kept == [b"rows"]
+    stored = [path.read_bytes() for path in (tmp_path / "stage").rglob("*") if path.is_file()]
+    assert stored == [b"rows"]
     door.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S)

@@ -39,7 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def own_keras(own: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What Keras does over hopsml's group, beside all the rest."""
+    """Results of Keras over hopsml's group, added to all others."""
     folder = tmp_path_factory.mktemp("keras")
     found = run_group("strategy_contract:contract", folder, kind="hopsml", parts=[], keras_parts=KERAS_PARTS)
     return [{**mine, **keras} for mine, keras in zip(own, found, strict=True)]
@@ -54,13 +54,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(params=["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
 def results(request: pytest.FixtureRequest) -> Results:
-    """Either of them."""
+    """Results of hopsml's group and of TensorFlow's."""
     return list(request.getfixturevalue({"hopsml": "own", "tensorflow": "theirs"}[request.param]))
 
 
 @pytest.fixture(scope="module")
 def own_short(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What `make test` needs of Keras over hopsml's group."""
+    """Results of Keras over hopsml's group, for the part that `make test` runs."""
     folder = tmp_path_factory.mktemp("short")
     return run_group("strategy_contract:contract", folder, kind="hopsml", parts=[], keras_parts=SHORT_PARTS)
 
@@ -97,7 +97,7 @@ def test_strategy_reduces_and_gathers_values(results: Results) -> None:
 
 
 def test_custom_loop_reduces_dense_sparse_and_absent_gradients(results: Results) -> None:
-    """What five rows give in one process: [0, 1, 1] and [5, 0]."""
+    """Expected values are those of a single process with the five rows [0, 1, 1] and [5, 0]."""
     for rank, result in enumerate(results):
         found = result["gradients"]
         assert found["loss"] == 15.0
@@ -237,7 +237,7 @@ def test_shuffled_arrays_are_divided_without_overlap(keras_results: Results) -> 
 
 @pytest.mark.variant
 def test_hopsml_and_tensorflow_collectives_give_identical_weights(own_keras: Results, theirs: Results) -> None:
-    """To the last bit: a sum of two does not depend on its order."""
+    """Weights are bit-identical: a sum of two values does not depend on their order."""
     for mine, other in zip(own_keras, theirs, strict=True):
         for part in ("fit", "several_steps", "custom_loop", "weighted", "files"):
             assert mine[part] == other[part], part

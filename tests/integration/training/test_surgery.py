@@ -12,8 +12,8 @@ from hopsml.maggy.ablation import without_layers
 pytestmark = pytest.mark.tensorflow
 
 
-def branching(keras: Any) -> Any:
-    """in -> one -> two -> (plus one) -> three -> out"""
+def branching_model(keras: Any) -> Any:
+    """Return a model with a branch: in -> one -> two -> (plus one) -> three -> out"""
     inputs = keras.Input((8,), name="in")
     one = keras.layers.Dense(6, name="one")(inputs)
     two = keras.layers.Dense(6, name="two")(one)
@@ -28,11 +28,11 @@ def keras(request: pytest.FixtureRequest) -> Any:
 
 
 def test_without_layers_removes_layers_of_functional_models(keras: Any) -> None:
-    model = without_layers(branching(keras), ["three"])
+    model = without_layers(branching_model(keras), ["three"])
     assert [layer.name for layer in model.layers] == ["in", "one", "two", "both", "out"]
-    assert model.get_layer("out").kernel.shape[0] == 6  # it gets what the removed layer got
+    assert model.get_layer("out").kernel.shape[0] == 6  # the layer receives the input of the removed one
     assert model(keras.ops.ones((4, 8)) if hasattr(keras, "ops") else __import__("numpy").ones((4, 8))).shape == (4, 2)
-    both = without_layers(branching(keras), ["two", "three"])
+    both = without_layers(branching_model(keras), ["two", "three"])
     assert [layer.name for layer in both.layers] == ["in", "one", "both", "out"]
 
 
@@ -47,11 +47,11 @@ def test_without_layers_removes_layers_of_sequential_models(keras: Any) -> None:
 
 
 def test_layers_that_cannot_be_removed_are_refused(keras: Any) -> None:
-    for names, said in (
+    for names, message in (
         (["four"], "no layer four"),
         (["both"], "has 2 inputs"),
         (["out"], "output_layers"),
         ([], "left out"),
     ):
-        with pytest.raises(ArgumentError, match=said):
-            without_layers(branching(keras), names)
+        with pytest.raises(ArgumentError, match=message):
+            without_layers(branching_model(keras), names)

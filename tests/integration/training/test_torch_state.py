@@ -43,7 +43,7 @@ def test_torch_state_round_trips_exactly_without_shared_memory() -> None:
 
 
 def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
-    """Whoever goes on after a bad batch must not diverge from the others without a word."""
+    """A worker that continues after a failed batch must not silently diverge from the others."""
     import torch
 
     from hopsml.training.torch.gradients import GradientAverage
@@ -88,7 +88,7 @@ def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
 
 @pytest.mark.variant
 def test_torch_state_names_are_independent_of_wrappers() -> None:
-    # In a process of its own: torch.compile imports triton, which crashes in one that has imported TensorFlow.
+    # In a subprocess: torch.compile imports triton, which crashes in a process that has imported TensorFlow.
     code = f"import {__name__} as tests; tests.check_names_of_wrapped_modules()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -176,11 +176,11 @@ def test_step_commands_share_one_configuration(tmp_path):
 
 
 def test_fit_commands_are_manual_processes_and_one_driver_per_hopsml_group(tmp_path):
-    ways = ("bare", "bare-keras3", "alone", "hopsml", "hopsml-shared")
-    commands = fits.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 4, ways)
-    assert [command.arguments[-1] for command in commands] == [*["bare"] * 4, *["bare-keras3"] * 4, *ways[2:]]
+    variants = ("bare", "bare-keras3", "alone", "hopsml", "hopsml-shared")
+    commands = fits.commands(Path(sys.executable), tmp_path, tmp_path / "turns", 4, variants)
+    assert [command.arguments[-1] for command in commands] == [*["bare"] * 4, *["bare-keras3"] * 4, *variants[2:]]
     assert commands[0].variables["TF_USE_LEGACY_KERAS"] == "1" and "TF_USE_LEGACY_KERAS" not in commands[4].variables
-    assert set(ways) <= {*fits.BY_HAND, *hopsml_fits.WAYS}
+    assert set(variants) <= {*fits.BY_HAND, *hopsml_fits.WAYS}
 
 
 def test_step_commands_include_a_variant_with_hopsml_variables_only(tmp_path):

@@ -114,7 +114,7 @@ def test_commit_cost_is_its_call_plus_the_slowdown_of_later_steps():
 
 
 def test_collective_ratio_is_that_of_the_worst_size():
-    """Which is that of the medians, not a single round's."""
+    """The ratio is computed from medians, not from a single round."""
     two = {("ours", size): [1.0, 1.0, 9.0] for size in collective.SIZES} | {
         ("theirs", size): [2.0, 2.0, 2.0] for size in collective.SIZES
     }

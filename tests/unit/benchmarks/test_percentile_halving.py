@@ -19,7 +19,7 @@ def continues(rule: PercentileHalving, number: int, step: int, score: float) -> 
 
 def test_percentile_rule_compares_a_trial_with_earlier_ones_only():
     rule = PercentileHalving(27, factor=3)
-    assert continues(rule, 0, 1, 0.1)  # nobody was there
+    assert continues(rule, 0, 1, 0.1)  # no earlier trial
     assert continues(rule, 1, 1, 0.1)  # as good as the percentile
     assert not continues(rule, 2, 1, 0.09)
     assert continues(rule, 3, 1, 0.2)
@@ -76,7 +76,7 @@ def test_pickled_percentile_rule_continues_identically():
 
 
 def test_percentile_rule_trains_as_many_steps_as_ray_tune():
-    """One trial after another; Ray Tune 2.60.0 was seen to train 232 steps on these curves."""
+    """Trials run one after another; Ray Tune 2.60.0 trained 232 steps on these curves."""
     rule, steps = PercentileHalving(work.MAX_STEP, factor=work.FACTOR), 0
     for number, trial in enumerate(work.asha_trials()):
         for step in range(1, work.MAX_STEP + 1):

@@ -23,18 +23,20 @@ def test_websocket_frames_are_decoded_from_pieces():
 
 
 def test_coordinator_benchmark_starts_a_small_group(monkeypatch):
-    said: list[type] = []
-    told = Inspection.message_received
+    received: list[type] = []
+    original = Inspection.message_received
 
     def noted(self, session, message):
-        said.append(type(message))
-        told(self, session, message)
+        received.append(type(message))
+        original(self, session, message)
 
     monkeypatch.setattr(scale, "AGENTS", 8)
     monkeypatch.setattr(scale, "BEATING_S", 0.3)
     monkeypatch.setattr(Inspection, "message_received", noted)
     one = scale.one_round()
     assert one.formed_s == pytest.approx(one.connected_s + one.assigned_s)
-    assert one.connected_s > 0 and one.assigned_s > 0  # it begins before anybody is connected
+    assert one.connected_s > 0 and one.assigned_s > 0  # it starts before any agent is connected
     assert one.agents_processor_s > 0
-    assert said.count(PreflightFacts) == 8 and said.count(PeerProbed) >= 8  # each with its neighbour in the ring
+    assert (
+        received.count(PreflightFacts) == 8 and received.count(PeerProbed) >= 8
+    )  # each with its neighbour in the ring

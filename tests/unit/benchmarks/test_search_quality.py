@@ -42,10 +42,10 @@ def test_goal_can_be_a_lower_limit():
 
 
 def test_searcher_is_compared_with_its_reference():
-    said = []
+    lines = []
     ours, theirs, peer = search_quality.pairs()["grid"]
     with search_quality._quiet():
         mine, others = search_quality.found(ours, 1, 5), search_quality.found(theirs, 1, 0)
-    figure = search_quality.figure_of("grid", mine, others, peer, Options(say=said.append))
+    figure = search_quality.figure_of("grid", mine, others, peer, Options(say=lines.append))
     assert (figure.value, figure.low, figure.high, figure.n) == (1.0, 1.0, 1.0, 4)  # the same grid
-    assert len(said) == 4 and all("optuna GridSampler" in line for line in said)
+    assert len(lines) == 4 and all("optuna GridSampler" in line for line in lines)

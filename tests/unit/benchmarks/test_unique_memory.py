@@ -89,7 +89,7 @@ def test_page_shared_with_a_child_counts_once():
 
 
 def output_of_new_process(program: str) -> float:
-    """The number that it prints; a large process, such as pytest's, writes beside what is measured."""
+    """Return the number printed by a new process: a large one, such as pytest's, would disturb the measurement."""
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, text=True, capture_output=True, check=True)
     return float(done.stdout)

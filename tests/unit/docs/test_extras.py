@@ -20,8 +20,8 @@ def extras() -> set[str]:
 
 
 def test_readme_names_every_extra_with_the_install_command() -> None:
-    (told,) = (part for part in pages.text("README.md").split("\n\n") if "[tensorflow," in part)
-    assert "pip install" in told and {name for name in extras() if f"`{name}`" in told} == extras()
+    (paragraph,) = (part for part in pages.text("README.md").split("\n\n") if "[tensorflow," in part)
+    assert "pip install" in paragraph and {name for name in extras() if f"`{name}`" in paragraph} == extras()
 
 
 def test_first_steps_describe_every_extra() -> None:
@@ -30,9 +30,9 @@ def test_first_steps_describe_every_extra() -> None:
 
 
 def test_pages_install_the_built_wheel_with_existing_extras() -> None:
-    told = [(page, line) for page in pages.users_pages() for line in pages.text(page).splitlines() if ".whl" in line]
-    assert len({page for page, _ in told}) >= 5
-    for page, line in told:
+    lines = [(page, line) for page in pages.users_pages() for line in pages.text(page).splitlines() if ".whl" in line]
+    assert len({page for page, _ in lines}) >= 5
+    for page, line in lines:
         installed = re.findall(
             r'pip (?:install|wheel --wheel-dir wheels) "\$\(ls dist/hopsml_spark-\*\.whl\)\[([a-z,-]+)\]"', line
         )

@@ -28,7 +28,7 @@ OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>(?:_ADDRESSES)?)?")
 PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES",
             "HOPSML_PORT_": "HOPSML_PORT_<NAME>"}  # fmt: skip
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
-# What no person sets: a shell, Jupyter and YARN tell their own processes.
+# Variables set by no user: a shell, Jupyter and YARN set them for their own processes.
 TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID", "NM_HOST"}
 
 
@@ -53,11 +53,11 @@ def test_settings_page_has_one_row_per_variable() -> None:
 
 
 def test_settings_page_has_the_default_of_every_variable() -> None:
-    told = {name: row[-1] for row in pages.rows(SETTINGS) for name in pages.names(row[0])}
+    documented = {name: row[-1] for row in pages.rows(SETTINGS) for name in pages.names(row[0])}
     for name, variable in variables.VARIABLES.items():
-        assert name in told and variable.text
+        assert name in documented and variable.text
         if variable.default.isdecimal() and variable.default not in ("0", "1"):
-            assert told[name] == variable.default
+            assert documented[name] == variable.default
 
 
 def test_variables_are_read_through_the_settings_object() -> None:
@@ -91,11 +91,11 @@ def test_profile_reference_lists_every_key_and_profile() -> None:
 
 def test_run_directory_reference_lists_every_file() -> None:
     rows = pages.rows("docs/reference/run-directory.md")
-    told = {name.strip("/") for row in rows for name in pages.names(" ".join(row))}
-    missing = run_dir.RESERVED_NAMES - told
+    documented = {name.strip("/") for row in rows for name in pages.names(" ".join(row))}
+    missing = run_dir.RESERVED_NAMES - documented
     assert not missing
     layout = re.findall(r"^    ([\w.-]+)[/ ]", inspect.cleandoc(run_dir.__doc__ or ""), re.M)
-    assert layout and set(layout) <= told, sorted(set(layout) - told)
+    assert layout and set(layout) <= documented, sorted(set(layout) - documented)
 
 
 def test_messages_reference_lists_every_error_and_its_builtin_base() -> None:
@@ -103,9 +103,9 @@ def test_messages_reference_lists_every_error_and_its_builtin_base() -> None:
         name: kind for name, kind in vars(errors).items()
         if inspect.isclass(kind) and issubclass(kind, BaseException) and kind is not errors.HopsmlError
     }  # fmt: skip
-    told = list(pages.rows("docs/reference/messages.md", "Errors and remedies"))
-    assert {pages.names(row[0])[0] for row in told} == set(kinds)
-    for row in told:
+    documented = list(pages.rows("docs/reference/messages.md", "Errors and remedies"))
+    assert {pages.names(row[0])[0] for row in documented} == set(kinds)
+    for row in documented:
         for builtin in pages.names(row[1]):
             assert issubclass(kinds[pages.names(row[0])[0]], getattr(builtins, builtin)), row
 
@@ -135,23 +135,23 @@ def test_commands_reference_lists_every_command_with_its_options() -> None:
         sections = re.split(rf"### `hopsml {name}[ `]", page)
         rows = [line for line in page.splitlines() if re.match(rf"\| `hopsml {name}[ `]", line)]
         assert len(sections) - 1 + len(rows) == 1, name
-        told = rows[0] if rows else sections[1].partition("\n##")[0]
+        documented = rows[0] if rows else sections[1].partition("\n##")[0]
         options = [option for one in command.params for option in one.opts if option.startswith("--")]
-        missing = [option for option in options if f"`{option}" not in told]
+        missing = [option for option in options if f"`{option}" not in documented]
         assert not missing, (name, missing)
 
 
 def test_old_spellings_table_equals_that_of_the_code() -> None:
     rows = pages.rows(COMMANDS, "Old spellings")
-    told = {
+    documented = {
         old.removeprefix("hopsml "): new.removeprefix("hopsml ") for old, new in map(pages.names, map(" ".join, rows))
     }
-    assert told == RENAMED
+    assert documented == RENAMED
 
 
 def test_exit_statuses_of_the_code_are_documented() -> None:
-    told = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
-    assert {follower.OK, follower.FAILED, follower.TIMED_OUT, repeat.DIFFERS} <= {int(one) for one in told}
+    documented = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
+    assert {follower.OK, follower.FAILED, follower.TIMED_OUT, repeat.DIFFERS} <= {int(one) for one in documented}
 
 
 def test_commands_in_pages_exist_with_their_options() -> None:

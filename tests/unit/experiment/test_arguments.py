@@ -231,7 +231,7 @@ def test_too_many_workers_error_names_the_setting_that_limits_slots() -> None:
 def test_unwritable_project_error_names_hopsml_project_url_without_internal_frames(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full, or closed to this user, as it never is to root, says so by this error of the system's."""
+    """A full disk, or one closed to this user (never to root), raises this operating-system error."""
 
     def project_url() -> NoReturn:
         raise causes.from_os_error("create", "file:///project", OSError(number, os.strerror(number)))

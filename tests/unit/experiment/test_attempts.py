@@ -71,7 +71,7 @@ def test_call_that_failed_in_user_code_is_refused_once() -> None:
 
 def test_third_attempt_continues_the_runs_of_both_earlier_ones() -> None:
     script = Script(3, [run(1), run(2), run(3, attempt=2, continues=1)])
-    # The second attempt had taken up the first run, and died before it came to the second.
+    # The second attempt had continued the first run, and died before it reached the second.
     assert [script.call(), script.call()] == ["goes on 3", "goes on 2"]
 
 
@@ -158,7 +158,7 @@ def test_checkpoints_of_further_fits_are_searched_along_the_chain_of_continued_r
     checkpoint(second, tmp_path, 2, fit=3)
     assert takeover.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
     assert takeover.checkpoint_of(third.url) == (first.url, 4)
-    # The third run trained more in the first: what others have left of the second came of something else.
+    # The third run trained further in the first: remaining checkpoints of the second have another origin.
     checkpoint(third, tmp_path, 9)
     assert takeover.further_fits(third.url) == ()
 
@@ -215,10 +215,10 @@ def formation(
 
 def test_disconnected_agent_adds_no_checkpoint_to_a_run_continued_elsewhere(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
-    told: list[Persisted] = []
+    reported: list[Persisted] = []
 
     async def life() -> None:
-        held = HeldCommits(first.run_id, tmp_path / "agent", "token", told.append)
+        held = HeldCommits(first.run_id, tmp_path / "agent", "token", reported.append)
         try:
             for step in (3, 5):
                 slot = held.slots.free(held.slot)
@@ -232,16 +232,18 @@ def test_disconnected_agent_adds_no_checkpoint_to_a_run_continued_elsewhere(tmp_
     (tmp_path / "agent").mkdir()
     asyncio.run(life())
     assert checkpoints.steps(first.checkpoints) == [3]
-    assert [(one.step, bool(one.problem)) for one in told] == [(3, False), (5, True)] and "app_2" in told[1].problem
+    assert [(one.step, bool(one.problem)) for one in reported] == [(3, False), (5, True)] and "app_2" in reported[
+        1
+    ].problem
 
 
 def test_last_checkpoint_is_retried_while_the_store_is_unavailable(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     Path(first.checkpoints).write_text("in the way")  # no directory can be made here
-    told: list[Persisted] = []
+    reported: list[Persisted] = []
 
     def tell(one: Persisted) -> None:
-        told.append(one)
+        reported.append(one)
         if one.problem:
             Path(first.checkpoints).unlink()
 
@@ -257,7 +259,7 @@ def test_last_checkpoint_is_retried_while_the_store_is_unavailable(tmp_path: Pat
 
     (tmp_path / "agent").mkdir()
     asyncio.run(life())
-    assert [(one.step, bool(one.problem), one.missed) for one in told] == [(7, True, 0), (7, False, 1)]
+    assert [(one.step, bool(one.problem), one.missed) for one in reported] == [(7, True, 0), (7, False, 1)]
     assert checkpoints.steps(first.checkpoints) == [7]
 
 
@@ -265,7 +267,7 @@ def test_all_members_start_from_the_checkpoint_chosen_by_the_driver(tmp_path: Pa
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     for step in (2, 4):
         checkpoint(first, tmp_path, step)
-    begins = formation(second, url=first.url, step=2)  # step 4 came later, from an agent that was cut off
+    begins = formation(second, url=first.url, step=2)  # step 4 was stored later, by an agent that was cut off
     found, passed_over = fetch(begins, tmp_path / "resume")
     assert Path(found).name == "step-000000002" and not passed_over
 

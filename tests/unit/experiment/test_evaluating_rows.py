@@ -54,16 +54,16 @@ def test_evaluate_with_three_workers_equals_one_process(path: str, store: Path) 
         rows = hopsml.data.parquet(path).batch(10, drop_last=True).shuffle().repeat(3)
         shared = hopsml.data.evaluate(model, rows, metrics, features="features", label="positive")
         reader = hopsml.data.parquet(path).batch(1000).reader()  # of no group: all rows
-        whole = reader.next_batch()
-        predictions = np.asarray(model(whole["features"], training=False))
-        alone = {"function": metrics["function"](whole["positive"], predictions)}
+        batch = reader.next_batch()
+        predictions = np.asarray(model(batch["features"], training=False))
+        alone = {"function": metrics["function"](batch["positive"], predictions)}
         for name in set(metrics) - {"function"}:
             metric = type(metrics[name]).from_config(metrics[name].get_config())
-            metric.update_state(whole["positive"], predictions)
+            metric.update_state(batch["positive"], predictions)
             alone[name] = float(np.asarray(metric.result()).item())
         mine = np.array([shared[name] for name in sorted(shared)])
         agreed = bool((hopsml.all_gather(mine) == mine).all())
-        return {"shared": shared, "alone": alone, "rows": len(whole["positive"]), "agreed": agreed}
+        return {"shared": shared, "alone": alone, "rows": len(batch["positive"]), "agreed": agreed}
 
     found = submit(train, 3).result(WAIT_S).value
     assert found["rows"] == ROWS and found["agreed"]

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """With this value something else is done; ``beside`` other arguments that it needs."""
+    """The value changes the result; ``beside`` has other arguments that it needs."""
 
     value: Any
     beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -40,14 +40,14 @@ class Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Noted:
-    """With this value it is said that it has no effect."""
+    """A message reports that the value has no effect."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """With this value the call ends, and says why."""
+    """The call ends with a message that contains ``words``."""
 
     value: Any
     words: str
@@ -55,7 +55,7 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """By this test, for what shows only when something runs: ``file.py::name`` below tests/."""
+    """The named test (``file.py::name`` below tests/) covers a value whose effect shows only at run time."""
 
     by: str
 
@@ -255,7 +255,7 @@ CASES = [
 
 
 def comparable(value: Any) -> Any:
-    """What it consists of, to compare two that were made alike."""
+    """Return the components of a value, to compare two that were built alike."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: comparable(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -297,7 +297,7 @@ def test_table_has_every_argument_of_each_verb(verb: str) -> None:
     assert set(table) == arguments, f"say in the table what {sorted(arguments ^ set(table))} of {verb}() does"
 
 
-# What has a signature, or a list of names, of its own: each argument with the test that shows it.
+# Arguments with their own signature or list of names: each one with the test that shows its effect.
 RUNS_AGAIN = {name: "integration/tracking/test_rerun.py" for name in ("run", "progress", "ignore", "secrets")}
 RUNS_AGAIN["profile"] = (
     "integration/experiment/test_profile_variables.py::test_repeated_run_and_continued_search_use_the_given_profile"

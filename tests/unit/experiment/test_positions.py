@@ -53,6 +53,6 @@ def test_positional_arguments_of_a_search_follow_both_releases(
     assert (options.name, options.description, options.direction) == ("n", "text", "min")
     assert {name: getattr(options, name) for name in expected} == expected
     of = {"grid_search": predecessor.of_grid, "random_search": predecessor.of_random}
-    said = " ".join(of.get(verb._called, predecessor.of_evolution)(options).notes)
+    notes = " ".join(of.get(verb._called, predecessor.of_evolution)(options).notes)
     assert options.versioned_resources == (["x"] if ["x"] in rest else None)
-    assert ("cleanup_generations=True has no effect" in said) is (True in rest and len(rest) == 11)
+    assert ("cleanup_generations=True has no effect" in notes) is (True in rest and len(rest) == 11)

@@ -21,45 +21,45 @@ pytestmark = pytest.mark.fast
 
 
 class Driver:
-    """Looks when it is told to, and keeps what it asks of agents."""
+    """Driver that polls on request and records its requests to agents."""
 
     def __init__(self, folder: Path) -> None:
-        self.directory, self.asked = RunDir(str(folder)), list[tuple[int, TakeProfile]]()
+        self.directory, self.requests = RunDir(str(folder)), list[tuple[int, TakeProfile]]()
         self.profiling = ProfileRequestHandler(
-            self.directory, "run", lambda rank, wish: self.asked.append((rank, wish))
+            self.directory, "run", lambda rank, request: self.requests.append((rank, request))
         )
 
-    def wish(self, rank: int = 1) -> ProfileRequest:
-        wish = mailbox.checked_profile_request(rank, 10, "speedscope")
-        mailbox.request_profile(self.directory, wish, wish.asked)
-        return wish
+    def request_profile(self, rank: int = 1) -> ProfileRequest:
+        request = mailbox.checked_profile_request(rank, 10, "speedscope")
+        mailbox.request_profile(self.directory, request, request.asked)
+        return request
 
     def found(self) -> ProfileRequest:
         newest = mailbox.read_profile_request(self.directory)
         assert newest is not None
         return newest
 
-    def agent_says(self, wish: str, problem: str = "") -> None:
-        self.profiling.on_change(Change("profile", 1, problem, data=wish.encode()))
+    def agent_reports(self, request_id: str, problem: str = "") -> None:
+        self.profiling.on_change(Change("profile", 1, problem, data=request_id.encode()))
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:
     made = Driver(tmp_path)
-    made.profiling.handle_requests()  # as it does when a run begins
+    made.profiling.handle_requests()  # as at the start of a run
     return made
 
 
 def test_profile_request_is_forwarded_once_and_answered_when_taken(driver: Driver) -> None:
-    wish = driver.wish()
+    request = driver.request_profile()
     driver.profiling.handle_requests()
     driver.profiling.handle_requests()
-    ((rank, asked),) = driver.asked
-    assert (rank, asked.wish, asked.seconds) == (1, wish.id, 10) and driver.found().state == "taking"
-    driver.agent_says("another's")
+    ((rank, asked),) = driver.requests
+    assert (rank, asked.wish, asked.seconds) == (1, request.id, 10) and driver.found().state == "taking"
+    driver.agent_reports("another's")
     driver.profiling.handle_requests()
     assert driver.found().state == "taking"
-    driver.agent_says(wish.id)
+    driver.agent_reports(request.id)
     driver.profiling.handle_requests()
     assert (driver.found().state, driver.found().answer) == ("done", asked.path)
     assert asked.path.startswith("profiles/rank-1-") and asked.path.endswith(".speedscope.json")
@@ -67,20 +67,20 @@ def test_profile_request_is_forwarded_once_and_answered_when_taken(driver: Drive
 
 def test_profile_request_from_before_this_attempt_is_refused(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
-    driver.wish()
+    driver.request_profile()
     driver.profiling.handle_requests()
-    assert not driver.asked and "before this attempt" in driver.found().answer
-    driver.wish()
+    assert not driver.requests and "before this attempt" in driver.found().answer
+    driver.request_profile()
     driver.profiling.handle_requests()
-    assert len(driver.asked) == 1
+    assert len(driver.requests) == 1
 
 
 def test_second_profile_request_is_refused_until_the_first_times_out(driver: Driver) -> None:
-    first = driver.wish()
+    first = driver.request_profile()
     with pytest.raises(
         ArgumentError, match=r"a profile of rank 1 is being taken for 10 s, as requested by .*; repeat the request"
     ):
-        driver.wish(2)
+        driver.request_profile(2)
     later = mailbox.checked_profile_request(2, 10, "raw")
     mailbox.request_profile(driver.directory, later, first.asked + 10 + PROFILE_PATIENCE_S)
     mailbox.answer_profile_request(driver.directory, first, "done", "too late")
@@ -88,7 +88,7 @@ def test_second_profile_request_is_refused_until_the_first_times_out(driver: Dri
 
 
 def test_silent_agent_is_named_in_the_profile_answer(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.wish()
+    driver.request_profile()
     driver.profiling.handle_requests()
     until = messages.time.monotonic() + 10 + PROFILE_PATIENCE_S + 1
     monkeypatch.setattr(messages.time, "monotonic", lambda: until)
@@ -97,7 +97,7 @@ def test_silent_agent_is_named_in_the_profile_answer(driver: Driver, monkeypatch
 
 
 def test_end_of_the_run_fails_the_pending_profile_request(driver: Driver) -> None:
-    driver.wish()
+    driver.request_profile()
     driver.profiling.handle_requests()
     driver.profiling.give_up()
     assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended")
@@ -107,9 +107,9 @@ def test_number_of_stored_profiles_is_limited(driver: Driver) -> None:
     for number in range(MOST_KEPT_PROFILES + 3):
         url = f"{driver.directory.profiles}/rank-0-{number:03d}.txt"
         for_url(url).write_bytes(url, b"")
-    wish = driver.wish()
+    request = driver.request_profile()
     driver.profiling.handle_requests()
-    driver.agent_says(wish.id, "no such thing")
+    driver.agent_reports(request.id, "no such thing")
     driver.profiling.handle_requests()
     names = [entry.name for entry in mailbox.kept_profiles(driver.directory)]
     assert len(names) == MOST_KEPT_PROFILES and f"rank-0-{MOST_KEPT_PROFILES + 2:03d}.txt" in names

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """Clock that advances only when the test sets it."""
 
     now = 1_000.0
 
@@ -36,8 +36,8 @@ def test_phases_are_printed_as_in_the_run_record(clock: Clock) -> None:
     lines = RunLines("app_1", stream)
     for phase in (Phase.WAITING, Phase.FORMING, Phase.RUNNING, Phase.STOPPING, Phase.FINISHED):
         lines(Change("phase", text=phase.value))
-    said = [line.removeprefix("hopsml app_1: ") for line in stream.getvalue().splitlines()]
-    assert said == ["waiting for executors", "starting workers", "RUNNING", "CLOSING", "FINISHED"]
+    phases = [line.removeprefix("hopsml app_1: ") for line in stream.getvalue().splitlines()]
+    assert phases == ["waiting for executors", "starting workers", "RUNNING", "CLOSING", "FINISHED"]
 
 
 def test_progress_lines_show_steps_rate_and_remaining_time(clock: Clock) -> None:
@@ -55,8 +55,8 @@ def test_progress_lines_show_steps_rate_and_remaining_time(clock: Clock) -> None
 def test_printed_step_is_that_of_the_reported_values(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)
-    lines(Change("progress", 0, "step", step=30, total=100, time=clock.now))  # said twice a second at most
-    for step in (36, 500, 3):  # 500, 3: what the function counts is something else
+    lines(Change("progress", 0, "step", step=30, total=100, time=clock.now))  # printed twice a second at most
+    for step in (36, 500, 3):  # 500, 3: the function counts another unit
         clock.now += 5
         lines(Change("report", 0, step=step, metrics={"loss": 0.5}, time=clock.now))
     steps = [line.split("  ")[0] for line in stream.getvalue().splitlines()]

@@ -64,12 +64,12 @@ def test_status_files_of_a_search_are_retried_slowly_while_the_store_is_unavaila
 ) -> None:
     monkeypatch.setattr(recorded, "EVERY_S", 0.001)
     monkeypatch.setattr(recorded, "FIRST_RETRY_S", 0.05)
-    asked: list[str] = []
+    requests: list[str] = []
     folder = tmp_path / "run"
     folder.write_text("in the way")
 
     def content(name: str) -> bytes:
-        asked.append(name)
+        requests.append(name)
         return b"content"
 
     writing = SearchWriter(Journal(0), lambda text: None)
@@ -79,8 +79,8 @@ def test_status_files_of_a_search_are_retried_slowly_while_the_store_is_unavaila
                 for name in ("best.json", "trials.json"):
                     writing.queue_file(f"file://{folder}/{name}", lambda name=name: content(name))  # type: ignore[misc]
                 if number % 100 == 0:
-                    wait_until(lambda: asked, "an attempt")
-            tried = len(asked)
+                    wait_until(lambda: requests, "an attempt")
+            tried = len(requests)
             folder.unlink()
             wait_until(lambda: (folder / "best.json").exists() and (folder / "trials.json").exists(), "both files")
     finally:

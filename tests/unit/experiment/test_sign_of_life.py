@@ -75,9 +75,9 @@ def test_driver_silent_for_a_long_time_is_considered_dead_at_once(
 ) -> None:
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
     monkeypatch.setattr(takeover, "OLD_S", -1.0)
-    began = time.monotonic()
+    started = time.monotonic()
     assert not driver_lives(create_run_of_driver(tmp_path, ELSEWHERE))
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("ahead_s", [86_400.0, -86_400.0])

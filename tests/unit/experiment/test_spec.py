@@ -49,7 +49,7 @@ OWN: list[dict[str, Any]] = [
 ]
 # Of torch's process group.
 OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
-# What is no part of the specification by its own name: the function's, this process's, or several in one field.
+# Arguments without a field of the same name: of the function, of this process, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
     "num_workers", "min_workers", "max_workers", "environment", "share", "data",
@@ -133,16 +133,16 @@ def test_launch_refuses_group_arguments_under_either_name(name: str) -> None:
     ],
 )
 def test_collectives_without_encryption_are_refused(options: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the run asks for encryption, and where all runs do."""
+    """Refused both if the run requests encryption and if all runs have it."""
     options.encryption = True
     refusal = f"encryption=True with {words}: only hopsml's own collective encrypts"
     with pytest.raises(ArgumentError, match=refusal):
         collective.build(options)
     options.encryption = False
-    asked = collective.build(options).spec
+    spec = collective.build(options).spec
     monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
     with pytest.raises(ArgumentError, match=refusal):
-        plan.encrypted(asked.communication)
+        plan.encrypted(spec.communication)
 
 
 def test_encryption_variable_enables_encryption_and_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,16 +174,16 @@ def test_gradient_settings_are_described_in_words(given: dict[str, Any], words: 
 def test_worker_record_and_rerun_have_the_arguments_of_the_verb(store: Path) -> None:
     run = experiment.submit(report_specification, progress=False, **{**GIVEN, "register_as": None})
     result = run.result(END_S)
-    told = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
+    received = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
     recorded = msgspec.convert(RunDir(result.run_dir).read_run()["spec"], RunSpec)
     again = repeat.build(result.run_dir).spec
-    for spec in (told, recorded, again):
+    for spec in (received, recorded, again):
         found = settings(spec)
         assert {name: found[name] for name in expected_settings() if name != "register_as"} == {
             name: value for name, value in expected_settings().items() if name != "register_as"
         }
         assert isinstance(spec.group, ElasticGroup) and (spec.group.min_size, spec.group.size) == (1, 2)
-        assert spec.seed == told.seed and spec.verb == "collective_all_reduce"
+        assert spec.seed == received.seed and spec.verb == "collective_all_reduce"
     assert again == recorded
 
 
@@ -201,7 +201,7 @@ def test_section_copies_and_validates_known_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "limit", "asked"),
+    ("group", "limit", "expected"),
     [
         (FixedGroup(size=5), 3, 5),  # refused, then
         (ElasticGroup(size=5, min_size=2), 3, 3),
@@ -209,8 +209,8 @@ def test_section_copies_and_validates_known_fields() -> None:
         (ElasticGroup(size=2, min_size=1), 3, 2),
     ],
 )
-def test_requested_workers_are_limited_by_the_cluster_and_minimum(group: FixedGroup, limit: int, asked: int) -> None:
-    assert group.within(limit) == asked
+def test_requested_workers_are_limited_by_the_cluster_and_minimum(group: FixedGroup, limit: int, expected: int) -> None:
+    assert group.within(limit) == expected
 
 
 def test_specification_of_parameter_servers_and_mirrored_round_trips() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 
 
 class Context:
-    """What is asked of a SparkContext here."""
+    """Stand-in for a SparkContext that records the calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -78,7 +78,7 @@ def test_error_at_spark_start_is_raised_and_other_threads_keep_the_signal_handle
     before = signal.getsignal(signal.SIGINT)
     thread.start()
     thread.join(END_S)
-    assert seen == [context] and signal.getsignal(signal.SIGINT) is before  # other threads hear no Ctrl-C
+    assert seen == [context] and signal.getsignal(signal.SIGINT) is before  # other threads receive no Ctrl-C
 
 
 def test_note_explains_local_workers_after_stopped_spark() -> None:

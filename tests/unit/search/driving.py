@@ -16,7 +16,7 @@ Restore = Callable[[Any], Searcher]  # from the state that JSON gave back
 
 @dataclass
 class Driven:
-    """What came of it. ``answers`` are in the order of the numbers, ``best`` of the trials that completed."""
+    """Result of a search: ``answers`` in the order of the numbers, ``best`` of the completed trials."""
 
     answers: list[Suggestion] = field(default_factory=list)
     ended: dict[int, Outcome] = field(default_factory=dict)
@@ -43,9 +43,9 @@ def drive(
     restore: Restore | None = None,
     restore_at: int = -1,
 ) -> Driven:
-    """Run ``trials`` on so many lanes. With ``restore`` another instance takes over after ``restore_at`` tells.
+    """Run ``trials`` on ``lanes`` slots, and restore another instance after ``restore_at`` ended trials.
 
-    Raises AssertionError where the searcher lets it wait for nothing.
+    Raises AssertionError if the searcher makes it wait although no trial is running.
     """
     draw = random.Random(seed)
     driven = Driven()

@@ -14,7 +14,7 @@ from hopsml.search.contract import Config, End, Exploit, Outcome, Stopper, Verdi
 
 
 class Watcher(Protocol):
-    """Is told what happens and what the stopper answered."""
+    """Observer of the events and of the stopper's answers."""
 
     def began(self, number: int, config: Config) -> None: ...
     def reported(self, number: int, step: int, score: float, answer: Verdict | Exploit) -> None: ...
@@ -24,7 +24,7 @@ class Watcher(Protocol):
 
 @dataclass
 class Trial:
-    """One trial as its place knows it."""
+    """State of a trial in its slot."""
 
     number: int
     config: Config
@@ -35,11 +35,11 @@ class Trial:
 
 @dataclass
 class ExecutorPool:
-    """``places`` run trials of ``stopper`` until nothing is left; ``score(trial, rng)`` is what a report says.
+    """Pool whose ``places`` run trials of ``stopper`` until none is left; ``score(trial, rng)`` is the reported value.
 
-    ``stride``: how many steps lie between two reports, drawn from 1 to this. ``fails``, ``returns``: probability for
-    each report that the trial fails, or completes, instead. ``restored``: makes an equal stopper, which takes over
-    after each event with the state of the one before.
+    ``stride``: largest distance of two reports in steps, drawn from 1. ``fails``, ``returns``: probability for each
+    report that the trial fails, or completes, instead. ``restored``: makes an equal stopper, which is loaded after each
+    event with the state of the one before.
     """
 
     stopper: Stopper

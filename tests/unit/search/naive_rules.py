@@ -13,7 +13,7 @@ from hopsml.search.space.space import Searchspace
 
 
 class NaiveAsha:
-    """Li et al. 2020, algorithm 2; a running trial that is promotable on its rung goes on without leaving its place."""
+    """Li et al. 2020, algorithm 2; a running trial that is promotable on its rung continues in its slot."""
 
     def __init__(self, min_step: int, max_step: int, eta: int, mode: str) -> None:
         """Below the last one: max_step over powers of eta, as far as min_step allows; the first is min_step."""
@@ -21,7 +21,9 @@ class NaiveAsha:
         self.steps = sorted(max_step // power for power in powers)
         self.steps[:1] = [min_step] * bool(powers)
         self.max_step, self.eta, self.mode = max_step, eta, mode
-        self.results: list[list[tuple[int, float]]] = [[] for _ in self.steps]  # rung -> (trial, score) as they came
+        self.results: list[list[tuple[int, float]]] = [
+            [] for _ in self.steps
+        ]  # rung -> (trial, score) in order of arrival
         self.promoted: list[set[int]] = [set() for _ in self.steps]
         self.live: set[int] = set()
 
@@ -31,7 +33,7 @@ class NaiveAsha:
         if self.mode == "stop" and self.results[rung]:
             count = max(count, 1)
         order = sorted(range(len(self.results[rung])), key=lambda i: (-self.results[rung][i][1], i))
-        if self.mode == "stop" and count:  # whoever equals the last of them as well
+        if self.mode == "stop" and count:  # all that equal the last of them, too
             least = self.results[rung][order[count - 1]][1]
             count = sum(score >= least for _, score in self.results[rung])
         return [self.results[rung][i][0] for i in order[:count]]
@@ -56,7 +58,7 @@ class NaiveAsha:
         assert answer is expected, (number, step, score, answer, expected)
 
     def promotable(self) -> int | None:
-        """What get_job would promote: from the highest rung, the best first."""
+        """Return the trial that get_job would promote: from the highest rung, the best first."""
         for rung in reversed(range(len(self.steps))):
             for number in self.top(rung):
                 if number not in self.promoted[rung] and number in self.live:
@@ -75,7 +77,7 @@ class NaiveAsha:
 
 
 class NaiveHyperband:
-    """Li et al. 2018, algorithm 1: after the fact, who went on from each rung is the best of those that came to it.
+    """Li et al. 2018, algorithm 1, checked afterwards: the trials that passed each rung are the best that reached it.
 
     For trials that report at every step.
     """
@@ -155,7 +157,7 @@ class NaiveHyperband:
 class NaivePopulation:
     """Jaderberg et al. 2017: truncation selection at the end of every interval, once the population is complete.
 
-    With fewer places than trials nobody goes on while another one waits that is behind, but to take over once.
+    With fewer slots than trials, no trial continues while another one is behind, except to be overwritten once.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class NaivePopulation:
         self.config[number], self.ends[number] = config, 0
 
     def complete(self) -> bool:
-        """Whether nobody else will join."""
+        """Return True if no other trial will join the population."""
         return self.settled or self.begun >= self.population
 
     def reported(self, number: int, step: int, score: float, answer: Verdict | Exploit) -> None:
@@ -213,7 +215,7 @@ class NaivePopulation:
             self.waiting.add(number)
 
     def must_take_over(self, number: int, answer: Verdict | Exploit) -> bool:
-        """Whether it did, and rightly so."""
+        """Return True if the answer makes the trial copy another one; raises AssertionError if the answer is wrong."""
         scores = [(who, score) for who, score in self.score.items() if who in self.config]
         count = min(math.ceil(len(scores) * self.quantile), len(scores) // 2)
         order = [who for who, _ in sorted(scores, key=lambda pair: (-pair[1], pair[0]))]

@@ -1,7 +1,7 @@
 """Simulation of lanes and groups in virtual time, for tests of the dispatch without processes or clocks.
 
 A lane behaves like the real one: it accepts at most one trial in advance, starts the next when one has ended, answers a
-withdrawal at once, and receives a stop at the next report. Messages take ``way_s`` each way.
+withdrawal at once, and receives a stop at the next report. Messages take ``latency_s`` each way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hopsml.search.dispatch.events import (
 
 @dataclass(frozen=True)
 class Work:
-    """What a trial does: ``values`` are reported one after another, ``step_s`` apart, then it returns the last one."""
+    """A trial's function: it reports ``values`` every ``step_s`` seconds, then returns the last one."""
 
     step_s: float
     values: Sequence[float]
@@ -51,7 +51,7 @@ class Busy:
     work: Work
     step: int
     began: float | None = None
-    told: str = ""
+    requested_end: str = ""
     gone: bool = False
     slots: int = 1
     lane: int | None = None
@@ -59,11 +59,11 @@ class Busy:
 
 @dataclass
 class Simulator:
-    """Runs a dispatch against simulated places; ``work_of(config)`` says what a trial does."""
+    """Run a dispatch against simulated slots; ``work_of(config)`` is the trial's function."""
 
     dispatch: Dispatch
     work_of: Callable[[Config], Work]
-    way_s: float = 0.001
+    latency_s: float = 0.001
     begin_s: float = 0.0005  # between taking a trial and its begin
     now: float = 0.0
     busy_s: float = 0.0  # slots times seconds in which functions ran
@@ -81,12 +81,12 @@ class Simulator:
         self._tick_at = float("inf")
 
     def at(self, time: float, call: Callable[..., None], *args: Any) -> None:
-        """Something happens at a time; of two at once, the one that was said first."""
+        """Schedule a call at a time; of two at the same time, the one scheduled first runs first."""
         heapq.heappush(self._queue, (time, next(self._order), call, args))
 
     def tell(self, event: Event, delay: float | None = None) -> None:
         """An event on its way to the dispatch."""
-        self.at(self.now + (self.way_s if delay is None else delay), self._hear, event)
+        self.at(self.now + (self.latency_s if delay is None else delay), self._receive, event)
 
     def run(self, until: float = 1e9) -> Simulator:
         """Until the search is over. Raises AssertionError when nothing can happen any more."""
@@ -106,7 +106,7 @@ class Simulator:
         return self
 
     def lose(self, lane: int, noticed_s: float = 0.0) -> None:
-        """The lane dies; whoever it was is never heard again."""
+        """End a slot's process; its trial sends nothing any more."""
         for busy in self.lanes.pop(lane, []):
             busy.gone = True
             self.places.pop(busy.number, None)
@@ -114,7 +114,7 @@ class Simulator:
 
     # ---------------------------------------------------------------------------------------- between both
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self._carry_out(self.dispatch.handle(event, self.now))
 
     def _carry_out(self, actions: list[Action]) -> None:
@@ -123,7 +123,7 @@ class Simulator:
         for action in actions:
             self.log.append((self.now, action))
             if isinstance(action, Assign | Form | RequestTrialEnd):
-                self.at(self.now + self.way_s, self._obey, action)
+                self.at(self.now + self.latency_s, self._execute, action)
             elif isinstance(action, Resize):
                 self.places[action.number].slots = action.size
             elif isinstance(action, ConcludeSearch):
@@ -131,11 +131,11 @@ class Simulator:
         wake_at = self.dispatch.wake_at()
         if wake_at is not None and (wake_at < self._tick_at or self._tick_at < self.now):
             self._tick_at = max(wake_at, self.now)
-            self.at(self._tick_at, self._hear, Tick())
+            self.at(self._tick_at, self._receive, Tick())
 
-    def _obey(self, action: Assign | Form | RequestTrialEnd) -> None:
+    def _execute(self, action: Assign | Form | RequestTrialEnd) -> None:
         if isinstance(action, RequestTrialEnd):
-            self._told(action)
+            self._receive_end_request(action)
             return
         busy = Busy(action.number, action.attempt, self.work_of(action.config), action.done_step + 1)
         if isinstance(action, Form):
@@ -150,12 +150,12 @@ class Simulator:
             if len(queue) == 1:
                 self.at(self.now + self.begin_s, self._begin, busy)
 
-    def _told(self, action: RequestTrialEnd) -> None:
+    def _receive_end_request(self, action: RequestTrialEnd) -> None:
         busy = self.places.get(action.number)
         if busy is None or busy.attempt != action.attempt:
             return
         if action.how != "withdraw":
-            busy.told = action.how
+            busy.requested_end = action.how
         elif busy.began is None:
             self._leave(busy)
             self.tell(Ended(busy.number, busy.attempt, "withdrawn"))
@@ -177,8 +177,8 @@ class Simulator:
         if busy.step < len(values):  # else it resumed from a checkpoint of its last step
             self.tell(Reported(busy.number, busy.attempt, busy.step, values[busy.step]))
         busy.step += 1
-        if busy.told:
-            self._end(busy, {"stop": "stopped", "pause": "paused"}[busy.told], None)
+        if busy.requested_end:
+            self._end(busy, {"stop": "stopped", "pause": "paused"}[busy.requested_end], None)
         elif busy.step >= len(values):
             self._end(busy, busy.work.how, values[-1] if busy.work.how == "finished" else None)
         else:
@@ -211,7 +211,7 @@ class Simulator:
 
 
 def list_schedule(durations: Sequence[float], lanes: int) -> float:
-    """When all are done that are taken in order by whichever lane is free first, without any time between."""
+    """Return the makespan of list scheduling: trials in order, each on the first free slot, without gaps."""
     free = [0.0] * lanes
     for duration in durations:
         heapq.heapreplace(free, free[0] + duration)

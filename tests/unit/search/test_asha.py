@@ -39,7 +39,7 @@ def test_asha_promotes_one_in_eta_trials_and_pauses_the_others():
     assert stopper.report(2, 1, 0.7) is CONTINUE and stopper.next_step(2) == 3
     assert [stopper.report(number, 1, score) for number, score in ((3, 0.1), (4, 0.2))] == [PAUSE, PAUSE]
     assert stopper.resume() is None
-    assert stopper.report(5, 1, 0.3) is PAUSE  # six have come: two may go on
+    assert stopper.report(5, 1, 0.3) is PAUSE  # six have arrived: two may continue
     assert [stopper.resume(), stopper.resume()] == [1, None] and stopper.next_step(1) == 3
     assert stopper.report(1, 2, 0.9) is CONTINUE  # on its way to the next rung
     assert stopper.report(1, 3, 0.9) is PAUSE and stopper.report(1, 4, 9.0) is PAUSE
@@ -73,9 +73,9 @@ def test_asha_compares_a_report_past_several_rungs_at_each_of_them():
     stopper = with_started_trials(AshaStopper(27, reduction_factor=3), 6)
     for number in range(2):
         stopper.report(number, 1, 0.0)
-    assert stopper.report(2, 5, 1.0) is PAUSE  # good enough at 1; the first that comes to 3
+    assert stopper.report(2, 5, 1.0) is PAUSE  # good enough at 1; the first that reaches 3
     assert stopper.report(3, 1, 0.0) is PAUSE and stopper.resume() is None
-    assert [stopper.report(number, 3, 0.5) for number in (4, 5)] == [PAUSE, PAUSE]  # 5 goes on at 1, in vain
+    assert [stopper.report(number, 3, 0.5) for number in (4, 5)] == [PAUSE, PAUSE]  # 5 continues at 1, in vain
     assert stopper.state()["rungs"] == [[[[0, 0.0], [1, 0.0], [2, 1.0], [3, 0.0], [4, 0.5], [5, 0.5]], [[2, 1.0]]]]
     assert stopper.resume() == 4
 
@@ -117,7 +117,7 @@ def test_asha_mode_stop_never_pauses_and_continues_the_best_of_few():
     assert stopper.report(2, 1, 0.6) is CONTINUE
     assert stopper.report(3, 1, 0.55) is STOP
     assert stopper.report(4, 1, 0.1) is STOP
-    assert stopper.report(5, 1, 0.55) is CONTINUE  # six have come: as good as the second
+    assert stopper.report(5, 1, 0.55) is CONTINUE  # six have arrived: as good as the second
     assert stopper.resume() is None and stopper.next_step(0) == 3
 
 
@@ -163,7 +163,7 @@ def test_asha_never_resumes_an_ended_trial_but_counts_its_score():
     assert stopper.resume() is None  # the best of two is over, and its place with it
     assert [stopper.report(2, 1, 0.0), stopper.report(3, 1, 0.0)] == [PAUSE, PAUSE]
     assert [stopper.resume(), stopper.resume()] == [1, None]
-    stopper.end(7, ENDED)  # it never began
+    stopper.end(7, ENDED)  # it never started
 
 
 def test_restored_asha_resumes_a_trial_paused_on_a_higher_rung():

@@ -55,8 +55,8 @@ def test_bohb_models_the_trials_with_the_largest_step():
             bohb.tell(number, Outcome(End.COMPLETED, x, 9))
         else:
             bohb.tell(number, Outcome(End.STOPPED, -x, 1))
-    asked = [bohb.ask(number).config["x"] for number in range(30, 50)]
-    assert np.mean(asked) > 0.6
+    suggested = [bohb.ask(number).config["x"] for number in range(30, 50)]
+    assert np.mean(suggested) > 0.6
 
 
 def test_bohb_treats_failed_trials_as_bad():

@@ -31,7 +31,7 @@ every_searcher = pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHE
 
 
 def search(make, places=4, seed=0, fails=0.0, taken_over=False):
-    """Runs until DONE; [(number, config, parent, outcome)] in the order of the ends."""
+    """Run until DONE and return [(number, config, parent, outcome)] in the order of the ends."""
     rng = random.Random(seed)
     searcher, running, ended, number = make(), {}, [], 0
     for _ in range(2_000):
@@ -116,8 +116,8 @@ def test_num_trials_counts_configurations_and_not_their_retries():
         tried = Counter((config["x"], config["act"]) for _, config, _, _ in search(make))
         assert len(tried) == 8 and tried.total() > 8
     assert not AshaSearcher(SPACE).counts
-    whole = HyperbandSearcher(SPACE, max_budget=9, n_iterations=1, num_trials=64)
-    assert whole.counts and whole.total == 9 + 3 + 1
+    searcher = HyperbandSearcher(SPACE, max_budget=9, n_iterations=1, num_trials=64)
+    assert searcher.counts and searcher.total == 9 + 3 + 1
 
 
 def test_asha_searcher_can_be_extended_by_more_configurations():
@@ -154,8 +154,8 @@ def test_learned_trials_are_stored_without_their_budget():
 def test_budget_can_be_omitted_from_configurations(make):
     silent = make()
     silent.says_budget = False
-    said, unsaid = make().ask(0), silent.ask(0)
-    assert unsaid.config == {name: value for name, value in said.config.items() if name != "budget"}
+    with_budget, unsaid = make().ask(0), silent.ask(0)
+    assert unsaid.config == {name: value for name, value in with_budget.config.items() if name != "budget"}
     later = make()
     later.restore(json.loads(json.dumps(silent.state())))
     assert not later.says_budget

@@ -19,7 +19,7 @@ from tests.unit.search.driving import drive
 
 pytestmark = pytest.mark.fast
 
-# What is said to a searcher so that few trials show what it does.
+# Arguments of each searcher with which few trials show its behaviour.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "sobol": {"sobol": True},
     "grid": {"points": 3},
@@ -83,7 +83,7 @@ def test_same_seed_gives_the_same_trials(name: str) -> None:
 @EVERY
 @pytest.mark.parametrize("at", [0, 9])
 def test_restored_searcher_continues_as_the_original(name: str, at: int) -> None:
-    """Through JSON, in the middle of running trials, failed and stopped ones among those told; the seed is in the state."""
+    """The state passes JSON while trials run, after failed and stopped ones; it contains the seed."""
 
     def driven(**how: Any) -> list[Config]:
         searcher = make(name, mixed(), seed=3)
@@ -164,7 +164,7 @@ def test_searcher_handles_a_space_of_one_point(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["random", "sobol", "grid", "differential_evolution"])
 def test_searcher_never_repeats_a_configuration_and_ends(name: str) -> None:
-    """Where a space can be exhausted, and all of it where the algorithm goes on for as long."""
+    """A finite space is exhausted, completely if the algorithm continues that long."""
     space = Searchspace(a=("INTEGER", [1, 4]), b=("CATEGORICAL", ["x", "y"]), c=("DISCRETE", [1, 2, 3]))
     space.add("d", ("CATEGORICAL", [True, False]), when={"b": ["y"]})
     assert space.size() == 4 * (1 + 2) * 3
@@ -219,7 +219,7 @@ def test_any_order_of_trial_ends_keeps_the_searcher_running(
 ) -> None:
     how: dict[str, Any] = {"lanes": lanes, "seed": order, "failing": failing, "stopped": 0.2}
     plain = drive(make(name, mixed(), seed=order), mixed_score, 25, **how)
-    assert len(plain.ended) == 25  # mixed() has more, so that none may say DONE
+    assert len(plain.ended) == 25  # mixed() has more, so that no searcher may return DONE
     assert all(mixed().contains(config) for config in plain.configs)
     restored = drive(
         make(name, mixed(), seed=order),

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fast
 
 
 class Bench:
-    """A search at hand: events go in by short names, time passes by hand, the last actions are kept."""
+    """A search driven by the test: short names for events, a manual clock, the last actions are stored."""
 
     def __init__(self, lanes: int = 2, stopper=None, searcher=None, **spec) -> None:
         self.searcher = searcher or Counting()
@@ -565,9 +565,9 @@ def test_deadline_leaves_time_to_stop_running_trials():
     assert bench.dispatch.wake_at() == 95.0
     bench.begin(0), bench.begin(1), bench.report(0, 0, 0.3)
     assert bench.do(Tick(), 94.0) == []
-    asked = ends(bench.do(Tick(), 1.0))
-    assert [(a.number, a.how) for a in asked] == [(0, "stop"), (1, "stop")]
-    assert all(0 < a.patience_s < 5.0 for a in asked)
+    sent = ends(bench.do(Tick(), 1.0))
+    assert [(a.number, a.how) for a in sent] == [(0, "stop"), (1, "stop")]
+    assert all(0 < a.patience_s < 5.0 for a in sent)
     assert assigned(bench.end(1, value=0.9)) == [], "nothing new begins"
     assert bench.end(0, "stopped", None)[0] == Settled(0, End.STOPPED, 0.3, None, "", pytest.approx(97, abs=0.1), 0)
     assert bench.conclusion.reason == "deadline" and bench.now < 100.0
@@ -576,8 +576,8 @@ def test_deadline_leaves_time_to_stop_running_trials():
 def test_deadline_is_met_although_a_trial_does_not_respond():
     bench = Bench(num_trials=100, deadline_s=10.0)
     bench.begin(0)
-    asked = ends(bench.do(Tick(), 9.5))
-    assert [(a.number, a.how) for a in asked] == [(0, "stop"), (1, "withdraw")]
+    sent = ends(bench.do(Tick(), 9.5))
+    assert [(a.number, a.how) for a in sent] == [(0, "stop"), (1, "withdraw")]
     assert bench.dispatch.wake_at() == 10.0
     actions = bench.do(Tick(), 0.5)
     assert [type(action) for action in actions] == [Settled, ConcludeSearch]
@@ -644,8 +644,8 @@ def test_cancelled_search_retains_its_results():
     bench = Bench(num_trials=100)
     bench.begin(0), bench.begin(1)
     bench.end(0, value=0.5)
-    asked = ends(bench.do(SearchCancelRequested("interrupt")))
-    assert [(a.number, a.how) for a in asked] == [(1, "stop"), (2, "withdraw")]
+    sent = ends(bench.do(SearchCancelRequested("interrupt")))
+    assert [(a.number, a.how) for a in sent] == [(1, "stop"), (2, "withdraw")]
     assert bench.do(SearchCancelRequested("again")) == []
     bench.end(2, "withdrawn", None, after=0.0), bench.end(1, "stopped", None, after=0.0)
     assert bench.conclusion.reason == "cancelled" and "interrupt" in bench.conclusion.text
@@ -688,8 +688,8 @@ def test_paused_and_retried_trials_are_settled_at_the_deadline():
     bench.end(1, "failed", None, error="oops")
     bench.do(Tick(), 9.0)
     bench.end(2, "stopped", None, after=0.0)
-    told = {number: (outcome.end, outcome.score) for number, outcome in bench.searcher.told.items()}
-    assert told == {0: (End.STOPPED, 0.5), 1: (End.FAILED, None), 2: (End.STOPPED, None)}
+    outcomes = {number: (outcome.end, outcome.score) for number, outcome in bench.searcher.told.items()}
+    assert outcomes == {0: (End.STOPPED, 0.5), 1: (End.FAILED, None), 2: (End.STOPPED, None)}
 
 
 def test_every_failed_attempt_counts_as_a_failure():

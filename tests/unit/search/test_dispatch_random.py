@@ -32,16 +32,19 @@ def play(world: World, steps: int) -> None:
 
 
 def check_end(world: World) -> None:
-    """Every trial that ever began was told once; who was not told waits for another session, as all after a cancel."""
+    """Check that each started trial was reported to the searcher once; the others wait for another session.
+
+    After a cancel, all paused trials wait as well.
+    """
     dispatch = world.dispatch
-    told = dispatch.ask_tell.searcher.told
-    assert told.keys() == dispatch.settled.keys()
+    reported = dispatch.ask_tell.searcher.told
+    assert reported.keys() == dispatch.settled.keys()
     for trial in dispatch.ledger.trials:
-        assert (trial.number in told) == (trial.phase is TrialPhase.OVER)
+        assert (trial.number in reported) == (trial.phase is TrialPhase.OVER)
         waits = trial.phase is TrialPhase.READY or (trial.phase is TrialPhase.PAUSED and dispatch.attempts.cancelled)
         assert (trial.begun > 0) == (trial.phase is TrialPhase.OVER) or waits
     if dispatch.conclusion.reason == "complete":
-        assert len(told) == len(dispatch.ledger.trials)
+        assert len(reported) == len(dispatch.ledger.trials)
 
 
 @settings(max_examples=120, deadline=None)

@@ -17,24 +17,24 @@ from tests.unit.search.simulator import Simulator, Work, list_schedule
 pytestmark = pytest.mark.fast
 
 
-def search(durations, lanes, steps=1, spec=None, stopper=None, way_s=0.001, kind=Checked) -> Simulator:
+def search(durations, lanes, steps=1, spec=None, stopper=None, latency_s=0.001, kind=Checked) -> Simulator:
     dispatch = kind(SearchSpec(len(durations), **(spec or {})), Counting(), stopper or Recorded())
     works = [Work(seconds / steps, [float(number)] * steps) for number, seconds in enumerate(durations)]
-    return Simulator(dispatch, lambda config: works[int(config["x"])], way_s).join(lanes)
+    return Simulator(dispatch, lambda config: works[int(config["x"])], latency_s).join(lanes)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_sixteen_unequal_trials_use_2_lanes_almost_fully(seed):
     chance = random.Random(seed)
     durations = [chance.uniform(0.3, 2.0) for _ in range(16)]
-    simulator = search(durations, 2, way_s=0.003).run()
+    simulator = search(durations, 2, latency_s=0.003).run()
     assert list_schedule(durations, 2) / simulator.now >= 0.985
 
 
 def test_prefetching_keeps_2_lanes_busy_with_1000_short_trials():
-    simulator = search([0.05] * 1000, 2, way_s=0.003, kind=Dispatch).run()
+    simulator = search([0.05] * 1000, 2, latency_s=0.003, kind=Dispatch).run()
     assert list_schedule([0.05] * 1000, 2) / simulator.now >= 0.98, "0.5 ms between two trials is the lane's own"
-    alone = search([0.05] * 200, 2, way_s=0.003, spec={"prefetch": False}, kind=Dispatch).run()
+    alone = search([0.05] * 200, 2, latency_s=0.003, spec={"prefetch": False}, kind=Dispatch).run()
     assert list_schedule([0.05] * 200, 2) / alone.now < 0.91, "which asking only when a lane is free does not reach"
 
 
@@ -72,8 +72,8 @@ def test_asynchronous_halving_keeps_all_lanes_busy():
     durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
     simulator = search(durations, 4, steps=8, stopper=Halving()).run()
     assert simulator.busy_s / (4 * simulator.now) >= 0.97
-    told = simulator.dispatch.ask_tell.searcher.told
-    assert len(told) == 64 and sum(outcome.end is End.COMPLETED for outcome in told.values()) >= 4
+    reported = simulator.dispatch.ask_tell.searcher.told
+    assert len(reported) == 64 and sum(outcome.end is End.COMPLETED for outcome in reported.values()) >= 4
 
 
 def test_lost_lane_costs_only_the_steps_since_the_last_report():
@@ -132,7 +132,7 @@ def test_groups_of_different_sizes_share_the_slots_without_starvation():
 
 
 def test_small_group_is_backfilled_only_if_it_does_not_delay_the_head():
-    lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # as a first round, from which averages come: sizes 4, 2, 1, 3
+    lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # a first round for the averages: sizes 4, 2, 1, 3
     simulator = group_search([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
     simulator.run()
     formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, Form)]
@@ -141,12 +141,12 @@ def test_small_group_is_backfilled_only_if_it_does_not_delay_the_head():
         used = {other: taken for other, taken in used.items() if simulator.ended_at[other] > time}
         used[number] = size
         assert sum(used.values()) <= 4
-    began = {number: time for time, number, _ in formed}
-    assert began[4] <= simulator.ended_at[3] + 0.1, "the head of size 4 began when its slots were free"
+    started = {number: time for time, number, _ in formed}
+    assert started[4] <= simulator.ended_at[3] + 0.1, "the head of size 4 began when its slots were free"
 
 
 class Reserving(Checked):
-    """Knows the first reservation of every head of the line, and how late it was kept."""
+    """Dispatch that records the first reservation of every trial at the head of the queue, and its delay."""
 
     def start_session(self, now):
         self.promised: dict[int, float] = {}
@@ -171,7 +171,7 @@ def test_reservation_of_the_queue_head_is_never_delayed_by_backfilling(seed):
     lasts = {size: chance.uniform(0.5, 6.0) for size in set(sizes)}
     spec = SearchSpec(60, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
-    simulator = Simulator(dispatch, lambda config: Work(lasts[config["size"]], [1.0]), way_s=1e-6, begin_s=0.0)
+    simulator = Simulator(dispatch, lambda config: Work(lasts[config["size"]], [1.0]), latency_s=1e-6, begin_s=0.0)
     simulator.slots(8).run()
     assert len(dispatch.late) >= 10 and max(dispatch.late) <= 0.001
 
@@ -183,12 +183,15 @@ def test_wrong_average_delays_the_queue_head_at_most_by_a_running_trial(seed):
     lasts = [chance.choice([0.1, 0.1, 9.0]) for _ in sizes]
     spec = SearchSpec(80, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
-    Simulator(dispatch, lambda config: Work(lasts[config["x"]], [1.0]), way_s=1e-6, begin_s=0.0).slots(8).run()
+    Simulator(dispatch, lambda config: Work(lasts[config["x"]], [1.0]), latency_s=1e-6, begin_s=0.0).slots(8).run()
     assert dispatch.late and max(dispatch.late) <= 9.01
 
 
 def trials_started_before_the_head(now: float, mean: float) -> list[int]:
-    """Of 8 slots 5 are taken by a trial that averages ``mean``, since 0; the head wants 6. Who begins at ``now``?"""
+    """Return the trials started at ``now`` before the head, which needs 6 of 8 slots.
+
+    Since 0, a trial of average duration ``mean`` occupies 5 slots.
+    """
     config_sizes = [5, 6, 3, 2, 1]
     spec = SearchSpec(5, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Checked(spec, Counting(sizes=config_sizes), Recorded())
@@ -223,10 +226,10 @@ def test_trials_backfilled_after_the_reserved_time_leave_the_slots_of_the_head()
     formed = [action.number for action in dispatch.handle(Tick(), 20.0) if isinstance(action, Form)]
     assert formed == [2, 3]
     assert [a for a in dispatch.handle(Tick(), 30.0) if isinstance(a, Form)] == [], "they take longer than 3 s, too"
-    begun = [
+    started = [
         action.number for action in dispatch.handle(Ended(0, 1, "finished", 1.0), 40.0) if isinstance(action, Form)
     ]
-    assert begun[0] == 1
+    assert started[0] == 1
 
 
 def test_resumed_trial_precedes_new_ones_but_not_the_queue_head():

@@ -28,7 +28,7 @@ def report_next_rungs(stopper: Hyperband, *numbers: int) -> list[object]:
 
 
 def resume_all(stopper: Hyperband) -> list[int]:
-    """Those that go on, in order."""
+    """Return the resumed trials, in order."""
     return list(iter(stopper.resume, None))
 
 
@@ -37,10 +37,10 @@ def test_hyperband_promotes_the_best_third_as_soon_as_it_is_determined():
     assert stopper.next_step(0) == 1
     assert stopper.report(0, 0, 9.0) is CONTINUE  # on its way
     assert report_next_rungs(stopper, 8, 7, 6, 5, 4, 3) == [PAUSE] * 6 and stopper.resume() is None
-    assert report_next_rungs(stopper, 0, 1) == [CONTINUE] * 2  # whatever 2 does they are among the best three
+    assert report_next_rungs(stopper, 0, 1) == [CONTINUE] * 2  # with any result of 2 they are among the best three
     assert stopper.next_step(0) == 3 and stopper.resume() is None
     assert report_next_rungs(stopper, 2) == [CONTINUE]
-    assert report_next_rungs(stopper, 1, 2) == [PAUSE, STOP]  # of the three at step 3 one goes on; 2 is out already
+    assert report_next_rungs(stopper, 1, 2) == [PAUSE, STOP]  # of the three at step 3 one continues; 2 is out already
     assert report_next_rungs(stopper, 0) == [CONTINUE] and stopper.next_step(0) == 9
     assert stopper.report(0, 8, 1.0) is CONTINUE and stopper.report(0, 9, 1.0) is STOP
 
@@ -55,7 +55,7 @@ def test_hyperband_report_after_the_verdict_has_no_effect():
 def test_hyperband_compares_a_report_past_several_rungs_at_each_of_them():
     stopper = with_started_trials(Hyperband(9), 9)
     assert report_next_rungs(stopper, *range(1, 9)) == [PAUSE] * 3 + [STOP] * 5
-    assert stopper.report(0, 5, 0.5) is PAUSE  # the best at 1; at 3 the others are still to come
+    assert stopper.report(0, 5, 0.5) is PAUSE  # the best at 1; at 3 the others are still missing
     assert resume_all(stopper) == [1, 2]
     assert report_next_rungs(stopper, 1) == [STOP] and stopper.resume() is None
     stopper.end(2, ENDED)
@@ -71,7 +71,7 @@ def test_hyperband_trial_that_reached_max_step_frees_its_place_in_the_rung():
 
 
 def test_hyperband_resumes_the_oldest_bracket_first():
-    stopper = with_started_trials(Hyperband(9), 14)  # 9 trials, of which 3 go on; then 5, of which 1 goes on
+    stopper = with_started_trials(Hyperband(9), 14)  # 9 trials, of which 3 continue; then 5, of which 1 continues
     report_next_rungs(stopper, *range(14))
     assert [stopper.next_step(number) for number in resume_all(stopper)] == [3, 3, 3, 9]
 
@@ -108,14 +108,14 @@ def test_hyperband_does_not_wait_for_an_ended_trial():
 def test_hyperband_settles_an_incomplete_bracket_with_its_members():
     stopper = with_started_trials(Hyperband(9), 4)
     assert report_next_rungs(stopper, 0, 1, 2, 3) == [PAUSE] * 3 + [STOP] and stopper.resume() is None
-    assert stopper.settle() == 0 and stopper.settle() is None  # of four one goes on
+    assert stopper.settle() == 0 and stopper.settle() is None  # of four one continues
     assert (
         stopper.next_step(0) == 3
         and report_next_rungs(stopper, 0) == [CONTINUE]
         and report_next_rungs(stopper, 0) == [STOP]
     )
     stopper.end(0, Outcome(End.STOPPED, 0.0, 9))
-    assert stopper.state()["brackets"] == []  # nobody will go on in it
+    assert stopper.state()["brackets"] == []  # no trial will continue in it
 
 
 def test_n_iterations_determines_the_total_of_hyperband_trials():

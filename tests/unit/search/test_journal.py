@@ -128,9 +128,9 @@ def test_settle_request_of_the_stopper_is_repeated_at_replay():
         journal.replay(session.lines, SearchSpec(1), Counting(), again)
         return stopper, again
 
-    for settles, asked in ((False, 2), (True, 1)):
+    for settles, expected in ((False, 2), (True, 1)):
         stopper, again = sessions(settles)
-        assert stopper.settled == again.settled == asked and stopper.pausing == again.pausing
+        assert stopper.settled == again.settled == expected and stopper.pausing == again.pausing
 
 
 def test_snapshot_replaces_all_earlier_events():
@@ -263,7 +263,7 @@ def test_empty_event_log_starts_a_new_search():
 
 
 def test_killed_driver_loses_no_reported_result(tmp_path):
-    """A driver in a process of its own is killed with SIGKILL while it writes; another one goes on and comes to the end."""
+    """A driver process is killed with SIGKILL while it writes; a second one continues and completes the search."""
     path = tmp_path / "journal.jsonl"
     driver = subprocess.Popen([sys.executable, "-m", "tests.unit.search.journal_writer", str(path)])
     try:
@@ -278,13 +278,13 @@ def test_killed_driver_loses_no_reported_result(tmp_path):
     lines = lines[:-1] if lines[-1] == "" else lines
     spec = SearchSpec(TRIALS)
     dispatch = journal.replay(lines, spec, Counting(), Halving())
-    asked, told = len(dispatch.ledger), dict(dispatch.ask_tell.searcher.told)
-    assert told, "something had been told"
-    dispatch.ask_tell.extend(asked - TRIALS)  # come to the end with those that there are
+    trials, reported = len(dispatch.ledger), dict(dispatch.ask_tell.searcher.told)
+    assert reported, "something had been told"
+    dispatch.ask_tell.extend(trials - TRIALS)  # complete the search with the existing trials
     simulator = Simulator(dispatch, work_of).join(4)
     more: list[str] = []
     simulator.keep = more.extend
     simulator.run()
     ended = Counter(json.loads(line)[1] for line in [*lines[:-1], *more] if line.startswith('["end"'))
-    assert ended == dict.fromkeys(range(asked), 1)
-    assert told.items() <= dispatch.ask_tell.searcher.told.items()
+    assert ended == dict.fromkeys(range(trials), 1)
+    assert reported.items() <= dispatch.ask_tell.searcher.told.items()

@@ -17,7 +17,7 @@ def test_remaining_time_is_unknown_before_a_trial_has_ended() -> None:
 
 def test_remaining_time_includes_the_rest_of_running_trials() -> None:
     seen = outlook([10.0] * 4, [6.0, 6.0], waiting=2, places=2, done=4)
-    assert seen is not None and seen.seconds == pytest.approx(14.0)  # 4 s of those that run, 10 s of the last two
+    assert seen is not None and seen.seconds == pytest.approx(14.0)  # 4 s of the running trials, 10 s of the last two
     assert seen.share == pytest.approx((4 + 2 * 0.6) / 8)
 
 
@@ -27,7 +27,7 @@ def test_remaining_time_of_the_last_trial_is_its_own_rest() -> None:
 
 
 def test_early_short_trials_do_not_bias_the_remaining_time() -> None:
-    """One of four was stopped after 1 s, three have run for 9 s: nine more of 1 s each is not what will come."""
+    """One of four was stopped after 1 s, three have run for 9 s: an estimate of 1 s for each other is wrong."""
     seen = outlook([1.0], [9.0, 9.0, 9.0], waiting=9, places=4, done=1)
     assert seen is not None and seen.seconds > 20
 

@@ -14,7 +14,7 @@ ARRAY = np.arange(4.0)
 
 
 class Dataset:
-    """As a ``tf.data.Dataset`` describes itself."""
+    """Stand-in with the description of a ``tf.data.Dataset``."""
 
     element_spec = "float32"
 

@@ -28,7 +28,7 @@ from tests.unit.tracking.test_catalog import make_run
 pytestmark = pytest.mark.fast
 
 Values = dict[str, Any]
-# What was asked for, what there is, the name of the metric; where that is not there, nothing is taken for it.
+# Requested metric, reported values, name of the selected metric; without that name, no value is selected.
 RULE: list[tuple[str, Values, str]] = [
     ("loss", {"loss": 1.0}, "loss"),
     ("loss", {"loss": 1.0, "metric": 2.0}, "loss"),
@@ -40,36 +40,36 @@ RULE: list[tuple[str, Values, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "values", "name"), RULE)
-def test_metric_is_the_requested_the_only_or_the_one_named_metric(asked: str, values: Values, name: str) -> None:
-    assert name_of(asked, values) == name
+@pytest.mark.parametrize(("requested", "values", "name"), RULE)
+def test_metric_is_the_requested_the_only_or_the_one_named_metric(requested: str, values: Values, name: str) -> None:
+    assert name_of(requested, values) == name
 
 
-def worker_value_from_result(asked: str, values: Values) -> float | None:
-    """By the worker, of what a trial's function returned."""
+def worker_value_from_result(requested: str, values: Values) -> float | None:
+    """Return the worker's value of a trial's result."""
     with contextlib.suppress(ArgumentError):
-        return score_of(values, asked)
+        return score_of(values, requested)
     return None
 
 
-def worker_value_from_report(asked: str, values: Values) -> float | None:
-    """By the worker, of what it reports."""
+def worker_value_from_report(requested: str, values: Values) -> float | None:
+    """Return the worker's value of a report."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=asked), Channel(ours))
+        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=requested), Channel(ours))
         reporter.report(1, values)
     return reporter.history[0][1] if reporter.history else None
 
 
-def driver_value_from_lane(asked: str, values: Values) -> float | None:
-    """By the driver, of a report from a lane."""
-    return executors._searched(values, asked)[1]
+def driver_value_from_lane(requested: str, values: Values) -> float | None:
+    """Return the driver's value of a report from a trial slot."""
+    return executors._searched(values, requested)[1]
 
 
-def driver_value_from_group(asked: str, values: Values) -> float | None:
-    """By the driver, of a report from a distributed trial."""
+def driver_value_from_group(requested: str, values: Values) -> float | None:
+    """Return the driver's value of a report from a distributed trial."""
     plan = SimpleNamespace(standing=NestedRun("trials"))
-    executor = GroupExecutor(RunState("app_1", 0), None, plan, str, asked, 1)  # type: ignore[arg-type]
+    executor = GroupExecutor(RunState("app_1", 0), None, plan, str, requested, 1)  # type: ignore[arg-type]
     group = _Group(Form(0, 1, {}, 2, 2), None, 0.0)  # type: ignore[arg-type]
     executor._on_trial(group, Change("report", 0, metrics=values, step=1))
     while (news := executor.get(0.0)) is not None:
@@ -87,11 +87,11 @@ ASKING: list[Callable[[str, Values], float | None]] = [
 
 
 @pytest.mark.parametrize("ask", ASKING)
-@pytest.mark.parametrize(("asked", "values", "name"), RULE)
+@pytest.mark.parametrize(("requested", "values", "name"), RULE)
 def test_worker_and_driver_select_the_same_metric(
-    ask: Callable[[str, Values], float | None], asked: str, values: Values, name: str
+    ask: Callable[[str, Values], float | None], requested: str, values: Values, name: str
 ) -> None:
-    assert ask(asked, values) == values.get(name)
+    assert ask(requested, values) == values.get(name)
 
 
 @pytest.mark.parametrize("ask", ASKING[2:])
@@ -102,17 +102,19 @@ def test_value_that_is_not_a_finite_number_is_not_passed_to_the_search(
     assert ask("", {"loss": value}) is None and finite(value) is None
 
 
-@pytest.mark.parametrize(("asked", "values", "name"), RULE)
-def test_missing_metric_value_message_names_the_metric(asked: str, values: Values, name: str) -> None:
-    text, _ = why_no_value(asked, {key: None for key in values}, None)
+@pytest.mark.parametrize(("requested", "values", "name"), RULE)
+def test_missing_metric_value_message_names_the_metric(requested: str, values: Values, name: str) -> None:
+    text, _ = why_no_value(requested, {key: None for key in values}, None)
     assert f"the metric '{name}'" in text
 
 
 @pytest.mark.parametrize(
-    ("asked", "values", "name"), [*RULE, ("f1", {"label": "x", "good": True, "accuracy": 0.5}, "f1")]
+    ("requested", "values", "name"), [*RULE, ("f1", {"label": "x", "good": True, "accuracy": 0.5}, "f1")]
 )
-def test_run_table_shows_the_metric_or_the_first_number(tmp_path: Path, asked: str, values: Values, name: str) -> None:
-    directory = make_run(tmp_path, "app_1", spec={"metric_key": asked})
+def test_run_table_shows_the_metric_or_the_first_number(
+    tmp_path: Path, requested: str, values: Values, name: str
+) -> None:
+    directory = make_run(tmp_path, "app_1", spec={"metric_key": requested})
     directory.write_json(directory.outputs_json, outputs(values, "/log"))
     first = next((pair for pair in values.items() if isinstance(pair[1], float)), None)
     assert catalog.read(directory).main_metric == ((name, values[name]) if name in values else first)
@@ -147,7 +149,7 @@ def test_trial_outputs_are_a_dict_keyed_by_metric_name(row: Values, expected: Va
 
 
 @pytest.mark.parametrize(
-    ("asked", "known", "misspelt"),
+    ("requested", "known", "misspelt"),
     [
         ("acuracy", "accuracy", True), ("Accuracy", "accuracy", True), ("val_acuracy", "val_accuracy", True),
         ("valaccuracy", "val_accuracy", True), ("val-loss", "val_loss", True), ("precission", "precision", True),
@@ -156,15 +158,15 @@ def test_trial_outputs_are_a_dict_keyed_by_metric_name(row: Values, expected: Va
         ("accuracy_top1", "accuracy_top5", False), ("precision", "recall", False), ("loss", "batch_loss", False),
     ],
 )  # fmt: skip
-def test_misspelt_metric_name_is_distinguished_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
-    assert is_misspelt(asked, known) is misspelt
+def test_misspelt_metric_name_is_distinguished_from_another_metric(requested: str, known: str, misspelt: bool) -> None:
+    assert is_misspelt(requested, known) is misspelt
 
 
 @pytest.mark.parametrize("ask", ASKING[1:])
 def test_batch_values_of_keras_are_not_compared_by_the_search(
     ask: Callable[[str, Values], float | None],
 ) -> None:
-    """Keras's running values have names of their own, also where the search names no metric."""
+    """Keras's running values have different names, also if the search names no metric."""
     assert ask("", {"batch_loss": 0.5}) is None and ask("loss", {"batch_loss": 0.5}) is None
     assert ask("", {"loss": 0.25}) == ask("", {"loss": 0.25, "batch_loss": 0.5}) == 0.25
     assert ask("batch_loss", {"batch_loss": 0.5}) == 0.5

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-import scipy  # its parts are imported by whoever uses them first
+import scipy  # its parts are imported by the modules that use them
 
 from hopsml.search.algorithms.evolution import CmaEs, DifferentialEvolution
 from hopsml.search.algorithms.gaussian_process import (
@@ -70,7 +70,7 @@ def test_log_improvement_equals_the_textbook_formula() -> None:
 
 
 def test_log_improvement_far_from_the_best_is_finite_and_strictly_falling() -> None:
-    """Where it is too small for a float its logarithm falls steadily."""
+    """Where the improvement underflows, its logarithm still falls steadily."""
     values = log_improvement(-np.geomspace(0.5, 1e6, 200), np.ones(200), 0.0)
     assert np.isfinite(values).all()
     assert (np.diff(values) < 0).all()
@@ -124,9 +124,9 @@ def test_yeo_johnson_transformation_equals_that_of_scipy() -> None:
 
 def test_long_history_is_reduced_to_the_best_and_the_newest() -> None:
     scored = [({"x": number}, float(-number)) for number in range(1000)]
-    kept = [config["x"] for config, _ in _kept(scored)]
-    assert len(kept) == MODELLED_AT_MOST
-    assert kept == [*range(150), *range(850, 1000)]
+    retained = [config["x"] for config, _ in _kept(scored)]
+    assert len(retained) == MODELLED_AT_MOST
+    assert retained == [*range(150), *range(850, 1000)]
     assert _kept(scored[:300]) == scored[:300]
 
 
@@ -162,8 +162,8 @@ def test_differential_evolution_waits_for_the_previous_generation() -> None:
         Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1])), 3, generations=2, population=4
     )
     assert searcher.total == 12
-    asked = [searcher.ask(number) for number in range(4)]
-    assert all(isinstance(one, Suggestion) for one in asked)
+    answers = [searcher.ask(number) for number in range(4)]
+    assert all(isinstance(one, Suggestion) for one in answers)
     assert searcher.ask(4) is Wait.LATER
     for number in (2, 0, 3):
         searcher.tell(number, Outcome(End.COMPLETED, 1.0))

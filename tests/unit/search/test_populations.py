@@ -100,7 +100,7 @@ def test_pb2_suggestions_approach_the_highest_gain():
 
 
 def test_old_observations_have_less_weight_in_the_time_varying_kernel():
-    """What was seen long ago says less of now, and the likelihood tells a world that changes from one that does not."""
+    """Older observations predict less, and the likelihood tells a changing objective from a constant one."""
     kernel = TimeVaryingKernel(1.0, (0.3,), 0.01, forgetting=0.3)
     posterior = Posterior(kernel, np.array([[0.0, 0.5]]), np.array([1.0]))
     mean, deviation = posterior.at(np.array([[0.0, 0.5], [5.0, 0.5], [20.0, 0.5]]))
@@ -127,11 +127,11 @@ def test_synchronous_population_compares_equal_amounts_of_training():
         late = answers.pop(order[-1])
         assert set(answers.values()) == {Verdict.PAUSE}
         assert [stopper.resume() for _ in range(4)] == [*sorted(answers), None]
-        heard = {number: stopper.report(number, 3, 0.0) for number in range(4) if number != order[-1]}
-        told = {**heard, order[-1]: late}
-        exploits = {number: answer for number, answer in told.items() if isinstance(answer, Exploit)}
+        early = {number: stopper.report(number, 3, 0.0) for number in range(4) if number != order[-1]}
+        all_answers = {**early, order[-1]: late}
+        exploits = {number: answer for number, answer in all_answers.items() if isinstance(answer, Exploit)}
         assert {number: answer.source for number, answer in exploits.items()} == {0: 3}
-        assert all(told[number] is Verdict.CONTINUE for number in (1, 2, 3))
+        assert all(all_answers[number] is Verdict.CONTINUE for number in (1, 2, 3))
 
 
 def test_synchronous_population_does_not_wait_for_a_failed_member():

@@ -71,7 +71,7 @@ def test_hyperband_equals_its_naive_model_on_random_histories():
 
 
 def test_asha_leaves_no_lane_idle_while_a_trial_is_promotable():
-    """At every step of the pool: either all places are busy, or all trials have begun and none is promotable."""
+    """At every step of the pool either all slots are busy, or all trials have started and none is promotable."""
     for seed in range(200):
         rng = random.Random(seed)
         model = NaiveAsha(1, 27, 3, "promote")
@@ -112,14 +112,16 @@ def test_asha_continues_a_promotable_trial_without_a_pause():
 
 
 def test_asha_resumes_promotable_trials_of_the_highest_rung_first():
-    """Where several trials may go on because nobody asked for a while."""
+    """Several trials are promotable because no slot requested one for a while."""
     asha = AshaStopper(16, reduction_factor=2)
     for number in range(6):
         asha.begin(number, {})
     first = [asha.report(number, 1, score) for number, score in enumerate([0.5, 0.6, 0.7, 0.1])]
     assert first == [Verdict.PAUSE, Verdict.CONTINUE, Verdict.CONTINUE, Verdict.PAUSE]
     assert [asha.report(1, 2, 0.6), asha.report(2, 2, 0.5)] == [Verdict.PAUSE] * 2
-    assert [asha.report(4, 1, 0.0), asha.report(5, 1, 0.0)] == [Verdict.PAUSE] * 2  # six have come: three may go on
+    assert [asha.report(4, 1, 0.0), asha.report(5, 1, 0.0)] == [
+        Verdict.PAUSE
+    ] * 2  # six have arrived: three may continue
     assert [asha.resume() for _ in range(3)] == [1, 0, None]
 
 

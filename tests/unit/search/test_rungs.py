@@ -92,7 +92,7 @@ def test_bracket_promotes_as_soon_as_the_decision_is_certain():
     assert bracket.arrive(0, 0.5) is None
     assert bracket.arrive(1, 0.7) is None
     assert bracket.arrive(2, 0.6) is None  # and 0 is out by this, but it waits already
-    assert bracket.promote() == 1  # whatever 3 does
+    assert bracket.promote() == 1  # with any result of 3
     assert bracket.promote() is None
     assert bracket.arrive(3, 0.1) is False
     assert bracket.promote() == 2
@@ -106,7 +106,7 @@ def test_member_that_leaves_a_bracket_frees_its_place():
     assert bracket.arrive(0, 0.9) is None
     assert bracket.arrive(1, 0.1) is False
     bracket.remove_member(0)  # while it waited
-    bracket.remove_member(2)  # before it came
+    bracket.remove_member(2)  # before its result arrived
     assert bracket.promote() is None and bracket.is_complete
 
 
@@ -160,7 +160,7 @@ def test_bracket_with_four_sizes_promotes_members_up_to_the_last_rung(taken_over
     assert [bracket.arrive(member, score) for member, score in ((1, 0.8), (2, 0.1), (3, 0.2))] == [None, None, None]
     bracket = taken_over(bracket)
     assert bracket.promote() == 0 and bracket.level(0) == 1 and bracket.promote() is None
-    assert bracket.arrive(0, 0.1) is None  # two more will come to this rung
+    assert bracket.arrive(0, 0.1) is None  # two more will reach this rung
     bracket = taken_over(bracket)
     assert bracket.arrive(4, 0.7) is None  # 5 may be better
     assert bracket.promote() == 1 and bracket.promote() is None
@@ -170,7 +170,7 @@ def test_bracket_with_four_sizes_promotes_members_up_to_the_last_rung(taken_over
     assert bracket.arrive(1, 0.2) is True and bracket.level(1) == 2  # of 4 and 0 one at most is better
     assert bracket.arrive(1, 0.5) is None and not bracket.is_complete
     bracket = taken_over(bracket)
-    bracket.remove_member(4)  # so 0 goes on
+    bracket.remove_member(4)  # so 0 continues
     assert bracket.promote() == 0 and bracket.level(0) == 2 and bracket.promote() is None
     bracket = taken_over(bracket)
     assert bracket.arrive(0, 0.4) is False
@@ -204,7 +204,7 @@ def test_waiting_member_is_promoted_once_all_competitors_arrived():
     assert [bracket.arrive(member, -float(member)) for member in range(3)] == [None, None, False]
     assert [bracket.promote(), bracket.promote()] == [0, None]
     assert bracket.arrive(3, -9.0) is False
-    assert bracket.arrive(0, 5.0) is None  # 1 will come to this rung, too
+    assert bracket.arrive(0, 5.0) is None  # 1 will reach this rung, too
     assert [bracket.promote(), bracket.promote()] == [1, None]
     bracket.remove_member(1)
     assert [bracket.promote(), bracket.promote()] == [0, None] and not bracket.is_complete

@@ -286,7 +286,7 @@ def spaces(draw: st.DrawFn) -> Searchspace:
 def test_combinations_equal_a_naive_enumeration_for_any_conditions(
     space: Searchspace, points: list[list[float]]
 ) -> None:
-    """What is listed is what a naive reading of the conditions accepts among all combinations of values and absences."""
+    """The space lists what a naive reading of the conditions accepts among all combinations of values and absences."""
     found = space.parameters
     absent = object()
     naive = []
@@ -414,7 +414,7 @@ def test_matching_function_signatures_are_accepted() -> None:
     def anything(**kwargs: Any) -> None: ...
     def at_once(model: Any, hparams: dict[str, Any]) -> None: ...
 
-    for function in (all_of_them, anything, at_once, dict):  # the last says nothing of its parameters
+    for function in (all_of_them, anything, at_once, dict):  # the last has no parameter names
         check_function(space, function)
 
 

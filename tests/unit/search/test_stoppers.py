@@ -62,7 +62,7 @@ def restore_through_json(make):
 
 
 def answers(log):
-    """What the stopper said, without the scores."""
+    """Return the stopper's answers, without the scores."""
     return [event if event[0] != "report" else (*event[:3], event[4]) for event in log if event[0] != "end"]
 
 
@@ -91,9 +91,9 @@ def test_stopper_ends_all_trials_when_scores_tie(make):
     pool = make_pool(make, score=lambda trial, rng: -1.0)
     log = pool.run()
     assert not pool.running and not pool.paused and pool.over
-    if isinstance(pool.stopper, MedianStop):  # nobody is worse than the median
+    if isinstance(pool.stopper, MedianStop):  # no trial is worse than the median
         assert not any(event[-1] is Verdict.STOP for event in log)
-    else:  # the first that come to a rung, or the whole population, are good enough
+    else:  # the first at a rung, or the whole population, are good enough
         assert any(outcome.step and outcome.step >= 9 for outcome in pool.over.values())
 
 
@@ -110,13 +110,13 @@ def test_stopper_ends_every_search_with_failures_and_rare_reports(make, seed):
     assert not pool.running and not pool.paused
     limit = getattr(pool.stopper, "total", None)
     if isinstance(pool.stopper, PopulationBased):
-        limit = None  # those that failed are replaced
+        limit = None  # failed ones are replaced
     assert len(pool.over) == min(pool.trials, limit or pool.trials)
 
 
 @every_stopper
 def test_stopper_stops_each_trial_at_max_step(make):
-    """At the first report at or past it, also where that is the only one."""
+    """Stopped at the first report at or after max_step, also if it is the only one."""
     for stride in (1, 5, 100):
         pool = make_pool(make, stride=stride, last_step=200)
         for event in pool.run():
@@ -127,17 +127,17 @@ def test_stopper_stops_each_trial_at_max_step(make):
 
 @every_stopper
 def test_stopper_repeats_its_answer_for_a_report_after_it(make):
-    """The process of a trial learns of its end a moment later, and reports meanwhile."""
+    """A trial's process learns of its end later, and reports in between."""
     stopper = make()
     running = set(range(8))
     for number in running:
         stopper.begin(number, CONFIGS[number])
-    heard = 0
+    repeated = 0
     for step in range(1, 41):
         for number in sorted(running):
             answer = stopper.report(number, step, float(number))
             if answer in (Verdict.STOP, Verdict.PAUSE):
-                heard += 1
+                repeated += 1
                 running.discard(number)
                 assert stopper.report(number, step + 1, 100.0) is answer
         if step == 2 and isinstance(stopper, MedianStop):
@@ -146,8 +146,8 @@ def test_stopper_repeats_its_answer_for_a_report_after_it(make):
                 stopper.end(number, Outcome(End.COMPLETED, float(number), step))
             stopper.begin(8, CONFIGS[8])
             assert stopper.report(8, 1, -1.0) is stopper.report(8, 2, 100.0) is Verdict.STOP
-            heard += 1
-    assert heard
+            repeated += 1
+    assert repeated
 
 
 @pytest.mark.parametrize("make", [STOPPERS["pbt"], STOPPERS["pb2"]], ids=["pbt", "pb2"])

@@ -31,7 +31,7 @@ from tests.helpers.search.searching import Checked
 
 @dataclass
 class Carried:
-    """One attempt under way."""
+    """A running attempt."""
 
     number: int
     attempt: int
@@ -66,7 +66,7 @@ class World:
     # ---------------------------------------------------------------------------------------- what can happen
 
     def enabled(self) -> list[Event]:
-        """What trials under way can say next."""
+        """Return the events that running trials can send next."""
         events: list[Event] = []
         for queue in self.lanes.values():
             for index, carried in enumerate(queue):
@@ -173,7 +173,7 @@ class World:
     # ---------------------------------------------------------------------------------------- sessions
 
     def kill(self) -> None:
-        """The driver is killed; another session goes on from the journal, perhaps with a torn last line."""
+        """Kill the driver; another session continues from the event log, sometimes with a torn last line."""
         old = self.dispatch
         spec, searcher, stopper = self.make()
         if self.random.random() < 0.3:
@@ -189,9 +189,9 @@ class World:
         self.dispatch.settled = old.settled
         self.lanes.clear(), self.groups.clear(), self.past.clear()
         self.slots = 0
-        under_way = {number for number, trial in old.ledger.placed.items() if trial.begun}
+        started = {number for number, trial in old.ledger.placed.items() if trial.begun}
         carried = [trial.number for trial in new.ledger.placed.values()]
-        assert set(carried) <= under_way
+        assert set(carried) <= started
         self.lines.append(journal.opening())
         self.carry_out(self.dispatch.start_session(self.now))
         for settled in old.settled:
@@ -217,5 +217,5 @@ class World:
 
 
 def states_of(searcher: Searcher, stopper: Stopper) -> tuple[Any, Any]:
-    """What both know."""
+    """Return the states of the searcher and the stopper."""
     return searcher.state(), stopper.state()

@@ -8,7 +8,7 @@ from fsspec import AbstractFileSystem
 
 
 class RegisteredFileSystem(AbstractFileSystem):
-    """Answers ``info`` alone."""
+    """File system that implements ``info`` only."""
 
     protocol = "registered"
 

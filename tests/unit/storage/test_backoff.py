@@ -26,7 +26,7 @@ def test_pauses_never_shrink_during_consecutive_failures(failures: int, first_s:
 
 def test_long_outage_costs_few_attempts_and_is_reported_once_at_each_end():
     """Due four times a second for an hour, away from second 10 to second 3 000, every ten seconds to be done."""
-    outage, tried, began, ended = Outage(1.0, 60.0), list[float](), list[float](), list[tuple[float, int]]()
+    outage, tried, started, ended = Outage(1.0, 60.0), list[float](), list[float](), list[tuple[float, int]]()
     last = 0.0
     for now in itertools.takewhile(lambda now: now < 3600.0, itertools.count(0.0, 0.25)):
         if now - last < 10.0 or not outage.may_try(now, 10.0):
@@ -34,13 +34,13 @@ def test_long_outage_costs_few_attempts_and_is_reported_once_at_each_end():
         tried.append(now)
         if 10.0 <= now < 3000.0:
             if outage.failed(now, 10.0):
-                began.append(now)
+                started.append(now)
             continue
         last = now
         if missed := outage.succeeded():
             ended.append((now, missed))
     away = [now for now in tried if 10.0 <= now < 3000.0]
-    assert began == [10.0] and len(away) < 60
+    assert started == [10.0] and len(away) < 60
     ((at, missed),) = ended
     assert 3000.0 <= at <= 3060.0
     assert abs(missed - (at - 10.0) / 10.0) <= 1.0

@@ -177,7 +177,7 @@ def test_prune_deletes_all_but_the_newest_complete_checkpoints(store: str, local
 def test_prune_does_not_read_manifests_of_known_checkpoints(store: str, local: Path) -> None:
     for step in (1, 2, 3, 4):
         checkpoints.commit(local, store, step)
-    for_url(store).delete(urls.join(store, "step-000000003", checkpoints.MANIFEST))  # whoever read it would drop it
+    for_url(store).delete(urls.join(store, "step-000000003", checkpoints.MANIFEST))  # a reader would drop it
     assert checkpoints.prune(store, 2, known={3, 4, 9}) == [1, 2]
     assert checkpoints.steps(store) == [3, 4]
     assert checkpoints.prune(store, 2) == [3]
@@ -265,7 +265,7 @@ def test_temporary_names_of_dead_processes_are_removed_after_a_day(local: Path, 
         (half / "variables").mkdir(parents=True)
         os.utime(half, (now - age_s, now - age_s))
     (store / "notes").mkdir()
-    os.utime(store / "notes", (0, 0))  # somebody else's
+    os.utime(store / "notes", (0, 0))  # of another user
     assert checkpoints.prune(str(store), 1) == []
     assert sorted(os.listdir(store)) == [f".tmp-{0:016x}", f".tmp-{1:016x}", "notes", "step-000000001"]
 
@@ -274,15 +274,15 @@ def test_temporary_names_of_dead_processes_are_removed_after_a_day(local: Path, 
 def test_prune_retains_the_newest_complete_checkpoints(complete: set[int], partial: set[int], keep: int) -> None:
     present = sorted(complete | partial)
     doomed = set(checkpoints.to_prune(present, sorted(complete), keep))
-    kept = set(present) - doomed
-    assert kept & complete == set(sorted(complete)[-keep:])
+    retained = set(present) - doomed
+    assert retained & complete == set(sorted(complete)[-keep:])
     newest = max(complete, default=-1)
-    assert {step for step in present if step > newest} <= kept  # perhaps still being uploaded
-    assert all(step > newest for step in kept - complete)
+    assert {step for step in present if step > newest} <= retained  # perhaps still being uploaded
+    assert all(step > newest for step in retained - complete)
 
 
 def save_locally(directory: Path, step: int, keep: int = 2) -> None:
-    """As a worker saves, in a run directory on its own disk."""
+    """Save a checkpoint as a worker does whose run directory is on its local disk."""
     target = str(directory / f"step-{step:09d}")
     description = checkpoint_files.Description(target, json.dumps({"step": step}).encode(), step, keep, True, 0o077)
     checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text(f"state {step}"))
@@ -320,9 +320,9 @@ def test_trial_resumes_from_the_newest_sound_stored_checkpoint(local: Path, tmp_
     for step in (1, 2):
         checkpoints.commit(local, f"{url}/trials/t0/checkpoints", step)
     corrupt_checkpoint(f"{url}/trials/t0/checkpoints", 2)
-    asked = RunTrial(1, 0, trial_id="t1", config=b"", resume_from="t0", resume_step=2)
-    found = trial_files.obtain_checkpoint(context, asked, timeout_s=5.0)
+    requested = RunTrial(1, 0, trial_id="t1", config=b"", resume_from="t0", resume_step=2)
+    found = trial_files.obtain_checkpoint(context, requested, timeout_s=5.0)
     assert found is not None and found.name == "step-000000001"
     assert (found / "variables" / "0").read_bytes() == b"zero"
     corrupt_checkpoint(f"{url}/trials/t0/checkpoints", 1)
-    assert trial_files.obtain_checkpoint(context, msgspec.structs.replace(asked, resume_step=1), 5.0) is None
+    assert trial_files.obtain_checkpoint(context, msgspec.structs.replace(requested, resume_step=1), 5.0) is None

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.fast
 class TestBarePath(FileSystemContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> str:
-        return str(_elsewhere(tmp_path))
+        return str(_sibling_folder(tmp_path))
 
 
 class TestFileUrl(FileSystemContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> str:
-        return f"file://{_elsewhere(tmp_path)}"
+        return f"file://{_sibling_folder(tmp_path)}"
 
 
 class TestFsspecMemory(FileSystemContract):
@@ -46,11 +46,11 @@ class TestFsspecInAHelper(FileSystemContract):
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> str:
-        return f"local://{_elsewhere(tmp_path)}"
+        return f"local://{_sibling_folder(tmp_path)}"
 
 
-def _elsewhere(tmp_path: Path) -> Path:
-    """A directory beside tmp_path, so that a test finds its own tmp_path empty."""
+def _sibling_folder(tmp_path: Path) -> Path:
+    """Return a new directory next to tmp_path, so that a test finds its own tmp_path empty."""
     folder = tmp_path.with_name(tmp_path.name + "-store")
     folder.mkdir()
     return folder
@@ -79,7 +79,7 @@ def test_unknown_scheme_is_refused() -> None:
 
 
 def test_store_registered_by_this_program_is_available_in_the_helper_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its calls run in a process that has done neither."""
+    """The helper process itself has neither registered the store nor set its options."""
     fsspec.register_implementation("registered", RegisteredFileSystem, clobber=True)
     monkeypatch.setitem(fsspec.config.conf, "registered", {"length": 7})
     assert for_url("registered://x/y").status("registered://x/y").length == 7
@@ -137,14 +137,14 @@ def test_range_at_the_end_of_a_file_is_empty_if_the_store_refuses_it(monkeypatch
     from fsspec.implementations.memory import MemoryFileSystem
 
     base = "memory://ranges"
-    whole = MemoryFileSystem.cat_file
+    original = MemoryFileSystem.cat_file
 
     def as_s3_does(
         self: MemoryFileSystem, path: str, start: int | None = None, end: int | None = None, **more: Any
     ) -> Any:
         if start is not None and start >= self.info(path)["size"]:
             raise OSError(22, "The requested range is not satisfiable")
-        return whole(self, path, start=start, end=end, **more)
+        return original(self, path, start=start, end=end, **more)
 
     store = for_url(base)
     store.write_bytes(f"{base}/f", b"12345")

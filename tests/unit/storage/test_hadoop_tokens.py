@@ -74,10 +74,10 @@ def test_webhdfs_errors_do_not_contain_the_token(
                     connection, _ = server.accept()
                 except OSError:  # closed: the test is over
                     return
-                asked = connection.recv(4096).decode()
-                seen.append(asked)
+                url = connection.recv(4096).decode()
+                seen.append(url)
                 if behaviour == "answers nonsense":
-                    connection.sendall(f"HTTP/1.1 500 No\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode())
+                    connection.sendall(f"HTTP/1.1 500 No\r\nContent-Length: {len(url)}\r\n\r\n{url}".encode())
                 connection.close()
 
         seen: list[str] = []
@@ -94,6 +94,6 @@ def test_webhdfs_errors_do_not_contain_the_token(
         if behaviour != "refuses":
             server.shutdown(socket.SHUT_RDWR)
             answering.join()
-            assert any(f"delegation={secret}" in asked for asked in seen), "the token was sent"
-    told = "".join(traceback.format_exception(raised.value))
-    assert service in told and secret not in told and secret not in caplog.text
+            assert any(f"delegation={secret}" in url for url in seen), "the token was sent"
+    message = "".join(traceback.format_exception(raised.value))
+    assert service in message and secret not in message and secret not in caplog.text

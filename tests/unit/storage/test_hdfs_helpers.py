@@ -132,7 +132,7 @@ def test_copy_to_local_copies_what_differs(project: str) -> None:
     hdfs.copy_to_local("Resources/f", overwrite=True)
     assert Path("f").read_text() == "12345"
     Path("f").write_text("longer than it")
-    assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")  # it differs: made anew
+    assert hdfs.copy_to_local("Resources/f") == os.path.abspath("f")  # it differs: copied again
     assert Path("f").read_text() == "12345"
     os.utime("f", (1, 1))
     hdfs.dump("54321", "Resources/f")  # as long, but written later than the copy
@@ -214,7 +214,7 @@ def test_project_name_is_the_last_part_of_its_path(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/Projects/fraud")
     monkeypatch.setenv("HADOOP_USER_NAME", "fraud__alice")
     assert hdfs.project_name() == "fraud" and hdfs.project_path().endswith("/Projects/fraud/")
-    monkeypatch.setenv("HADOOP_USER_NAME", "bob")  # who works on files of that project
+    monkeypatch.setenv("HADOOP_USER_NAME", "bob")  # the user of that project's files
     assert (hdfs.project_name(), hdfs.project_user()) == ("fraud", "fraud__bob")
     hdfs.dump("x", f"/Projects/{hdfs.project_name()}/Resources/f")
     assert hdfs.load("Resources/f") == b"x" and hdfs.project_path(hdfs.project_name()) == hdfs.project_path()
@@ -275,8 +275,8 @@ def test_chmod_access_and_chown_follow_shell_notation(tmp_path: Path, monkeypatc
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         monkeypatch.setattr(os, "getegid", lambda: facts.st_gid + 1)
         monkeypatch.setattr(os, "getgroups", lambda groups=groups: groups)
-        asked = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
-        assert "".join(sign for sign, bit in asked.items() if hdfs.access("f", bit)) == allowed, name
+        rights = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
+        assert "".join(sign for sign, bit in rights.items() if hdfs.access("f", bit)) == allowed, name
     assert hdfs.access("none", 0) is False
     monkeypatch.undo()
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
@@ -285,7 +285,7 @@ def test_chmod_access_and_chown_follow_shell_notation(tmp_path: Path, monkeypatc
 
 
 def test_local_mirror_path_refers_to_its_remote_path(tmp_path: Path) -> None:
-    """What ``tensorboard.logdir()`` returns inside a worker, joined as published code does."""
+    """The path is ``tensorboard.logdir()`` inside a worker, joined as published code does."""
     remote = f"memory://bucket/{secrets.token_hex(8)}/events"
     logdir = f"{tmp_path}/{remote}"
     Path(logdir).mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_local_mirror_path_refers_to_its_remote_path(tmp_path: Path) -> None:
 
 
 def test_tensorboard_fetch_appends_to_event_files_only(tmp_path: Path) -> None:
-    """Whatever else lies beside them is written anew, and may have become longer."""
+    """Other files in the folder are copied completely, as they may have become longer."""
     from hopsml.notebook.tensorboard_server import fetch
 
     events, copies = tmp_path / "run" / "events", tmp_path / "copies"

@@ -138,7 +138,7 @@ def test_run_numbers_count_from_one_per_application(kind: str, tmp_path: Path) -
     assert create_run_dir(project, "app_1").run_id == "app_1_1"
     assert create_run_dir(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
     assert create_run_dir(project, "app_1").run_id == "app_1_3"
-    assert create_run_dir(project, "app").run_id == "app_1"  # a name that begins another
+    assert create_run_dir(project, "app").run_id == "app_1"  # a name that is the prefix of another
     assert create_run_dir(project, "app_11").run_id == "app_11_1"
     for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
     for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")

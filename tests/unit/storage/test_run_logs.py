@@ -82,10 +82,10 @@ def files_of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
 
 def test_logs_of_generations_between_the_first_and_the_newest_are_surplus() -> None:
     files = [*files_of_generations(300), ("g7-rank0.core", 0.0), ("note.txt", 0.0)]
-    gone = run_logs.surplus(files, begun=299)
-    left = {name for name, _ in files} - {*gone}
+    surplus = run_logs.surplus(files, begun=299)
+    left = {name for name, _ in files} - {*surplus}
     assert len(left) == 6 * 51 + 2 and {"g0-rank2.log", "g250-rank0.system.jsonl", "note.txt"} <= left
-    assert "g249-rank0.log" in gone and "g1-rank2.system.jsonl" in gone
+    assert "g249-rank0.log" in surplus and "g1-rank2.system.jsonl" in surplus
     assert run_logs.surplus(files_of_generations(51), begun=50) == []
     assert run_logs.surplus([], begun=0) == []
 

@@ -49,7 +49,7 @@ def test_crates_lock_contains_no_registry_address() -> None:
 @pytest.mark.variant
 def test_rust_tests_of_the_library_pass() -> None:
     try:
-        told = build_tf_hdfs.test()
+        output = build_tf_hdfs.test()
     except build_tf_hdfs.NoCargo as missing:
         pytest.skip(str(missing))
-    assert "test result: ok" in told, told
+    assert "test result: ok" in output, output

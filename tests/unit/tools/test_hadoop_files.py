@@ -58,16 +58,16 @@ def test_folder_with_special_characters_gives_valid_xml(tmp_path: Path) -> None:
     assert read_xml(conf_of(home, "dn1") / "hdfs-site.xml")["dfs.datanode.data.dir"] == f"file://{home}/dn1/data"
 
 
-@pytest.mark.parametrize(("wish", "message"), [({"datanodes": 0}, "datanodes=0"), ({"gpus": -1}, "gpus=-1")])
-def test_invalid_cluster_shape_is_refused(wish: dict[str, int], message: str) -> None:
+@pytest.mark.parametrize(("sizes", "message"), [({"datanodes": 0}, "datanodes=0"), ({"gpus": -1}, "gpus=-1")])
+def test_invalid_cluster_shape_is_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message}: it must be at least"):
-        Shape(**wish)
+        Shape(**sizes)
 
 
 def test_start_options_set_the_shape_fields_of_the_same_name() -> None:
-    wished = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in wished.items()]
-    assert shape_of(parser().parse_args(["start", *options])) == Shape(**wished)
+    sizes = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+    assert shape_of(parser().parse_args(["start", *options])) == Shape(**sizes)
     assert shape_of(parser().parse_args(["start"])) == Shape()
 
 

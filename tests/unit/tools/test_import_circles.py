@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fast
 
 
 def circles(folder: Path, **sources: str) -> list[list[str]]:
-    """Of a package ``p`` with these files; ``sub_x`` is in its folder ``sub``."""
+    """Return the import cycles of a package ``p`` with these files; ``sub_x`` is in its folder ``sub``."""
     for name, source in {"__init__": "", "sub___init__": "", **sources}.items():
         path = folder / "p" / f"{name.replace('sub_', 'sub/', 1)}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ def test_recent_runs_are_listed_newest_first_without_other_folders(tmp_path: Pat
 def test_missing_project_has_no_runs_and_an_unreachable_one_is_an_error(tmp_path: Path) -> None:
     assert catalog.recent(f"file://{tmp_path}/nowhere", 5) == []
     with pytest.raises(StorageUnavailable):
-        catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # nobody listens there
+        catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # no server listens there
     filesystem.close_all()
 
 

@@ -77,7 +77,7 @@ def test_missing_git_gives_no_git_facts(repository: Path, monkeypatch: pytest.Mo
 def test_hanging_git_is_abandoned_at_the_deadline(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is over when git has come to where it hangs: how fast it comes there is the machine's."""
+    """The deadline is forced once git hangs: how soon it does depends on the machine."""
     hangs = tmp_path / "hangs"
     script = f'#!/bin/bash\ncase "$*" in *rev-parse*) echo abc;; *) touch {hangs}; exec sleep 600;; esac\n'
     (tmp_path / "git").write_text(script)
@@ -103,7 +103,7 @@ def test_hanging_git_is_abandoned_at_the_deadline(
 
 
 def collected_by(arguments: list[str], folder: Path) -> dict[str, dict[str, str]]:
-    """What ``code.collect`` finds in another process, files as text."""
+    """Return what ``code.collect`` finds in another process, with files as text."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython")}
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 
 
 def events(path: Path) -> list[Any]:
-    """What TensorBoard reads; it checks the lengths and the checksums."""
+    """Return the events read by TensorBoard, which checks lengths and checksums."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.tensorflow_stub import errors
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
@@ -40,7 +40,7 @@ def test_tensorboard_reads_written_scalars(tmp_path: Path) -> None:
 
 
 def test_tensorboard_reader_detects_a_changed_byte(tmp_path: Path) -> None:
-    """That the reader checks: the test above would say nothing without."""
+    """Shows that TensorBoard's reader checks, without which the test above would prove nothing."""
     data = bytearray(evaluation.scalars({"accuracy": 0.75}, 1, 1.5))
     data[-6] ^= 1
     path = tmp_path / "file"

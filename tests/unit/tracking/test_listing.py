@@ -75,7 +75,7 @@ def test_wide_terminal_has_one_line_per_run_and_narrow_one_a_result_line(project
     found = stored_runs(project)
     assert len(listing.fitted(found, 200)) == 1 + len(found)
     below = [cells for cells in listing.fitted(found, 80) if len(cells) == 1]
-    assert [cells[0][:2] for cells in below] == ["  "] * 3  # nothing to be said of the one that goes on
+    assert [cells[0][:2] for cells in below] == ["  "] * 3  # no details for the running one
 
 
 def test_cause_of_an_unfinished_run_is_one_line(project: Path) -> None:
@@ -85,7 +85,7 @@ def test_cause_of_an_unfinished_run_is_one_line(project: Path) -> None:
 
 
 def output_in_terminal(project: Path, columns: int) -> str:
-    """What ``hopsml runs ls`` writes to a terminal of so many columns."""
+    """Return the output of ``hopsml runs ls`` in a terminal with this number of columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     environment.pop("NO_COLOR", None)
@@ -100,24 +100,24 @@ def output_in_terminal(project: Path, columns: int) -> str:
     ]
     process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.STDOUT, env=environment)
     os.close(theirs)
-    said = b""
+    output = b""
     try:
         while piece := os.read(ours, 65536):
-            said += piece
+            output += piece
     except OSError:  # the other side is closed
         pass
     finally:
         os.close(ours)
-    assert process.wait() == 0, said
-    return said.decode()
+    assert process.wait() == 0, output
+    return output.decode()
 
 
 def test_terminal_listing_is_coloured_by_state_and_fits(project: Path) -> None:
-    said = output_in_terminal(project, 80)
-    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.splitlines()]
-    assert max(map(listing.width, plain)) <= 80 and YARN in said
-    assert "\x1b[31mFAILED" in said and "\x1b[32mFINISHED" in said and "\x1b[34mRUNNING" in said
-    assert not re.search(r"\x1b\[[0-9;]*mCANCELLED", said) and "\x1b[31m[bold]" not in said
+    output = output_in_terminal(project, 80)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
+    assert max(map(listing.width, plain)) <= 80 and YARN in output
+    assert "\x1b[31mFAILED" in output and "\x1b[32mFINISHED" in output and "\x1b[34mRUNNING" in output
+    assert not re.search(r"\x1b\[[0-9;]*mCANCELLED", output) and "\x1b[31m[bold]" not in output
 
 
 def test_piped_listing_is_complete_and_without_colour(project: Path) -> None:
@@ -131,9 +131,9 @@ def test_piped_listing_is_complete_and_without_colour(project: Path) -> None:
         f"file://{project}",
     ]
     environment = {**os.environ, "COLUMNS": "40", "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    assert len(said.splitlines()) == 5 and CAUSE in said and "\x1b" not in said
-    assert all(run.run_id in said for run in stored_runs(project))
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert len(output.splitlines()) == 5 and CAUSE in output and "\x1b" not in output
+    assert all(run.run_id in output for run in stored_runs(project))
 
 
 def test_brief_times_have_11_characters_and_missing_ones_a_dash() -> None:
@@ -141,5 +141,7 @@ def test_brief_times_have_11_characters_and_missing_ones_a_dash() -> None:
 
 
 def test_figure_has_six_digits_and_integers_all_digits() -> None:
-    told = [listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")]
-    assert told == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]
+    figures = [
+        listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")
+    ]
+    assert figures == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]

@@ -31,9 +31,9 @@ def test_recorded_packages_equal_installed_distributions() -> None:
 
 def test_recording_packages_takes_milliseconds() -> None:
     provenance.packages()
-    began = time.thread_time()  # others on this machine take nothing away of it
+    started = time.thread_time()  # others on this machine take nothing away of it
     provenance.packages()
-    assert time.thread_time() - began < 0.1
+    assert time.thread_time() - started < 0.1
 
 
 def test_first_package_on_the_path_is_recorded(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_arguments_with_colliding_names_remain_distinct(arguments: dict[str, Any
 
 
 def leaf_values(arguments: dict[str, Any]) -> list[Any]:
-    """The arguments' values; those within dicts of dicts by themselves."""
+    """Return the values of the arguments, with nested dicts flattened."""
     return [inner for one in arguments.values() for inner in (leaf_values(one) if isinstance(one, dict) else [one])]
 
 
@@ -172,23 +172,23 @@ def pending_run_of_another_user(folder: Path, uri: str) -> RunDir:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_credentials_are_not_sent_to_an_address_recorded_by_another_user(tmp_path: Path) -> None:
     directory = pending_run_of_another_user(tmp_path, "http://evil")
-    asked: list[str] = []
+    opened_urls: list[str] = []
 
     def opened(uri: str) -> Any:
-        asked.append(uri)
+        opened_urls.append(uri)
         return Scripted()
 
     with pytest.raises(ArgumentError, match=r"belongs to .*MLFLOW_TRACKING_TOKEN\) are sent to http://evil"):
         send_recorded(directory, opened, URI)
     with pytest.raises(ArgumentError, match="belongs to"):
         register_model(directory.url, "digits")
-    assert asked == []
+    assert opened_urls == []
     (tmp_path / ".mlflow-pending" / "bobs_1").chmod(0o666)
     os.chown(tmp_path / ".mlflow-pending" / "bobs_1", 0, 0)
     Path(directory.mlflow_json.removeprefix("file://")).unlink()
     with pytest.raises(ArgumentError, match="can be written by users other than"):
         send_recorded(directory, opened, URI)
-    assert send_recorded(directory, opened, "http://evil/")[0] == "sent" and asked == ["http://evil"]
+    assert send_recorded(directory, opened, "http://evil/")[0] == "sent" and opened_urls == ["http://evil"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -240,7 +240,7 @@ def test_tracking_settings_are_read_from_environment_and_validated(monkeypatch: 
 
 
 class Scripted:
-    """A server that answers as the test says, and remembers what it was told."""
+    """Server with scripted answers that records the requests."""
 
     def __init__(self) -> None:
         self.problem: Exception | None = None
@@ -273,7 +273,7 @@ class Scene:
         self.sender.receive(begin)
 
     def report(self, *steps: int) -> None:
-        """As the chief does: a line in its file, a row on its way."""
+        """Append lines to the metrics file and send the rows, as the chief does."""
         file = Path(self.directory.metrics.removeprefix("file://"))
         with file.open("a") as lines:
             lines.writelines(json.dumps({"time": float(step), "step": step, "loss": 1.0}) + "\n" for step in steps)
@@ -322,17 +322,17 @@ def test_rows_missed_by_the_server_are_read_from_the_run_directory(tmp_path: Pat
 
 
 def test_long_outage_is_noted_at_start_and_end(tmp_path: Path) -> None:
-    """Rows come now and then: steps with nothing to send in between tell nothing about the server."""
+    """Rows are rare: steps with nothing to send show nothing about the server."""
     scene = Scene(tmp_path)
     scene.sender.step()
-    scene.server.problem, asked = MlflowAway("no answer"), scene.server.asked
+    scene.server.problem, earlier = MlflowAway("no answer"), scene.server.asked
     for minute in range(60):
         scene.report(minute)
         for _ in range(60):
             scene.now += 1.0
             scene.sender.step()
     (note,) = scene.notes
-    assert "does not answer" in note and scene.server.asked - asked <= 60
+    assert "does not answer" in note and scene.server.asked - earlier <= 60
     scene.server.problem = None
     scene.end()
     scene.now += sender.LONGEST_PAUSE_S
@@ -395,7 +395,7 @@ def test_removed_run_directory_does_not_block_the_sender(tmp_path: Path) -> None
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing after it is carried out, not even an ``except``."""
+    """Simulates the end of the process: no code after it runs, not even an ``except``."""
 
 
 @pytest.mark.parametrize("deeds", [1, 2, 3])
@@ -423,10 +423,10 @@ def test_killed_sender_leaves_its_run_pending_at_any_moment(
 
 
 def test_deleted_run_is_removed_from_the_pending_list(tmp_path: Path) -> None:
-    gone = RunDir(f"file://{tmp_path}/Experiments/app_1")
-    order.write(gone, Order(URI, "digits"))
+    deleted = RunDir(f"file://{tmp_path}/Experiments/app_1")
+    order.write(deleted, Order(URI, "digits"))
     shutil.rmtree(tmp_path / "Experiments")
-    assert send_recorded(gone, lambda uri: pytest.fail("asked"), URI) == ("none", [])
+    assert send_recorded(deleted, lambda uri: pytest.fail("asked"), URI) == ("none", [])
     assert not order.pending(f"file://{tmp_path}")
 
 
@@ -444,14 +444,14 @@ def test_pending_runs_are_sent_in_turn_although_one_server_is_unavailable(tmp_pa
     scene.report(1)
     scene.sender.step()
     assert scene.steps == [1] and not scene.notes
-    asked = away.asked
+    earlier = away.asked
     scene.now += sender.FIRST_PAUSE_S
     scene.sender.step()
     assert [url.rpartition("/")[2] for url in order.pending(f"file://{tmp_path}")] == ["app_00", "app_1"]
     scene.now += sender.LONGEST_PAUSE_S
     scene.end()
     scene.sender.step()
-    assert away.asked > asked > 0 and not scene.sender.runs
+    assert away.asked > earlier > 0 and not scene.sender.runs
     away.problem = None
     scene.now += sender.LONGEST_PAUSE_S
     scene.sender.step()

@@ -11,11 +11,12 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize(
-    ("room", "gone"), [(100, []), (60, []), (59, ["a"]), (30, ["a", "c"]), (29, ["a", "c", "b"]), (0, ["a", "c", "b"])]
+    ("room", "removed"),
+    [(100, []), (60, []), (59, ["a"]), (30, ["a", "c"]), (29, ["a", "c", "b"]), (0, ["a", "c", "b"])],
 )
-def test_cache_removes_least_recently_used_files_first(room: int, gone: list[str]) -> None:
+def test_cache_removes_least_recently_used_files_first(room: int, removed: list[str]) -> None:
     pieces = [CachedPiece("a", 10, 1.0), CachedPiece("b", 30, 3.0), CachedPiece("c", 20, 2.0)]
-    assert stored_files.to_remove(pieces, room) == gone
+    assert stored_files.to_remove(pieces, room) == removed
 
 
 def test_cache_removes_files_of_equal_age_in_order_of_name() -> None:

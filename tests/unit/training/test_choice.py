@@ -66,9 +66,9 @@ def test_settings_for_tensorflow_collectives_choose_tensorflow(
 
 @pytest.mark.fast
 def test_settings_for_hopsml_collective_choose_hopsml() -> None:
-    asked = ["compression", "accumulate"]
-    assert choose(None, "auto", [], asked) == Chosen("hopsml", "strategy() was given compression and accumulate")
-    assert choose(context(over(implementation="tensorflow")), "auto", [], asked).implementation == "hopsml"
+    settings = ["compression", "accumulate"]
+    assert choose(None, "auto", [], settings) == Chosen("hopsml", "strategy() was given compression and accumulate")
+    assert choose(context(over(implementation="tensorflow")), "auto", [], settings).implementation == "hopsml"
 
 
 @pytest.mark.tensorflow

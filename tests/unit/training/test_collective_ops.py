@@ -21,7 +21,7 @@ def test_library_built_for_another_tensorflow_is_refused(tmp_path: Path) -> None
     collective_ops.check_library(library, "2.20.1")
 
 
-def test_one_library_serves_all_patches_of_a_minor_version() -> None:
+def test_library_serves_all_patch_releases_of_a_minor_version() -> None:
     assert collective_ops.library_of("2.18.0") == collective_ops.library_of("2.18.1")
     assert collective_ops.library_of("2.18.1").name == "libhopsml_tensorflow-2.18.so"
 

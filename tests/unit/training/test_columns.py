@@ -126,7 +126,7 @@ def test_column_without_array_representation_is_refused_by_name(values: Any, kin
 
 
 def test_reading_parquet_does_not_import_pandas(tmp_path: Path) -> None:
-    """It takes two seconds of each worker."""
+    """The import takes two seconds in each worker."""
     columns_of = {"a": [1, 2], "b": [[1.0], [2.0]], "c": ["x", "y"], "d": [True, False]}
     pq.write_table(pa.table(columns_of), tmp_path / "a.parquet")
     script = (

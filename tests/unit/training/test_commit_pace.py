@@ -19,14 +19,14 @@ def train(
     every: int = 4,
     at_once_s: float = AT_ONCE_S,
 ) -> list[bool]:
-    """How each commit was written, where one that is written behind makes the next batch so much longer."""
-    ways = []
+    """Return how each commit was written; one written in the background delays the next batch by ``longer_s``."""
+    methods = []
     for _ in range(commits):
-        ways.append(pace.at_once)
-        pace.committed(ways[-1], at_once_s if ways[-1] else CALL_S)
+        methods.append(pace.at_once)
+        pace.committed(methods[-1], at_once_s if methods[-1] else CALL_S)
         for batch in range(every):
-            pace.batch(BATCH_S + (0.0 if ways[-1] or batch else longer_s), writing_s)
-    return ways
+            pace.batch(BATCH_S + (0.0 if methods[-1] or batch else longer_s), writing_s)
+    return methods
 
 
 def test_commit_pace_tries_both_write_methods_after_the_first_commits() -> None:
@@ -44,9 +44,9 @@ def test_commit_pace_chooses_the_cheaper_write_method(longer_s: float, expected:
 def test_commit_pace_retries_the_other_method_and_adopts_it_when_cheaper() -> None:
     pace = CommitPace()
     train(pace, 8, 0.027)
-    ways = train(pace, 200, 0.0)
-    assert ways[:24] == [True] * 24 and ways[24] is False  # the thirty-second commit after eight
-    assert ways.count(False) > 100 and ways[-1] is False
+    methods = train(pace, 200, 0.0)
+    assert methods[:24] == [True] * 24 and methods[24] is False  # the thirty-second commit after eight
+    assert methods.count(False) > 100 and methods[-1] is False
 
 
 def test_commit_pace_counts_a_training_pause_at_most_as_the_write_time() -> None:

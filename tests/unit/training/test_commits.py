@@ -96,7 +96,7 @@ def test_commit_too_large_for_memory_is_on_disk_for_worker_and_agent(slots: Comm
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
-def test_a_slot_grows_and_shrinks_with_the_state(in_memory: bool, slots: CommitSlots) -> None:
+def test_slot_grows_and_shrinks_with_the_state(in_memory: bool, slots: CommitSlots) -> None:
     for step, length in enumerate((10, 3_000_000, 5, 7_000_001, 0, 7_000_002)):
         content = os.urandom(length)
         assert slots.write(0, step, [content[:1], b"", memoryview(content)[1:]], in_memory=in_memory) == length
@@ -161,18 +161,18 @@ def watched(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
 def test_arrays_are_released_as_soon_as_they_are_written_to_the_slot(in_memory: bool, watched: Watched) -> None:
     arrays = {str(number): np.full(10_000, number) for number in range(3)}
-    kept = [weakref.ref(array) for array in arrays.values()]
+    references = [weakref.ref(array) for array in arrays.values()]
     pieces = commits.encode(Snapshot(1, arrays))
     arrays.clear()
     alive: list[int] = []
-    watched.look = lambda slot: alive.append(sum(array() is not None for array in kept))
+    watched.look = lambda slot: alive.append(sum(array() is not None for array in references))
     watched.write(0, 1, pieces, in_memory=in_memory)
     assert sorted(set(alive), reverse=True) == [3, 2, 1] and pieces == []
-    assert not any(array() is not None for array in kept)
+    assert not any(array() is not None for array in references)
 
 
 def test_slot_allocates_its_memory_before_it_writes(watched: Watched) -> None:
-    """Or the lack of it would be SIGBUS, in the middle of a training."""
+    """Otherwise a full memory would raise SIGBUS in the middle of a training."""
     rooms: list[int] = []
     watched.look = lambda slot: rooms.append(512 * os.fstat(watched.descriptors[slot]).st_blocks)
     watched.write(0, 1, [bytes(3_000_000), bytes(4_000_000)])
@@ -196,7 +196,7 @@ print(slots.step(1))
 
 
 def test_full_memory_raises_an_error_and_leaves_no_commit(tmp_path: Path) -> None:
-    """On a tmpfs of its own, which is as small as a machine's memory is otherwise large."""
+    """On a separate small tmpfs, as the machine's memory cannot be filled."""
     mount = f"mount -t tmpfs -o size=8m none {tmp_path} && exec {sys.executable} -c '{FULL}' {tmp_path}"
     done = subprocess.run(["unshare", "-Urm", "sh", "-c", mount], capture_output=True, text=True)
     if "unshare" in done.stderr or "mount" in done.stderr:
@@ -279,12 +279,12 @@ def test_commit_server_serves_only_clients_with_the_token() -> None:
 
 @pytest.mark.parametrize("joins", [False, True])
 def test_newcomer_accepts_a_newer_commit_and_other_members_require_the_exact_step(tmp_path: Path, joins: bool) -> None:
-    def tell(told: Any) -> None:
-        raise AssertionError(told)
+    def tell(message: Any) -> None:
+        raise AssertionError(message)
 
     async def scenario() -> None:
         trains = HeldCommits("run", tmp_path / "trains", TOKEN, tell)
-        comes = HeldCommits("run", tmp_path / "comes", TOKEN, tell)
+        newcomer = HeldCommits("run", tmp_path / "comes", TOKEN, tell)
         await trains.door.open("127.0.0.1")
         try:
             for step, slot in ((4, 0), (6, 1)):
@@ -295,14 +295,14 @@ def test_newcomer_accepts_a_newer_commit_and_other_members_require_the_exact_ste
             source = CommitSource(4, f"127.0.0.1:{trains.door.port}", identity.certificate)
             begins = Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source, joins=joins)
             if joins:
-                await comes.obtain(begins)
-                assert (comes.step, bytes(comes.slots.read(comes.slot))) == (6, b"commit of step 6")
+                await newcomer.obtain(begins)
+                assert (newcomer.step, bytes(newcomer.slots.read(newcomer.slot))) == (6, b"commit of step 6")
             else:
                 with pytest.raises(LookupError, match="step 4"):
-                    await comes.obtain(begins)
+                    await newcomer.obtain(begins)
         finally:
             await trains.close()
-            await comes.close()
+            await newcomer.close()
 
     asyncio.run(scenario())
 
@@ -310,25 +310,25 @@ def test_newcomer_accepts_a_newer_commit_and_other_members_require_the_exact_ste
 def test_fetched_commit_replaces_older_commits_on_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         trains = HeldCommits("run", tmp_path / "trains", TOKEN, lambda told: None)
-        comes = HeldCommits("run", tmp_path / "comes", TOKEN, lambda told: None)
+        newcomer = HeldCommits("run", tmp_path / "comes", TOKEN, lambda told: None)
         await trains.door.open("127.0.0.1")
         try:
             trains.slots.write(0, 50, [b"the newest"])
             trains.committed(50, 0)
             for slot, step in ((0, 10), (1, 20)):  # of its worker of the generation before
-                comes.slots.write(slot, step, [b"old"], in_memory=False)
-            comes.forget()
+                newcomer.slots.write(slot, step, [b"old"], in_memory=False)
+            newcomer.forget()
             identity = trains.door.identity
             assert identity is not None
             source = CommitSource(50, f"127.0.0.1:{trains.door.port}", identity.certificate)
-            await comes.obtain(Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source))
-            of_worker = CommitSlots([os.dup(one) for one in comes.slots.descriptors], tmp_path / "comes" / "commits")
-            for reader in (comes.slots, of_worker):
-                assert (reader.step(comes.slot), bytes(reader.read(comes.slot))) == (50, b"the newest")
+            await newcomer.obtain(Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source))
+            of_worker = CommitSlots([os.dup(one) for one in newcomer.slots.descriptors], tmp_path / "comes" / "commits")
+            for reader in (newcomer.slots, of_worker):
+                assert (reader.step(newcomer.slot), bytes(reader.read(newcomer.slot))) == (50, b"the newest")
             of_worker.close()
         finally:
             await trains.close()
-            await comes.close()
+            await newcomer.close()
 
     asyncio.run(scenario())
 
@@ -437,7 +437,7 @@ def test_second_state_is_refused_before_it_overwrites_the_first(worker: Any) -> 
 def test_newcomer_enters_the_loop_of_the_other_members(
     worker: Any, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """It begins in the second; they have just ended the first, or are amid the second or the third."""
+    """The newcomer starts in the second loop; the others have ended the first, or are within the second or third."""
     worker()
     theirs = hopsml.elastic.State(trained=[])
     done = {1: 3, 2: 4, 3: 8}[others]
@@ -450,7 +450,7 @@ def test_newcomer_enters_the_loop_of_the_other_members(
     meetings = [given]
     monkeypatch.setattr(elastic_state.State, "_meet", lambda state: meetings.pop() if meetings else None)
     after = in_three_loops(newcomer)
-    alone = after[1].pop(0)  # the batch by itself
+    alone = after[1].pop(0)  # the batch alone
     assert newcomer.batches == 9 and alone in range(6)
     assert [len(loop) for loop in after] == [0, {1: 3, 2: 2, 3: 0}[others], {1: 3, 2: 3, 3: 1}[others]]
 
@@ -465,7 +465,7 @@ def test_state_is_committed_after_the_last_batch(worker: Any) -> None:
 def test_worker_ends_only_after_its_last_commit_is_announced(
     slots: CommitSlots, worker: Any, ends_itself: bool
 ) -> None:
-    """The thread that writes stands still in the moment between the commit and its announcement."""
+    """The writing thread is blocked between the commit and its announcement."""
     worker()
     context = contexts.current()
     assert context is not None and context.commits is not None
@@ -525,16 +525,16 @@ def test_state_without_a_run_is_a_plain_loop() -> None:
 
 
 def test_synchronous_write_is_complete_before_the_agent_is_notified(slots: CommitSlots) -> None:
-    heard = threading.Event()
+    announced = threading.Event()
     array = np.arange(100_000)
-    kept, content = weakref.ref(array), array.tobytes()
-    writer = commits.CommitWriter(CommitPort(slots, -1, lambda *what: heard.wait()))
+    reference, content = weakref.ref(array), array.tobytes()
+    writer = commits.CommitWriter(CommitPort(slots, -1, lambda *what: announced.wait()))
     writer.write(Snapshot(7, {"a": array}), at_once=True)
     del array
-    assert kept() is None and slots.step(0) == 7
+    assert reference() is None and slots.step(0) == 7
     assert commits.decode(slots.read(0)).arrays["a"].tobytes() == content
-    assert writer.is_busy  # the agent, which may stand still, has not been told
-    heard.set()
+    assert writer.is_busy  # the agent, which may be blocked, has not been notified
+    announced.set()
     writer.wait()
 
 
@@ -554,19 +554,19 @@ def test_error_in_a_synchronous_write_is_raised_by_that_call(slots: CommitSlots)
 
 def test_training_tries_both_commit_write_methods(worker: Any, slots: CommitSlots) -> None:
     announced = worker()
-    state, ways = hopsml.elastic.State(total=0, table=np.zeros(100_000)), []
+    state, methods = hopsml.elastic.State(total=0, table=np.zeros(100_000)), []
     for _ in state.resume(hopsml.elastic.Sampler(20, 2)):
         state.table[:] = state.total = state.batches
-        ways.append(state._pace.at_once)
+        methods.append(state._pace.at_once)
         state.commit(every=1)
         at_once = state._writer.written == state.batches
-        assert at_once or not ways[-1]
-        state.table[:] = -1  # what comes behind a commit is not in it
+        assert at_once or not methods[-1]
+        state.table[:] = -1  # changes after a commit are not part of it
         state._writer.wait()
         found = commits.decode(slots.read(announced[-1].slot))
         assert (announced[-1].step, commits.unpickle(found.values["total"])) == (state.batches, state.batches)
         assert set(commits.unpickle(found.values["table"])) == {state.batches}
-    assert ways[:8] == [False, False, True, True, True, False, False, False]
+    assert methods[:8] == [False, False, True, True, True, False, False, False]
 
 
 def test_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
@@ -584,10 +584,10 @@ def test_state_too_large_for_memory_is_written_to_disk_with_one_message(
     state = hopsml.elastic.State(total=0, ballast=bytes(3_000_000))
     count(state, hopsml.elastic.Sampler(8, 2), until=4)
     state._writer.wait()
-    said = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
-    assert len(said) == 1, said  # at the first commit
-    assert "a commit has 3 MB and two are stored, but only 0 MB of memory are available" in said[0]
-    assert "memoryOverhead" in said[0]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
+    assert len(lines) == 1, lines  # at the first commit
+    assert "a commit has 3 MB and two are stored, but only 0 MB of memory are available" in lines[0]
+    assert "memoryOverhead" in lines[0]
     slot = announced[-1].slot
     assert (tmp_path / "slots" / f"slot-{slot}").stat().st_size > 3_000_000
     worker(newest=slot)

@@ -27,13 +27,13 @@ VECTOR = pa.struct(
 
 
 def dense_vector(size: int) -> dict[str, Any]:
-    """One of Spark ML's."""
+    """Return a dense vector of Spark ML."""
     return {"type": 1, "size": None, "indices": None, "values": [1.0] * size}
 
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    """Ten files of 23 rows in groups of 10, one in a folder below, and what a writer leaves beside."""
+    """Ten files of 23 rows in row groups of 10, one of them in a subfolder, with the other files that Spark writes."""
     folder = tmp_path / "clicks"
     for number in range(10):
         ids = np.arange(number * 23, number * 23 + 23)
@@ -118,7 +118,7 @@ def test_group_that_changes_within_an_epoch_reads_every_row_once(clicks: Path) -
     group, seen = readers(rows, 3), list[int]()
     for _ in range(4):
         seen += ids(one.next_batch() for one in group)
-    for rank, one in enumerate(group[:2]):  # one is lost, the others go on in their processes
+    for rank, one in enumerate(group[:2]):  # one is lost, the others continue in their processes
         one.join(rank, 2)
     group.pop().close()
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_group_that_changes_within_an_epoch_reads_every_row_once(clicks: Path) -
     position = group[0].position()
     for one in group:
         one.close()
-    group = readers(rows, 4, position)  # all begin anew, with two newcomers
+    group = readers(rows, 4, position)  # all restart, with two newcomers
     while not group[0].is_exhausted:
         seen += ids(one.next_batch() for one in group)
     assert sorted(seen) == list(range(230))
@@ -194,11 +194,11 @@ def test_read_ahead_error_is_raised_in_the_training_loop(clicks: Path) -> None:
 def test_failed_read_is_retried_by_the_next_call(clicks: Path) -> None:
     reader = hopsml.data.parquet(str(clicks / "part-5.parquet")).batch(10).reader()
     reader.join(0, 1)
-    kept = (clicks / "part-5.parquet").rename(clicks / "elsewhere")
+    moved = (clicks / "part-5.parquet").rename(clicks / "elsewhere")
     for _ in range(2):
         with pytest.raises(StorageError, match=r"part-5\.parquet"):
             reader.next_batch()
-    kept.rename(clicks / "part-5.parquet")
+    moved.rename(clicks / "part-5.parquet")
     assert len(reader.next_batch()["id"]) == 10
     reader.close()
 
@@ -256,7 +256,7 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
 
 
 def write_each(folder: Path, *tables: Any, **more: Any) -> str:
-    """One file for each table: 0.parquet, 1.parquet and so on; the folder."""
+    """Write one file for each table (0.parquet, 1.parquet, ...) and return the folder."""
     for number, table in enumerate(tables):
         pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), folder / f"{number}.parquet", **more)
     return str(folder)
@@ -306,10 +306,10 @@ DIFFERENT = [
 def test_files_with_different_schemas_are_refused_at_creation(
     tmp_path: Path, first: Any, second: Any, word: str
 ) -> None:
-    """Else it is noticed only where a batch has rows of both files, and nobody notices that workers have other columns."""
-    with pytest.raises(ArgumentError, match=f"column {word}" if word[0] == "'" else word) as told:
+    """Otherwise it shows only in a batch with rows of both files, and workers may train on different columns."""
+    with pytest.raises(ArgumentError, match=f"column {word}" if word[0] == "'" else word) as refused:
         hopsml.data.parquet(write_each(tmp_path, first, second))
-    assert "0.parquet" in str(told.value) and "1.parquet" in str(told.value)
+    assert "0.parquet" in str(refused.value) and "1.parquet" in str(refused.value)
 
 
 def test_files_with_equivalent_schemas_are_read_together(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_files_with_equivalent_schemas_are_read_together(tmp_path: Path) -> None
         "price": [1.5, 2.5],
         "text": pa.array(words, pa.large_string()).dictionary_encode(),
     }
-    empty = {"text": pa.array([], pa.int8())}  # of a partition without rows, of which pandas knows no types
+    empty = {"text": pa.array([], pa.int8())}  # of a partition without rows, whose types pandas does not know
     rows = hopsml.data.parquet(write_each(tmp_path, first, second, empty))
     for batch in rows.batch(2):  # each of one file
         assert list(batch) == ["text", "price", "at", "v", "s.a", "s.b"]  # also where the file has another order

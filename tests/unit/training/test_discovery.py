@@ -76,12 +76,14 @@ def test_addresses_of_an_earlier_attempt_are_ignored_and_removed(tmp_path: Path)
 
 
 @given(st.lists(places, max_size=12), st.sets(st.integers(1, 4), max_size=2))
-def test_newest_launch_and_generation_determine_the_addresses(said: list[ListeningPlace], launches: set[int]) -> None:
+def test_newest_launch_and_generation_determine_the_addresses(
+    announced: list[ListeningPlace], launches: set[int]
+) -> None:
     found = discovery.newest(
-        [*(place.file for place in said), *map(discovery.begun, launches), "3.json", "x-1-0-2.json"]
+        [*(place.file for place in announced), *map(discovery.begun, launches), "3.json", "x-1-0-2.json"]
     )
-    launch = max([*launches, *(place.launch for place in said)], default=0)
-    of_launch = {place for place in said if place.launch == launch}
+    launch = max([*launches, *(place.launch for place in announced)], default=0)
+    of_launch = {place for place in announced if place.launch == launch}
     generation = max((place.generation for place in of_launch), default=0)
     assert list(found) == sorted(place for place in of_launch if place.generation == generation)
 
@@ -139,7 +141,7 @@ def test_remaining_member_announces_its_address_after_a_group_change(
     monkeypatch.setattr(discovery, "CHANGE_S", 0.01)
     for name in ("RPC", "METRICS"):
         monkeypatch.setenv(f"HOPSML_PORT_{name}", "")
-    begun = threading.active_count()
+    threads_before = threading.active_count()
     set_current(context(tmp_path, generation=1, rank=2, size=3))
     try:
         follower = listener(tmp_path, changes=True)
@@ -152,7 +154,7 @@ def test_remaining_member_announces_its_address_after_a_group_change(
     finally:
         set_current(None)
         discovery.forget()
-    wait_until(lambda: threading.active_count() == begun, "the end of its thread")
+    wait_until(lambda: threading.active_count() == threads_before, "the end of its thread")
 
 
 def context(folder: Path, generation: int, rank: int, size: int) -> WorkerContext:

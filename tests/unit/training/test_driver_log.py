@@ -18,8 +18,8 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def configured() -> Iterator[None]:
-    """As by ``logging.basicConfig(level=logging.INFO, format=...)``."""
+def configured_logging() -> Iterator[None]:
+    """Configure logging as by ``logging.basicConfig(level=logging.INFO, format=...)``."""
     root, handler = logging.getLogger(), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("{levelname} MY {message}", style="{"))
     before = root.level
@@ -30,7 +30,7 @@ def configured() -> Iterator[None]:
     root.setLevel(before)
 
 
-def test_workers_log_in_the_format_of_the_drivers_root_logger(tmp_path: Path, configured: None) -> None:
+def test_workers_log_in_the_format_of_the_drivers_root_logger(tmp_path: Path, configured_logging: None) -> None:
     def train() -> None:
         logging.getLogger("my.training").info("with %d samples", 512)
         logging.getLogger("my.training").debug("not this")
@@ -50,10 +50,10 @@ def test_logging_description_reproduces_format_level_and_handler(capsys: pytest.
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="then"))
     driver.addHandler(handler)
-    told = prepare.described_logging(driver)
-    prepare.configure_logging(told, worker)
-    prepare.configure_logging(told, worker)
+    description = prepare.described_logging(driver)
+    prepare.configure_logging(description, worker)
+    prepare.configure_logging(description, worker)
     worker.debug("below the handler's level")
     worker.info("once")
     assert capsys.readouterr() == ("then once\n", "") and worker.level == logging.DEBUG
-    assert prepare.described_logging(worker) == told
+    assert prepare.described_logging(worker) == description

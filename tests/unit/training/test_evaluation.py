@@ -44,24 +44,24 @@ def test_missing_metric_error_lists_the_available_metrics() -> None:
         CheckpointEvaluation(10, {"loss": 0.5, "accuracy": 0.25}),
         CheckpointEvaluation(20, {"loss": 0.25, "accuracy": float("nan")}),
     ]
-    said = without_metric(found, Evaluation(run="r", patience=5))
-    assert "the metric 'metric'" in said and "they have: accuracy, loss." in said and "pass metric='accuracy'" in said
-    assert "patience=5 has no effect" in said and "patience" not in without_metric(found, Evaluation(run="r"))
+    text = without_metric(found, Evaluation(run="r", patience=5))
+    assert "the metric 'metric'" in text and "they have: accuracy, loss." in text and "pass metric='accuracy'" in text
+    assert "patience=5 has no effect" in text and "patience" not in without_metric(found, Evaluation(run="r"))
     assert "they have: nothing" in without_metric([CheckpointEvaluation(10)], Evaluation(run="r"))
     for metric in ("loss", "accuracy"):
         assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
-    said = without_metric(judged(float("nan")), Evaluation(run="r"))
-    assert "they have: metric" in said and "check why it is NaN or infinite" in said and "pass metric=" not in said
+    text = without_metric(judged(float("nan")), Evaluation(run="r"))
+    assert "they have: metric" in text and "check why it is NaN or infinite" in text and "pass metric=" not in text
     assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
 
 
 def test_best_evaluation_is_the_earliest_of_equal_finite_values() -> None:
-    asked = Evaluation(run="r")
-    best = best_of(judged(0.1, 0.5, None, 0.5, float("nan")), asked)
+    requested = Evaluation(run="r")
+    best = best_of(judged(0.1, 0.5, None, 0.5, float("nan")), requested)
     assert best is not None and best.step == 20
     least = best_of(judged(0.4, 0.1, 0.3), Evaluation(run="r", direction="min"))
     assert least is not None and least.step == 20
-    assert best_of(judged(None, float("inf")), asked) is None is best_of([], asked)
+    assert best_of(judged(None, float("inf")), requested) is None is best_of([], requested)
 
 
 @pytest.mark.parametrize(

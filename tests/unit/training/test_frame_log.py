@@ -31,7 +31,7 @@ def stage(name: str) -> StageAddress:
     return StageAddress(f"grpc+tls://{name}", "certificate", "token", "host", f"/{name}")
 
 
-def kept(partition: int, at: str, *rows: int, attempt: int = 0) -> StagedPartition:
+def staged_partition(partition: int, at: str, *rows: int, attempt: int = 0) -> StagedPartition:
     shards = tuple(StagedShard(number, 1, count, 8 * count) for number, count in enumerate(rows))
     return StagedPartition(partition, attempt, stage(at).url, shards)
 
@@ -58,7 +58,7 @@ def test_frame_log_does_not_wait_for_a_lost_member() -> None:
 def test_frame_log_publishes_row_locations_once_to_all_stages() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
-    placed = [kept(1, "one", 5), kept(0, "one", 3, 4)]
+    placed = [staged_partition(1, "one", 5), staged_partition(0, "one", 3, 4)]
     first, settled = push_all(log, placed, 1)
     table = FrameTable("clicks", 1, (placed[1], placed[0]), {stage("one").url: stage("one")}, ((0, 1),), True, False)
     assert first == Publish(table, (stage("one"),))
@@ -70,48 +70,50 @@ def test_frame_log_publishes_row_locations_once_to_all_stages() -> None:
 def test_frame_log_publishes_the_first_partition_at_once_and_later_ones_less_often() -> None:
     log = FrameLog("clicks", 400)
     log.opened("a1", stage("one"), 1, 0)
-    told = []
+    published = []
     for number in range(400):  # one each tenth of a second
         now = 0.1 * (number + 1)
-        told += [(now, one.table) for one in log.arrived([kept(399 - number, "one", 5)], 1, now)]
-    assert told[0][0] == 0.1 and told[0][1].waves == ((399,),) and not told[0][1].is_whole
-    assert all(not table.is_whole for _, table in told[:-1]) and told[-1][1].is_whole
-    assert sorted(sum(told[-1][1].waves, ())) == list(range(400))
-    for (before, one), (after, other) in itertools.pairwise(told[:-1]):
+        published += [(now, one.table) for one in log.arrived([staged_partition(399 - number, "one", 5)], 1, now)]
+    assert published[0][0] == 0.1 and published[0][1].waves == ((399,),) and not published[0][1].is_whole
+    assert all(not table.is_whole for _, table in published[:-1]) and published[-1][1].is_whole
+    assert sorted(sum(published[-1][1].waves, ())) == list(range(400))
+    for (before, one), (after, other) in itertools.pairwise(published[:-1]):
         assert other.waves[: len(one.waves)] == one.waves and len(other.waves) == len(one.waves) + 1
         assert after - before >= max(FIRST_PAUSE_S, PAUSE_SHARE * before) - 1e-9
-    assert len(told) < 25
+    assert len(published) < 25
     (settled,) = log.pushed(1, 50)
-    assert isinstance(settled, Publish) and settled.table.is_settled and not told[-1][1].is_settled
+    assert isinstance(settled, Publish) and settled.table.is_settled and not published[-1][1].is_settled
     assert log.due_actions(1, 60) == []
 
 
 def test_frame_log_publishes_to_a_newcomer_at_once() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    push_all(log, [kept(0, "one", 5)], 1)
-    (told,) = log.opened("a2", stage("two"), 2, 2)
-    assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.version == 2
+    push_all(log, [staged_partition(0, "one", 5)], 1)
+    (published,) = log.opened("a2", stage("two"), 2, 2)
+    assert isinstance(published, Publish) and published.stages == (stage("two"),) and published.table.version == 2
 
 
 def test_frame_log_publishes_arrived_partitions_to_a_newcomer_during_the_push() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
-    log.arrived([kept(0, "one", 5)], 1, 1)
-    (told,) = log.opened("a2", stage("two"), 2, 1)
-    assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.waves == ((0,),)
+    log.arrived([staged_partition(0, "one", 5)], 1, 1)
+    (published,) = log.opened("a2", stage("two"), 2, 1)
+    assert isinstance(published, Publish) and published.stages == (stage("two"),) and published.table.waves == ((0,),)
 
 
 def test_frame_log_pushes_only_partitions_lost_with_a_stage_again() -> None:
     log = FrameLog("clicks", 3)
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
-    push_all(log, [kept(0, "one", 5), kept(1, "two", 6), kept(2, "two", 7)], 2)
+    push_all(log, [staged_partition(0, "one", 5), staged_partition(1, "two", 6), staged_partition(2, "two", 7)], 2)
     assert log.stage_ended("a2", 1, 2) == [Push((1, 2), (stage("one"),))]
-    (told,) = push_all(log, [kept(1, "one", 6, attempt=9), kept(2, "one", 7, attempt=8)], 1, 3)
-    assert isinstance(told, Publish) and told.table.version == 3 and told.table.waves == ((0, 1, 2),)
-    assert told.table.is_settled
-    assert [one.attempt for one in told.table.partitions] == [0, 9, 8]
+    (published,) = push_all(
+        log, [staged_partition(1, "one", 6, attempt=9), staged_partition(2, "one", 7, attempt=8)], 1, 3
+    )
+    assert isinstance(published, Publish) and published.table.version == 3 and published.table.waves == ((0, 1, 2),)
+    assert published.table.is_settled
+    assert [one.attempt for one in published.table.partitions] == [0, 9, 8]
 
 
 def test_frame_log_pushes_partitions_again_that_arrived_at_an_ended_stage() -> None:
@@ -119,21 +121,21 @@ def test_frame_log_pushes_partitions_again_that_arrived_at_an_ended_stage() -> N
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
     assert log.stage_ended("a2", 1, 1) == []  # as long as the job is under way
-    *_, last = push_all(log, [kept(0, "one", 5), kept(1, "two", 6)], 1)
+    *_, last = push_all(log, [staged_partition(0, "one", 5), staged_partition(1, "two", 6)], 1)
     assert last == Push((1,), (stage("one"),))
 
 
 def test_frame_log_restarts_a_cancelled_push_with_missing_partitions() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
-    log.arrived([kept(1, "one", 5)], 1, 0)
+    log.arrived([staged_partition(1, "one", 5)], 1, 0)
     assert log.pushed(1, 0) == [Push((0,), (stage("one"),))]
 
 
 def test_frame_log_without_stages_waits_for_the_next_one() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    push_all(log, [kept(0, "one", 5)], 1)
+    push_all(log, [staged_partition(0, "one", 5)], 1)
     assert log.stage_ended("a1", 0, 2) == []
     *_, last = log.opened("a2", stage("two"), 1, 2)
     assert last == Push((0,), (stage("two"),))
@@ -142,7 +144,7 @@ def test_frame_log_without_stages_waits_for_the_next_one() -> None:
 def test_frame_log_treats_a_replacement_stage_of_an_agent_as_empty() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    push_all(log, [kept(0, "one", 5)], 1)
+    push_all(log, [staged_partition(0, "one", 5)], 1)
     *_, last = log.opened("a1", stage("again"), 1, 2)
     assert last == Push((0,), (stage("again"),))
 
@@ -157,17 +159,17 @@ def test_frame_log_treats_a_replacement_stage_of_an_agent_as_empty() -> None:
 def test_frame_log_refuses_a_dataframe_that_returns_different_rows(rows: tuple[int, ...], message: str) -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    push_all(log, [kept(0, "one", 7, 5)], 1)
+    push_all(log, [staged_partition(0, "one", 7, 5)], 1)
     log.opened("a1", stage("again"), 1, 2)
-    (fail,) = log.arrived([kept(0, "again", *rows)], 1, 3)
+    (fail,) = log.arrived([staged_partition(0, "again", *rows)], 1, 3)
     assert isinstance(fail, Fail) and message in fail.reason and "checkpointed" in fail.reason
 
 
 def test_frame_log_publishes_a_table_for_a_dataframe_without_partitions() -> None:
     log = FrameLog("clicks", 0)
-    (told,) = log.opened("a1", stage("one"), 1, 0)
-    assert isinstance(told, Publish) and told.table.partitions == () and told.table.waves == ((),)
-    assert told.table.is_whole and log.due_actions(1, 9) == []
+    (published,) = log.opened("a1", stage("one"), 1, 0)
+    assert isinstance(published, Publish) and published.table.partitions == () and published.table.waves == ((),)
+    assert published.table.is_whole and log.due_actions(1, 9) == []
 
 
 def test_failed_push_job_fails_the_run_with_its_cause() -> None:
@@ -189,7 +191,9 @@ def test_failed_push_job_fails_the_run_with_its_cause() -> None:
     ],
 )
 def test_note_names_too_few_rows(rows: list[int], text: str) -> None:
-    table = FrameTable("clicks", 1, (kept(0, "one", *rows),), {stage("one").url: stage("one")}, ((),), True, True)
+    table = FrameTable(
+        "clicks", 1, (staged_partition(0, "one", *rows),), {stage("one").url: stage("one")}, ((),), True, True
+    )
     assert described(table, 3) == text
 
 
@@ -201,7 +205,7 @@ class Feeding(RuleBasedStateMachine):
         self.log = FrameLog("clicks", 5)
         self.there: dict[str, str] = {}  # agent -> stage
         self.job: Push | None = None
-        self.left: list[int] = []  # what the job is still to bring
+        self.left: list[int] = []  # partitions that the job still has to send
         self.named = self.attempts = 0
         self.now = 0.0
         self.table: FrameTable | None = None
@@ -214,14 +218,14 @@ class Feeding(RuleBasedStateMachine):
                     assert self.job is None, "two jobs at once"
                     self.job, self.left = action, list(action.partitions)
                 case Publish():
-                    self.see(action.table)
+                    self.check_table(action.table)
                     for one in action.stages:
                         self.knows[one.url] = action.table.version
                 case Fail():
                     raise AssertionError(action.reason)
 
-    def see(self, table: FrameTable) -> None:
-        """What workers go by: waves stay, rows of a partition stay, each partition is in one wave."""
+    def check_table(self, table: FrameTable) -> None:
+        """Check what workers rely on: waves and a partition's rows never change, each partition is in one wave."""
         before, self.table = self.table, table
         numbers = sorted(number for wave in table.waves for number in wave)
         assert [one.partition for one in table.partitions] == numbers == sorted(set(numbers))
@@ -232,27 +236,27 @@ class Feeding(RuleBasedStateMachine):
             assert not before.is_whole or table.waves == before.waves
 
     @rule(agent=st.sampled_from(["a1", "a2", "a3"]))
-    def opens(self, agent: str) -> None:
+    def stage_opens(self, agent: str) -> None:
         self.named += 1
         self.there[agent] = f"s{self.named}"
         self.carry_out(self.log.opened(agent, stage(self.there[agent]), len(self.there), self.now))
 
     @precondition(lambda self: self.there)
     @rule(data=st.data())
-    def goes(self, data: st.DataObject) -> None:
+    def stage_ends(self, data: st.DataObject) -> None:
         agent = data.draw(st.sampled_from(sorted(self.there)))
         del self.there[agent]
         self.carry_out(self.log.stage_ended(agent, len(self.there), self.now))
 
     @precondition(lambda self: self.left)
     @rule(data=st.data(), some=st.integers(1, 3))
-    def job_brings(self, data: st.DataObject, some: int) -> None:
+    def job_sends_partitions(self, data: st.DataObject, some: int) -> None:
         assert self.job is not None
         names = [one.url.removeprefix("grpc+tls://") for one in self.job.stages]
         self.attempts += 10
         brought, self.left = self.left[:some], self.left[some:]
         placed = [
-            kept(number, data.draw(st.sampled_from(names)), number + 1, attempt=self.attempts + number)
+            staged_partition(number, data.draw(st.sampled_from(names)), number + 1, attempt=self.attempts + number)
             for number in brought
         ]
         self.carry_out(self.log.arrived(placed, len(self.there), self.now))
@@ -270,7 +274,7 @@ class Feeding(RuleBasedStateMachine):
         self.carry_out(self.log.due_actions(len(self.there), self.now))
 
     @invariant()
-    def at_rest_all_rows_are_where_the_table_says_and_all_know_it(self) -> None:
+    def settled_table_is_complete_and_published_to_all(self) -> None:
         if self.job is not None or not self.there:
             return
         assert self.table is not None and self.table.is_whole and self.table.is_settled

@@ -128,23 +128,23 @@ def test_waiting_trial_is_withdrawn_and_started_trial_is_not():
     ]
     assert queue.handle_driver_message(EndTrial(1, 0, how="stop"), 0.1) == [
         AssignTrial(EndTrial(1, 0, how="stop"))
-    ]  # the runner knows
+    ]  # the runner has this trial
     assert queue.handle_driver_message(EndTrial(0, 0, how="withdraw"), 0.1) == []
     assert queue.handle_driver_message(EndTrial(9, 0, how="stop"), 0.1) == []
     assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
     assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn"))]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_trial_queued_at_a_failed_runner_has_not_started(told: bool):
+@pytest.mark.parametrize("notified", [True, False])
+def test_trial_queued_at_a_failed_runner_has_not_started(notified: bool):
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
-    if told:
+    if notified:
         queue.handle_driver_message(EndTrial(1, 0, how="withdraw"), 0.1)
     died, *rest = queue.handle_runner_exit("killed by signal 11", -1, 0.5)
     assert isinstance(died, SendReport)
-    assert rest == ([SendReport(ended(1, "withdrawn"))] if told else [StartRunner(), AssignTrial(trial(1))])
+    assert rest == ([SendReport(ended(1, "withdrawn"))] if notified else [StartRunner(), AssignTrial(trial(1))])
 
 
 def test_deadline_of_a_queued_trial_counts_from_its_start():
@@ -185,8 +185,8 @@ EVENTS = st.lists(
 @example([("run", 0), ("run", 0), ("run", 0), ("stop", 1), ("end", 0), ("run", 0), ("tick", 0)])
 def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[tuple[str, int]]) -> None:
     queue, now, count = LaneQueue(), 0.0, 0
-    told: list[int] = []  # trials that have ended, as the driver is told
-    runner: list[RunTrial] | None = None  # what the process has been given; None: there is none
+    reported: list[int] = []  # ended trials, as reported to the driver
+    runner: list[RunTrial] | None = None  # trials assigned to the process; None without a process
     spent = False
 
     def carry_out(actions: list[lane_queue.Action]) -> None:
@@ -198,12 +198,12 @@ def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[
                     runner, spent = [], False
                 case AssignTrial(RunTrial() as given):
                     assert runner is not None and not spent and (not given.isolated or not runner)
-                    assert not [one for one in runner if one.number not in told][1:], "more than one ahead"
+                    assert not [one for one in runner if one.number not in reported][1:], "more than one ahead"
                     runner.append(given)
                     spent = given.isolated
                 case SendReport(TrialEnded() as end):
-                    assert end.number not in told
-                    told.append(end.number)
+                    assert end.number not in reported
+                    reported.append(end.number)
                 case LetRunnerGo() | KillRunner():
                     spent = True
 
@@ -240,7 +240,7 @@ def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[
         else:
             assert queue.current is not None, "nobody works on what waits"
             carry_out(queue.handle_runner_message(ended(queue.current.number), now))
-    assert sorted(told) == list(range(count))
+    assert sorted(reported) == list(range(count))
 
 
 def report(step: int, **metrics: float) -> TrialReported:

@@ -64,8 +64,8 @@ def test_trials_run_in_separate_interpreters_where_forking_is_unsafe(tmp_path: P
             lane.stdin.write(framed(messages.encode(RunTrial(number, 0, trial_id=f"t{number}", config=config))))
         frames, ends = Frames(), list[ToDriver]()
         while len(ends) < 3:
-            said = [messages.decode_for_driver.decode(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
-            ends += [message for message in said if isinstance(message, TrialEnded)]
+            received = [messages.decode_for_driver.decode(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
+            ends += [message for message in received if isinstance(message, TrialEnded)]
         lane.stdin.close()
         assert lane.wait(END_S) == 0
     values = [pickle.loads(end.outputs) for end in ends if isinstance(end, TrialEnded)]
@@ -73,7 +73,7 @@ def test_trials_run_in_separate_interpreters_where_forking_is_unsafe(tmp_path: P
 
 
 def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) -> None:
-    """Such as a fresh interpreter that imports a framework: it may take long, and the lane does other things meanwhile."""
+    """A fresh interpreter may import a framework for a long time, while the slot serves other requests."""
     read_end, write_end = os.pipe()
     paths = {f"{name}_dir": tmp_path / name for name in ("work", "events", "checkpoint", "export")}
     context = WorkerContext(
@@ -89,9 +89,9 @@ def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) 
         for trial in trials:
             lane._give(trial)  # returns at once
         lane._end_messages()
-        frames, came = Frames(), list[RunTrial]()
+        frames, received = Frames(), list[RunTrial]()
         while piece := theirs.recv(1 << 16):
-            came += [messages.decode_for_lane.decode(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
+            received += [messages.decode_for_lane.decode(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
             lane._push()
-    assert came == trials
+    assert received == trials
     os.close(write_end)

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Iterator[list[Any]]:
-    """What the worker of this context says of its group."""
+def sent_messages(tmp_path: Path) -> Iterator[list[Any]]:
+    """Messages about the group, sent by the worker of this context."""
     told: list[Any] = []
     folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
     facts: dict[str, Any] = {"run_id": "app_1", "generation": 1, "rank": 2, "world_size": 3, "local_rank": 0}
@@ -40,7 +40,7 @@ def with_other(**changes: Any) -> None:
     contexts.set_current(dataclasses.replace(here, **changes))
 
 
-def test_fit_numbers_continue_in_a_run_and_restart_in_another_run_or_trial(said: list[Any]) -> None:
+def test_fit_numbers_continue_in_a_run_and_restart_in_another_run_or_trial(sent_messages: list[Any]) -> None:
     assert callbacks.next_fit_number() == 1
     with_other(generation=2, rank=1, world_size=2)
     assert callbacks.next_fit_number() == 2, "a mend replaces the context"
@@ -50,7 +50,7 @@ def test_fit_numbers_continue_in_a_run_and_restart_in_another_run_or_trial(said:
     assert callbacks.next_fit_number() == 1
 
 
-def test_worker_outside_the_group_computes_collectives_alone(said: list[Any]) -> None:
+def test_worker_outside_the_group_computes_collectives_alone(sent_messages: list[Any]) -> None:
     collective.step_aside()
     assert hopsml.all_reduce([1.0, 2.0], "sum").tolist() == [1.0, 2.0]
     assert hopsml.all_gather(3.0).tolist() == [3.0] and hopsml.broadcast(4.0).tolist() == 4.0
@@ -60,22 +60,24 @@ def test_worker_outside_the_group_computes_collectives_alone(said: list[Any]) ->
         hopsml.barrier()
 
 
-def test_newcomer_uses_its_own_value_in_place_of_a_broadcast(said: list[Any], tmp_path: Path) -> None:
+def test_newcomer_uses_its_own_value_in_place_of_a_broadcast(sent_messages: list[Any], tmp_path: Path) -> None:
     assert not collective.is_alone()
     with_other(joins=True)
     assert collective.is_alone() and groups.broadcast_bytes(None, b"mine") == b"mine"
     assert groups.all_agree(None, True) and not groups.all_agree(None, False)
 
 
-def test_group_reports_once_why_newcomers_cannot_join(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_reports_once_why_newcomers_cannot_join(
+    sent_messages: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(collective, "_fixed", "")
     collective.keep_out("shuffled anew")
-    assert said == [], "there is no group; it is said when there is one"
+    assert sent_messages == [], "there is no group; it is said when there is one"
     monkeypatch.setattr(collective, "_fixed", "")
     monkeypatch.setattr(collective, "_group", object())
     collective.keep_out("shuffled anew")
     collective.keep_out("another reason")
-    assert said == [WorkerReconfigurable("shuffled anew")]
+    assert sent_messages == [WorkerReconfigurable("shuffled anew")]
 
 
 class Counter:
@@ -92,7 +94,7 @@ class Counter:
 
 
 class Silent:
-    """One that says nothing of what it holds."""
+    """Iterator that does not report what it holds."""
 
     def __init__(self, seen: int = 0) -> None:
         self.seen = seen

@@ -50,7 +50,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(params=["native", "numpy"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the library and without it."""
+    """Use the native library or its replacement in NumPy."""
     if request.param == "native":
         build_native.build_rows()
     else:
@@ -133,9 +133,9 @@ def test_shard_with_missing_rows_is_named() -> None:
 def test_array_memory_is_reused_only_when_unreferenced() -> None:
     pool, like = ArrayPool(), np.zeros((1, 3), np.float32)
     first = pool.empty(1000, like)
-    kept, place = first[5:6], first.ctypes.data
+    reference, place = first[5:6], first.ctypes.data
     assert first.shape == (1000, 3) and place % 64 == 0
     del first
     assert pool.empty(1000, like).ctypes.data != place  # a view is left
-    del kept
+    del reference
     assert pool.empty(900, like).ctypes.data == place

@@ -83,7 +83,7 @@ def test_no_sample_is_skipped_or_repeated_when_the_group_changes(
     assert sorted(seen[:n]) == sorted(seen[n:]) == list(range(n))
 
 
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+def test_sample_order_depends_on_seed_and_epoch_alone() -> None:
     def order(seed: int, world: int) -> list[list[int]]:
         group = group_at(None, world, n_samples=40, global_batch_size=8, seed=seed, epochs=2)
         return [sorted(step(group)) for _ in range(10)]
@@ -140,7 +140,7 @@ def test_ramp_starts_at_the_given_rate_whatever_was_read_before_joining() -> Non
     sampler = Sampler(100, 10, scaling="linear", reference_workers=2, epochs=9, ramp_epochs=1)
     assert sampler.learning_rate_scale == 0.5  # alone, at once
     sampler.join(0, 4)
-    assert sampler.learning_rate_scale == 1.0  # the ramp to 2.0 begins at the rate that was given
+    assert sampler.learning_rate_scale == 1.0  # the ramp to 2.0 starts at the configured rate
     for scale in (1.2, 1.4, 1.6, 1.8, 2.0):
         assert len(sampler.next_global_batch()) == 20
         assert sampler.learning_rate_scale == pytest.approx(scale)
@@ -157,7 +157,7 @@ def test_learning_rate_ramp_continues_in_the_next_generation() -> None:
     step([sampler])
     assert sampler.learning_rate_scale == 1.0
     position, scales = sampler.position(), []
-    for _ in range(20):  # each a generation of its own: what is committed is enough to go on
+    for _ in range(20):  # each one a new generation: the commit is sufficient to continue
         group = group_at(position, 4, **options, ramp_epochs=2)
         scales.append(group[0].learning_rate_scale)
         assert {one.learning_rate_scale for one in group} == {scales[-1]}
@@ -183,7 +183,7 @@ def test_drop_last_omits_the_partial_batch() -> None:
         assert len(even.next_batch()) == 4
         counted.append((even.epoch, even.offset, even.batches_left))
     assert counted == [(0, 0, 4), (0, 4, 3), (1, 0, 2), (1, 4, 1), (2, 0, 0)]
-    assert Sampler(4, 4, drop_last=True).batches_left == 1  # one that is whole
+    assert Sampler(4, 4, drop_last=True).batches_left == 1  # one full batch
 
 
 def test_grown_group_drops_rows_too_few_for_its_batch() -> None:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_mean_passed_counts_updates_between_read_and_update() -> None:
-    assert mean_passed(100, 103, 100 + 101 + 102) == 0.0  # each found what it had read
+    assert mean_passed(100, 103, 100 + 101 + 102) == 0.0  # each reader found the value that it had read
     assert mean_passed(100, 103, 100 + 100 + 101) == pytest.approx(2 / 3)  # the last two were passed by one
     assert mean_passed(5, 5, 0) == 0.0  # no step yet
 

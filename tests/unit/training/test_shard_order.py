@@ -38,7 +38,7 @@ Row = tuple[int, int]  # a shard, and a row of it
 
 
 class Arriving:
-    """Shards that become known by and by, in any order; nobody may wait for a wave longer than it needs it."""
+    """Shards that become known gradually, in any order; no wave may be waited for longer than necessary."""
 
     @property
     def identity(self) -> dict[str, int]:
@@ -121,9 +121,9 @@ def test_every_row_is_read_once_per_epoch_by_groups_of_any_size(
         named["shards"] = lambda: Arriving(those, shards)
     read: list[Counter[Row]] = [Counter() for _ in range(epochs)]
     workers = group(1, **named)
-    for size, batches, anew in [*groups, (2, 10_000, False)]:
+    for size, batches, restarted in [*groups, (2, 10_000, False)]:
         position = workers[0].position()
-        if anew or size > len(workers):
+        if restarted or size > len(workers):
             workers = group(size, position, **named)
         workers = workers[:size]
         for rank, one in enumerate(workers):
@@ -174,8 +174,8 @@ def test_row_order_depends_on_seed_and_epoch_and_mixes_shards() -> None:
     first, second = order(1)[:40], order(1)[40:]
     assert first != second and sorted(first) == sorted(second)
     assert any(one[0] != other[0] for one, other in itertools.pairwise(first[:4]))
-    plain = order(1, window=0)
-    assert plain == [(shard, row) for shard in range(8) for row in range(5)] * 2
+    unshuffled = order(1, window=0)
+    assert unshuffled == [(shard, row) for shard in range(8) for row in range(5)] * 2
 
 
 def test_sampler_waits_only_for_the_waves_that_the_next_batch_needs() -> None:
@@ -231,7 +231,7 @@ def test_rows_of_a_span_are_in_order() -> None:
 def test_window_of_spans_reads_each_shard_up_to_its_last_span() -> None:
     window = Window((Span(3, 5, 8), Span(1, 0, 2), Span(3, 0, 4)), (7,), 0, 9)
     shards, places, rows = located(window)
-    assert list(shards.items()) == [(3, 8), (1, 2)]  # in the order of their first rows, whatever was shuffled
+    assert list(shards.items()) == [(3, 8), (1, 2)]  # in the order of their first rows, for any shuffling
     names = list(shards)
     read = [(names[place], row) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
     assert sorted(read) == [(1, 0), (1, 1), *((3, row) for row in (0, 1, 2, 3, 5, 6, 7))]
@@ -265,8 +265,8 @@ def test_joined_pieces_have_the_same_rows_in_the_same_order(cuts: list[tuple[int
 # ------------------------------------------------------------------------------------------ its parts, with exact values
 
 
-def plain(drop_last: bool = False) -> Rules:
-    """Without shuffling."""
+def unshuffled(drop_last: bool = False) -> Rules:
+    """Return rules without shuffling."""
     return Rules(1, 0, drop_last)
 
 
@@ -289,7 +289,7 @@ def test_first_filled_does_not_wait_for_waves_after_the_first_filled_one() -> No
 
 
 def test_shard_order_is_unchanged_since_earlier_releases() -> None:
-    """Who goes on from a state of an earlier one must read the same rows in the same order."""
+    """A state of an earlier release must continue with the same rows in the same order."""
     shards = dict.fromkeys(range(8), 3)
 
     def order(key: tuple[int, ...], **more: Any) -> list[int]:
@@ -308,8 +308,8 @@ def test_shard_order_is_unchanged_since_earlier_releases() -> None:
 def test_shard_order_uses_positions_and_omits_empty_shards() -> None:
     shards = {number * 10: number % 2 for number in range(8)}
     assert Rules(1, 4, False).order(shards, (0,)) == spans(*((number, 0, 1) for number in (10, 70, 30, 50)))
-    assert plain().order({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
-    assert plain().order({}, (0,)) == Rules(1, 4, False).order({}, (0,)) == []
+    assert unshuffled().order({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
+    assert unshuffled().order({}, (0,)) == Rules(1, 4, False).order({}, (0,)) == []
 
 
 @pytest.mark.parametrize(
@@ -322,14 +322,14 @@ def test_shard_order_uses_positions_and_omits_empty_shards() -> None:
         (8, False, True, 2),
         (9, True, True, 2),  # the last batch is dropped
         (3, True, True, 0),
-        (9, False, False, 2),  # what is left over waits for the next wave
+        (9, False, False, 2),  # remaining rows wait for the next wave
         (8, True, False, 2),
     ],
 )
 def test_leg_has_a_partial_batch_only_if_last_and_not_dropped(
     left: int, drop_last: bool, is_last: bool, batches: int
 ) -> None:
-    assert plain(drop_last).batches(left, Leg(2, 4, is_last=is_last)) == batches
+    assert unshuffled(drop_last).batches(left, Leg(2, 4, is_last=is_last)) == batches
 
 
 @pytest.mark.parametrize(
@@ -344,15 +344,15 @@ def test_first_workers_have_the_rows_that_do_not_divide_evenly(batch: int, worke
     ("rules", "leg", "stretches"),
     [
         # 11 rows: two batches of 5, and one.
-        (plain(), Leg(2, 5), [[(0, 0, 6), (1, 0, 1)], [(1, 1, 5)], []]),
-        (plain(True), Leg(2, 5), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
-        (plain(), Leg(2, 5, is_last=False), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
-        (plain(), Leg(1, 5), [[(0, 0, 6), (1, 0, 5)], []]),
+        (unshuffled(), Leg(2, 5), [[(0, 0, 6), (1, 0, 1)], [(1, 1, 5)], []]),
+        (unshuffled(True), Leg(2, 5), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (unshuffled(), Leg(2, 5, is_last=False), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (unshuffled(), Leg(1, 5), [[(0, 0, 6), (1, 0, 5)], []]),
         # Two batches of 4, and three rows for the first three of four workers.
-        (plain(), Leg(4, 4), [[(0, 0, 3)], [(0, 3, 6)], [(1, 0, 3)], [(1, 3, 5)], []]),
+        (unshuffled(), Leg(4, 4), [[(0, 0, 3)], [(0, 3, 6)], [(1, 0, 3)], [(1, 3, 5)], []]),
         # Less than a batch.
-        (plain(), Leg(2, 12), [[(0, 0, 6)], [(1, 0, 5)], []]),
-        (plain(True), Leg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
+        (unshuffled(), Leg(2, 12), [[(0, 0, 6)], [(1, 0, 5)], []]),
+        (unshuffled(True), Leg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
     ],
 )
 def test_each_worker_has_one_stretch_followed_by_unread_rows(
@@ -370,17 +370,17 @@ def test_stretch_is_shuffled_in_windows_with_separate_keys() -> None:
     ]
     assert list(Rules(9, 11, False).stream(stretch, (0,))) == [Window(tuple(stretch), (9, 0, 0), 0, 11)]
     assert list(Rules(9, 4, False).stream([], (0,))) == []
-    assert list(plain().stream(stretch, (0,))) == stretch
+    assert list(unshuffled().stream(stretch, (0,))) == stretch
 
 
 def test_remaining_rows_of_all_workers_are_divided_again_in_order() -> None:
     """Batches of 5 by two workers: 3 rows and 2; one batch is done of 14 rows, of which 4 are left over."""
     left = spans((0, 0, 9), (1, 0, 5))
-    assert plain().stretches(left, Leg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
-    assert plain().after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 8), (1, 1, 5))
-    assert plain(True).after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 6), (0, 8, 9), (1, 0, 1), (1, 1, 5))
-    assert plain(True).after(left, Leg(2, 5, done=2), (0, 0)) == spans((1, 1, 5))
-    assert plain().after(left, Leg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
+    assert unshuffled().stretches(left, Leg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
+    assert unshuffled().after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 8), (1, 1, 5))
+    assert unshuffled(True).after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 6), (0, 8, 9), (1, 0, 1), (1, 1, 5))
+    assert unshuffled(True).after(left, Leg(2, 5, done=2), (0, 0)) == spans((1, 1, 5))
+    assert unshuffled().after(left, Leg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
 
 
 def test_remainder_of_a_window_keeps_its_order() -> None:
@@ -426,11 +426,11 @@ def test_chopped_cuts_a_window_within_its_shuffled_rows() -> None:
 
 def test_shuffled_rows_of_a_window_are_unchanged_since_earlier_releases() -> None:
     parts, key = (Span(3, 0, 5), Span(1, 2, 5)), (1, 0, 0, 0)
-    whole = [(3, 1), (1, 4), (3, 0), (3, 4), (1, 3), (3, 3), (1, 2), (3, 2)]
-    assert rows_of([Window(parts, key, 0, 8)]) == whole
-    assert rows_of([Window(parts, key, 2, 5)]) == whole[2:5]
+    expected = [(3, 1), (1, 4), (3, 0), (3, 4), (1, 3), (3, 3), (1, 2), (3, 2)]
+    assert rows_of([Window(parts, key, 0, 8)]) == expected
+    assert rows_of([Window(parts, key, 2, 5)]) == expected[2:5]
     assert list(located(Window(parts, key, 2, 3)).shards.items()) == [(3, 5), (1, 5)]
-    assert sorted(rows_of([Window(parts, (2,), 0, 8)])) == sorted(whole) != rows_of([Window(parts, (2,), 0, 8)])
+    assert sorted(rows_of([Window(parts, (2,), 0, 8)])) == sorted(expected) != rows_of([Window(parts, (2,), 0, 8)])
 
 
 def test_shards_of_nested_windows_are_in_the_order_of_their_first_rows() -> None:

@@ -32,7 +32,7 @@ def row(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    """Seven files of 23 records, one in a folder below, one compressed, and what a writer leaves beside."""
+    """Seven files of 23 records, one in a subfolder, one compressed, with the other files that a writer leaves."""
     folder = tmp_path / "clicks"
     for number in range(7):
         name = f"clicks.tfrecord-{number:05d}-of-00007" if number % 2 else f"day=3/part-r-{number:05d}"
@@ -77,7 +77,7 @@ def test_pickled_data_set_does_not_count_records_again(clicks: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_a_group_of_any_size_reads_every_row_once(clicks: Path, workers: int) -> None:
+def test_group_of_any_size_reads_every_row_once(clicks: Path, workers: int) -> None:
     rows = hopsml.data.tfrecords(str(clicks), ["id"]).batch(10).shuffle(seed=1, window=40)
     group, seen = [rows.reader() for _ in range(workers)], list[int]()
     for rank, reader in enumerate(group):
@@ -89,7 +89,7 @@ def test_a_group_of_any_size_reads_every_row_once(clicks: Path, workers: int) ->
     assert sorted(seen) == list(range(161))
 
 
-def test_a_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml.training.data import tfrecord_files
 
     monkeypatch.setattr(tfrecord_files, "_SHARD_BYTES", 1000)
@@ -101,26 +101,26 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_counting_large_records_reads_only_their_lengths() -> None:
-    content, asked = b"".join(framed(bytes(5000)) for _ in range(4)), list[int]()
+    content, sizes_read = b"".join(framed(bytes(5000)) for _ in range(4)), list[int]()
 
     def count(offset: int, length: int) -> bytes:
-        asked.append(length)
+        sizes_read.append(length)
         return content[offset : offset + length]
 
     assert [span.rows for span in tfrecord_files.split_records(count, len(content), 1 << 30, "f")] == [4]
-    assert asked == [len(content)]
+    assert sizes_read == [len(content)]
     size = 1 << 20
     header = size.to_bytes(8, "little")
     header += record_files.masked(header)
-    asked.clear()
+    sizes_read.clear()
 
     def sparse(offset: int, length: int) -> bytes:
-        asked.append(length)
+        sizes_read.append(length)
         assert offset % (size + 16) == 0
         return (header + bytes(length))[:length]
 
     assert [span.rows for span in tfrecord_files.split_records(sparse, 5 * (size + 16), 3 << 20, "f")] == [3, 2]
-    assert asked[1:] == [12] * 4
+    assert sizes_read[1:] == [12] * 4
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -229,7 +229,7 @@ def test_features_that_differ_between_records_are_refused(tmp_path: Path, rows: 
 def test_files_with_different_features_are_refused_at_creation(
     tmp_path: Path, first: Any, second: Any, features: Any, word: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Else workers that read one file each would train on other columns than the next worker."""
+    """Otherwise workers that read one file each would train on different columns."""
     for name, row in (("a", first), ("b", second)):
         (tmp_path / f"{name}.tfrecord").write_bytes(pack(record_files.content([row] * 2)))
     word = word.replace("A", r"\S+a\.tfrecord").replace("B", r"\S+b\.tfrecord(, records 0 to 0)?")
@@ -296,16 +296,16 @@ def test_fill_value_of_another_type_than_the_feature_is_refused(tmp_path: Path) 
 
 
 def test_first_record_reads_no_more_than_that_record() -> None:
-    large, asked = framed(bytes(100_000)), list[tuple[int, int]]()
+    large, ranges_read = framed(bytes(100_000)), list[tuple[int, int]]()
     content = b"..." + large + framed(b"x")
 
     def read_at(offset: int, length: int) -> bytes:
-        asked.append((offset, length))
+        ranges_read.append((offset, length))
         return content[offset : offset + length]
 
     span = tfrecord_files.RecordSpan(3, len(content), 0, 2)
     assert tfrecord_files.first_record(read_at, span, "f") == bytes(100_000)
-    assert asked == [(3, 1 << 16), (3, len(large))]
+    assert ranges_read == [(3, 1 << 16), (3, len(large))]
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -314,28 +314,28 @@ def test_first_record_reads_no_more_than_that_record() -> None:
 @pytest.mark.parametrize("at", [0, 9, 14, -1])
 def test_damaged_record_is_named(tmp_path: Path, at: int) -> None:
     """A bit of its length, of the length's checksum, of the record, of its checksum."""
-    whole = [framed(example(row(number))) for number in range(5)]
-    broken = bytearray(whole[3])
+    records = [framed(example(row(number))) for number in range(5)]
+    broken = bytearray(records[3])
     broken[at] ^= 4
     file = tmp_path / "a.tfrecord"
-    file.write_bytes(b"".join([*whole[:3], bytes(broken), whole[4]]))
-    offset = sum(map(len, whole[:3]))
+    file.write_bytes(b"".join([*records[:3], bytes(broken), records[4]]))
+    offset = sum(map(len, records[:3]))
     with pytest.raises(
         StorageError, match=rf"a\.tfrecord: record 3 \(counted from 0\), at byte {offset}, is damaged"
-    ) as told:
+    ) as refused:
         read(file)
-    assert told.value.path == str(file)
+    assert refused.value.path == str(file)
 
 
-@pytest.mark.parametrize("kept", [5, 14, -1])
-def test_truncated_file_is_named(tmp_path: Path, kept: int) -> None:
-    whole = [framed(example(row(number))) for number in range(3)]
+@pytest.mark.parametrize("length", [5, 14, -1])
+def test_truncated_file_is_named(tmp_path: Path, length: int) -> None:
+    records = [framed(example(row(number))) for number in range(3)]
     file = tmp_path / "a.tfrecord"
-    file.write_bytes(b"".join([*whole[:2], whole[2][:kept]]))
-    offset = sum(map(len, whole[:2]))
+    file.write_bytes(b"".join([*records[:2], records[2][:length]]))
+    offset = sum(map(len, records[:2]))
     with pytest.raises(StorageError, match=rf"a\.tfrecord ends after \d+ bytes, within record 2 .* at byte {offset}"):
         hopsml.data.tfrecords(str(file))
-    file.write_bytes(gzip.compress(b"".join(whole))[:-9])
+    file.write_bytes(gzip.compress(b"".join(records))[:-9])
     with pytest.raises(StorageError, match=r"a\.tfrecord is not a complete GZIP file"):
         hopsml.data.tfrecords(str(file))
 
@@ -364,15 +364,15 @@ def test_arbitrary_bytes_are_decoded_or_refused_with_a_message(some: bytes, chan
     for at, value in changes:
         changed[at % len(changed)] = value
     for record in (some, bytes(changed)):
-        said = "here"
+        message = "here"
         try:
             table = examples.table(record, [0], [len(record)], None, "here", 0)
             assert table.num_columns == 0 or table.num_rows == 1
             table.validate(full=True)
             columns.arrays(table, {}, "here")
         except ArgumentError as error:
-            said = str(error)
-        assert "here" in said
+            message = str(error)
+        assert "here" in message
 
 
 def test_file_that_is_not_a_tfrecord_file_is_refused(tmp_path: Path) -> None:

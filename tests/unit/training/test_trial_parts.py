@@ -36,7 +36,7 @@ def run_trial(judged: bool = True) -> RunTrial:
 
 
 class LaneEnd:
-    """The lane's end of a runner's socket; answers each report as it is told."""
+    """The slot's end of a runner's socket; answers each report as scripted."""
 
     def __init__(self) -> None:
         self.connection, theirs = socket.socketpair()
@@ -55,7 +55,7 @@ class LaneEnd:
                 assert isinstance(report, TrialReported)
                 self.reports.append(report)
                 if (answer := self.answer(report)) is not None:
-                    with contextlib.suppress(BrokenPipeError):  # the trial's process has closed its end meanwhile
+                    with contextlib.suppress(BrokenPipeError):  # the trial's process may have closed its end
                         self.connection.sendall(framed(messages.encode(answer)))
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def test_history_limit_keeps_the_newest_report_last(lane: LaneEnd, monkeypatch: 
 
 
 def by_name(lr: float, layers: int = 2, *, reporter: Any = None) -> None: ...
-def whole(hparams: dict[str, Any], reporter: Any, data: str = "") -> None: ...
+def every_argument(hparams: dict[str, Any], reporter: Any, data: str = "") -> None: ...
 def anything(**rest: Any) -> None: ...
 def with_budget(lr: float, budget: int) -> None: ...
 
@@ -148,7 +148,7 @@ def with_budget(lr: float, budget: int) -> None: ...
     [
         (by_name, {"lr": 0.1}, {"lr": 0.1, "reporter": "R"}),
         (by_name, {"lr": 0.1, "layers": 3, "budget": 9}, {"lr": 0.1, "layers": 3, "reporter": "R"}),
-        (whole, {"lr": 0.1, "x": 1}, {"hparams": {"lr": 0.1, "x": 1}, "reporter": "R", "data": "fixed"}),
+        (every_argument, {"lr": 0.1, "x": 1}, {"hparams": {"lr": 0.1, "x": 1}, "reporter": "R", "data": "fixed"}),
         (anything, {"lr": 0.1}, {"lr": 0.1, "data": "fixed"}),
         (with_budget, {"lr": 0.1, "budget": 4}, {"lr": 0.1, "budget": 4}),
     ],
@@ -162,7 +162,7 @@ def test_value_without_parameter_and_parameter_without_value_raise() -> None:
         bind(by_name, {}, {"lr": 1, "rate": 2}, None)
     with pytest.raises(ArgumentTypeError, match=r"with_budget needs budget, which the search space does not have"):
         bind(with_budget, {}, {"lr": 1}, None)
-    refuse(whole, ["anything"])
+    refuse(every_argument, ["anything"])
     refuse(anything, ["anything"])
 
 
@@ -294,7 +294,7 @@ def test_trial_outside_of_a_search_is_none() -> None:
 
 
 def test_cached_value_depends_on_nested_code_and_sets() -> None:
-    """Also within what is a function of its own to Python, and in sets."""
+    """The code of nested functions counts, too, and the elements of sets."""
     doubled, trebled = (
         lambda: [number * 2 for number in range(3)],
         lambda: [number * 3 for number in range(3)],

@@ -51,9 +51,9 @@ def test_batches_of_all_turns_are_those_of_the_worker(
         made.join(*place)
         return made
 
-    whole, wanted = own(), []
-    while not whole.is_exhausted:
-        wanted.append(rows_of(whole.next_pieces()))
+    undivided, wanted = own(), []
+    while not undivided.is_exhausted:
+        wanted.append(rows_of(undivided.next_pieces()))
     for turn in range(turns):
         one, found = TurnSampler(own(), turn, turns), []
         while not one.is_exhausted:

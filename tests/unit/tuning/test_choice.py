@@ -25,7 +25,7 @@ def test_gain_within_the_noise_keeps_the_default():
 
 
 def test_methods_are_compared_within_the_same_rounds():
-    """A machine that became slower in the middle met all alike; the medians alone would not say so."""
+    """A machine that became slower midway affected all methods alike, which medians alone would not show."""
     found = choose({"default": [10.0, 100.0, 101.0], "other": [9.0, 90.0, 100.0]}, "default")
     assert found.chosen == "other" and found.ratio == 0.9
 

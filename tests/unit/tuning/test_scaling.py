@@ -45,9 +45,9 @@ def test_all_reduce_of_one_member_costs_nothing(count: int):
 
 
 def test_two_members_exchange_two_messages_or_one_with_all_bytes():
-    both, whole = pytest.approx(2 * 1e-4 + 1e-3), pytest.approx(1e-4 + 1e-3)
+    both, undivided = pytest.approx(2 * 1e-4 + 1e-3), pytest.approx(1e-4 + 1e-3)
     paid = {name: of(HOCKNEY, 2, 1e6) for name, of in scaling.ALGORITHMS.items()}
-    assert paid == {"ring": both, "halving-doubling": both, "doubling": whole, "direct": both}
+    assert paid == {"ring": both, "halving-doubling": both, "doubling": undivided, "direct": both}
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,12 @@ def test_packs_equal_those_of_the_library():
     [
         ((), 100, []),
         ((10, 20, 30), 100, [[0, 1, 2]]),
-        ((60, 50, 40, 61), 100, [[0], [1, 2], [3]]),  # what does not fit begins the next one, which fills from nothing
-        ((200, 10, 20), 100, [[0], [1, 2]]),  # more than a pack may have, by itself
+        (
+            (60, 50, 40, 61),
+            100,
+            [[0], [1, 2], [3]],
+        ),  # a tensor that does not fit starts the next pack, which is filled from 0
+        ((200, 10, 20), 100, [[0], [1, 2]]),  # a single tensor larger than a pack
         ((10, 200, 20), 100, [[0], [1], [2]]),
         ((scaling.ALONE_BYTES - 1, 1), 4 << 20, [[0, 1]]),
         ((scaling.ALONE_BYTES, 1), 4 << 20, [[1], [0]]),  # large ones behind all packs, in the order of the layers
@@ -349,8 +353,8 @@ def test_each_collective_costs_its_messages():
 
 def test_half_the_wire_bytes_take_half_the_time_on_a_bandwidth_bound_link():
     free = Cluster(LINK, LinkCosts(0.0, 1e-9))
-    whole, half = (scaling.step(TRAINING, free, 8, StepSettings(wire_bytes=wire)).communication_s for wire in (4, 2))
-    assert half == pytest.approx(whole / 2)
+    full, half = (scaling.step(TRAINING, free, 8, StepSettings(wire_bytes=wire)).communication_s for wire in (4, 2))
+    assert half == pytest.approx(full / 2)
 
 
 @given(gradients, st.integers(2, 64), st.integers(1, 64))

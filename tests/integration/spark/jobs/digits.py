@@ -11,17 +11,17 @@ def train(epochs):
     """The job itself, which besides reports a digest of this rank's final weights."""
     import hashlib
 
-    kept = []
+    models = []
     names = train_digits.train.__globals__  # shipped by value: not those of the module
     build = names["build_model"]
 
     def build_and_keep(lr):
-        kept.append(build(lr))
-        return kept[-1]
+        models.append(build(lr))
+        return models[-1]
 
     names["build_model"] = build_and_keep
     result = train_digits.train(epochs=epochs)
-    weights = b"".join(weight.tobytes() for weight in kept[0].get_weights())
+    weights = b"".join(weight.tobytes() for weight in models[0].get_weights())
     hopsml.report(digest=hashlib.sha256(weights).hexdigest())
     return result
 

@@ -23,12 +23,12 @@ PATIENCE_S = 5.0  # longest duration of a step before the loss: see elastic_work
 
 
 def agents() -> list[psutil.Process]:
-    """The connected agents."""
+    """Return the processes of the connected agents."""
     return [psutil.Process(session.hello.pid) for session in applications.current().coordinator.door.agents.values()]
 
 
 def executor_of(agent: psutil.Process) -> psutil.Process:
-    """The executor's JVM."""
+    """Return the process of an agent's executor JVM."""
     return next(parent for parent in agent.parents() if parent.name() == "java")
 
 
@@ -90,7 +90,7 @@ def search(folder: Path) -> None:
 
 
 def remain(folder: Path, then: Callable[[], None] = lambda: None) -> None:
-    """One agent of a request continues alone after the other was dismissed."""
+    """Check that one agent of a request continues after the other was dismissed, and call ``then`` meanwhile."""
     experiment.shutdown()
     experiment.submit(lambda: None, num_workers=2, keep_warm=0.5, progress=False).result(END_S)
     held = str(folder)

@@ -17,14 +17,14 @@ STEPS = 100
 RATES = [0.1 * min(1.0, (step + 1) / 20) for step in range(STEPS)]
 
 
-def published(kind: str, chosen: list[int], **options: Any) -> references.Arrays:
-    """The problem's variables of these numbers, trained by optax in a process of its own: JAX's threads stay there."""
+def optax_variables(kind: str, chosen: list[int], **options: Any) -> references.Arrays:
+    """Return the chosen variables of the problem, trained by optax in a subprocess: JAX leaves threads."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(by_optax, kind, chosen, options).result()
+        return pool.submit(train_by_optax, kind, chosen, options).result()
 
 
-def by_optax(kind: str, chosen: list[int], options: dict[str, Any]) -> references.Arrays:
-    """Of ``published``, here."""
+def train_by_optax(kind: str, chosen: list[int], options: dict[str, Any]) -> references.Arrays:
+    """Train the chosen variables by optax in this process."""
     import jax
     import optax
 
@@ -44,25 +44,27 @@ def by_optax(kind: str, chosen: list[int], options: dict[str, Any]) -> reference
 def ours(rule: Any, chosen: list[int]) -> references.Arrays:
     """The same by a rule of hopsml's."""
     weights = references.problem()
-    kept: dict[int, Any] = {}
+    states: dict[int, Any] = {}
     for step in range(STEPS):
         for index in chosen:
             weight = weights[index]
             gradient = references.gradients(step, index, weight.shape)
-            weights[index], *kept[index] = rule(step, weight, gradient, kept.get(index) or [weight * 0, weight * 0])
+            weights[index], *states[index] = rule(step, weight, gradient, states.get(index) or [weight * 0, weight * 0])
     return [weights[index] for index in chosen]
 
 
 @pytest.mark.variant
 def test_lars_without_decay_equals_optax() -> None:
-    """With decay they differ: optax takes the norm of gradient and decay together, the paper those of each."""
+    """With decay they differ: optax takes the norm of the sum of gradient and decay, the paper the sum of the norms."""
     every = list(range(len(references.problem())))
     layers = [each.ndim > 1 for each in references.problem()]
 
-    def of_hopsml(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
-        return rules.lars(weight, gradient, kept[0], RATES[step], np, eta=0.02, layerwise=weight.ndim > 1, absorbs=True)
+    def of_hopsml(step: int, weight: Any, gradient: Any, state: Any) -> Any:
+        return rules.lars(
+            weight, gradient, state[0], RATES[step], np, eta=0.02, layerwise=weight.ndim > 1, absorbs=True
+        )
 
-    theirs = published("lars", every, trust_coefficient=0.02, trust_ratio_mask=layers, momentum=0.9)
+    theirs = optax_variables("lars", every, trust_coefficient=0.02, trust_ratio_mask=layers, momentum=0.9)
     assert references.error(ours(of_hopsml, every), theirs) <= 1e-12
 
 
@@ -71,7 +73,7 @@ def test_lamb_of_layerwise_variables_equals_optax() -> None:
     """Biases and scales have none here, and one there."""
     layers = [index for index, each in enumerate(references.problem()) if each.ndim > 1]
 
-    def of_hopsml(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
-        return rules.lamb(weight, gradient, kept[0], kept[1], RATES[step], step + 1, np, weight_decay=1e-2)
+    def of_hopsml(step: int, weight: Any, gradient: Any, state: Any) -> Any:
+        return rules.lamb(weight, gradient, state[0], state[1], RATES[step], step + 1, np, weight_decay=1e-2)
 
-    assert references.error(ours(of_hopsml, layers), published("lamb", layers, weight_decay=1e-2)) <= 1e-12
+    assert references.error(ours(of_hopsml, layers), optax_variables("lamb", layers, weight_decay=1e-2)) <= 1e-12

@@ -19,7 +19,7 @@ LIMIT = 1e-5
 
 
 def trained(kind: str, stop: int | None = None, dtype: str = "float32", **more: Any) -> list[Any]:
-    """``stop``: the step at which another optimizer goes on from the first one's state."""
+    """Return the trained parameters; at step ``stop`` a new optimizer continues from the first one's state."""
     import torch
 
     from hopsml.training.torch import layerwise_optimizers
@@ -113,7 +113,7 @@ def test_torch_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
     )
     plan = recipe.at(16, n_samples=32)
     module = torch.nn.Linear(4, 3)
-    begun = module.weight.detach().clone()
+    initial = module.weight.detach().clone()
     optimizer, scheduler = plan.torch(module)
     ends = []
     for _ in range(plan.steps + 4):
@@ -122,7 +122,7 @@ def test_torch_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
         optimizer.step()
         scheduler.step()
         ends.append(module.weight.detach().clone())
-    assert torch.isfinite(ends[-1]).all() and not torch.equal(ends[-1], begun)
+    assert torch.isfinite(ends[-1]).all() and not torch.equal(ends[-1], initial)
     assert torch.equal(ends[-1], ends[plan.steps - 1])
 
 
@@ -156,7 +156,7 @@ def two_processes(rank: int, meeting: str, queue: Any) -> None:
     hopsml.large_batch.reduce_statistics(plain)
     found = [y, x.grad, module[0].running_var, plain.running_mean, plain.running_var]
     queue.put((rank, [one.detach().numpy().tolist() for one in found]))
-    dist.barrier()  # nobody ends the group while another one is in it
+    dist.barrier()  # no rank ends the group while another one is still in it
     dist.destroy_process_group()
 
 
@@ -185,9 +185,9 @@ def test_synchronised_normalisation_equals_one_process_and_statistics_are_reduce
     x.requires_grad_()
     y = module(x)
     (y**3).sum().backward()
-    for place, whole in enumerate((y, x.grad)):
+    for place, expected in enumerate((y, x.grad)):
         both = np.concatenate([results[0][place], results[1][place]])
-        np.testing.assert_allclose(both, whole.detach().numpy(), atol=2e-5)
+        np.testing.assert_allclose(both, expected.detach().numpy(), atol=2e-5)
     for rank in range(2):
         np.testing.assert_allclose(results[rank][2], module[0].running_var.numpy(), rtol=1e-5)
         assert results[rank][3:] == [[0.5, 0.5], [1.75, 1.75]]  # (1 + 2) / 2 + (0 + 1) / 2 - 0.25

@@ -76,7 +76,7 @@ def test_plan_of_numpy_integers_is_serializable_as_json() -> None:
 
 
 @given(st.floats(0, 90), st.floats(0, 1e-3))
-def test_the_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, more: float) -> None:
+def test_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, more: float) -> None:
     first, second = schedules.sgd_share(epoch), schedules.sgd_share(epoch + more)
     assert 0 < first <= second + 1e-12 and second <= 1 and second - first <= more / 5 + 1e-9
     assert schedules.sgd_share(10.0) == 0.5 and schedules.sgd_share(12.5) == 1.0 and schedules.sgd_share(60.0) == 1.0
@@ -84,25 +84,25 @@ def test_the_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, 
 
 def updated(rule: Any, steps: int = 100) -> list[Any]:
     weights = references.problem()
-    kept: list[Any] = [None] * len(weights)
+    states: list[Any] = [None] * len(weights)
     for step in range(steps):
         for index, weight in enumerate(weights):
             gradient = references.gradients(step, index, weight.shape)
-            weights[index], *kept[index] = rule(step, weight, gradient, kept[index] or [weight * 0, weight * 0])
+            weights[index], *states[index] = rule(step, weight, gradient, states[index] or [weight * 0, weight * 0])
     return weights
 
 
 def test_lars_and_lamb_rules_equal_reference_formulas_in_numpy() -> None:
     rates = [0.1 * min(1.0, (step + 1) / 20) for step in range(100)]
 
-    def lars(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+    def lars(step: int, weight: Any, gradient: Any, state: Any) -> Any:
         return rules.lars(
-            weight, gradient, kept[0], rates[step], np, weight_decay=1e-2, eta=0.02, layerwise=weight.ndim > 1
+            weight, gradient, state[0], rates[step], np, weight_decay=1e-2, eta=0.02, layerwise=weight.ndim > 1
         )
 
-    def lamb(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+    def lamb(step: int, weight: Any, gradient: Any, state: Any) -> Any:
         return rules.lamb(
-            weight, gradient, *kept, rates[step], step + 1, np, weight_decay=1e-2, layerwise=weight.ndim > 1
+            weight, gradient, *state, rates[step], step + 1, np, weight_decay=1e-2, layerwise=weight.ndim > 1
         )
 
     assert references.error(updated(lars), references.lars(100, rates)) <= 1e-9
@@ -189,7 +189,7 @@ def test_noise_scale_estimate_converges_to_the_known_noise() -> None:
     assert noise.advise() in (256, 512) and noise.advise(most=100) == 64 and noise.advise(least=1000) == 1024
 
 
-def test_noise_scale_of_gradients_is_infinite_without_signal_and_invalid_inputs_raise() -> None:
+def test_noise_scale_without_signal_is_infinite_and_invalid_inputs_raise() -> None:
     noise = large.GradientNoiseScale(small_batch=1, big_batch=2)
     with pytest.raises(ArgumentError, match="before the first add"):
         noise.advise()
@@ -323,7 +323,7 @@ def test_add_gradients_averages_squared_norms_of_all_workers_by_one_all_reduce(m
     exchanged: list[tuple[float, str]] = []
 
     def mean(value: float, name: str) -> Any:
-        """As if another worker had 3 times as much."""
+        """Return the mean as if another worker had 3 times the value."""
         exchanged.append((value, name))
         return np.float64(2 * value)
 
@@ -335,18 +335,18 @@ def test_add_gradients_averages_squared_norms_of_all_workers_by_one_all_reduce(m
 
 
 def test_doubling_batch_size_schedule_requests_each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("hopsml.training.messages.resize", asked.append)
+    requested: list[int] = []
+    monkeypatch.setattr("hopsml.training.messages.resize", requested.append)
     sizes = large.BatchSizeSchedule.doubling(workers=2, every=2, most=7)
     assert sizes.changes == ((0, 2), (2, 4), (4, 7))
     data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=2, ramp_epochs=1)
     data.join(0, 2)
     while not data.is_exhausted:
         sizes.follow(data)
-        if asked and data.world_size != asked[-1]:
-            data.join(0, asked[-1])
+        if requested and data.world_size != requested[-1]:
+            data.join(0, requested[-1])
         data.advance()
-    assert asked == [4, 7]
+    assert requested == [4, 7]
 
 
 def test_group_growth_during_warm_up_does_not_change_the_rate_at_once() -> None:
@@ -391,7 +391,7 @@ def test_batch_size_schedule_requests_each_size_once_and_never_the_current_size(
 
     assert follow(0, 0, 2) == []  # the group has this size
     assert follow(1, 49, 2) == []
-    assert follow(1, 50, 2) == [4]  # half an epoch counts, and the change begins with its epoch
+    assert follow(1, 50, 2) == [4]  # half an epoch counts, and the change starts with its epoch
     assert follow(1, 51, 2) == []  # requested before; the group changes at its next commit
     assert follow(1, 99, 4) == []
     assert follow(2, 0, 4) == [8]
