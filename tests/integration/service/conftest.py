@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One service for all tests of a file."""
     stage = Stage(tmp_path_factory.mktemp("stage"))
     yield stage
@@ -41,18 +41,18 @@ def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def stage(whole_stage: Stage) -> Iterator[Stage]:
+def stage(shared_stage: Stage) -> Iterator[Stage]:
     """The same, with a cluster that is free at first."""
-    yield whole_stage
-    whole_stage.clear()
+    yield shared_stage
+    shared_stage.clear()
 
 
 @pytest.fixture
-def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
+def opens(browser: Any, shared_stage: Stage) -> Iterator[Opens]:
     """Opens a tab of a user; what its console says must be nothing in the end."""
     tabs: list[tuple[Tab, Any]] = []
 
-    def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = whole_stage) -> Tab:
+    def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = shared_stage) -> Tab:
         with leaks.not_of_this_test():
             context = browser.new_context(viewport=size, color_scheme=theme)
             tabs.append((Tab(context, stage.page(user)), context))
@@ -61,7 +61,7 @@ def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
     yield open_tab
     for _, context in tabs:
         context.close()
-    assert [tab.said for tab, _ in tabs] == [[]] * len(tabs)
+    assert [tab.console for tab, _ in tabs] == [[]] * len(tabs)
 
 
 @pytest.fixture
@@ -73,4 +73,4 @@ def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[
         opened = Tab(context, address)
     yield opened
     context.close()
-    assert opened.said == []
+    assert opened.console == []

@@ -39,9 +39,9 @@ class Tab:
 
     def __init__(self, context: Any, address: str) -> None:
         context.set_default_timeout(15_000)
-        self.page, self.said = context.new_page(), list[str]()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page, self.console = context.new_page(), list[str]()
+        self.page.on("console", lambda message: self.console.append(message.text))
+        self.page.on("pageerror", lambda error: self.console.append(str(error)))
         self._root = address.split("?")[0]
         self.page.goto(address)
 

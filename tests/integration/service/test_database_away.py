@@ -50,7 +50,7 @@ def database() -> Iterator[PostgreSql]:
     yield from postgresql.running()
 
 
-def asked(client: Client, path: str, method: str = "GET") -> tuple[int, dict[str, str], dict[str, Any]]:
+def answer_to(client: Client, path: str, method: str = "GET") -> tuple[int, dict[str, str], dict[str, Any]]:
     """Return status, headers and error of one request."""
     headers = {"Authorization": f"Bearer {client._token}", "Content-Type": "application/json"}
     request = urllib.request.Request(
@@ -102,7 +102,7 @@ def test_jobs_survive_a_database_outage_without_loss_or_duplicates(
     ends, waits = client.submit(service.job("ends")).id, client.submit(service.job("waits")).id
     wait_until(lambda: service.starts("counts") and service.starts("ends"), "both that have room")
     follower = Follower(client.follow(talks))
-    wait_until(lambda: "3\n" in follower.said, "its first lines")
+    wait_until(lambda: "3\n" in follower.text, "its first lines")
 
     database.stop()
     service.end("ends")
@@ -133,7 +133,7 @@ def _check_answers_during_outage(client: Client, job: str) -> None:
     until = time.monotonic() + AWAY_S
     while time.monotonic() < until:
         for path, method in ((f"api/v1/jobs/{job}", "GET"), (f"api/v1/jobs/{job}/cancel", "POST"), ("", "GET")):
-            status, headers, said = asked(client, path, method)
+            status, headers, said = answer_to(client, path, method)
             assert (status, headers.get("retry-after")) == (503, "2"), (path, status, said)
             assert "the database" in said["error"] and "check that it runs" in said["remedy"]
         time.sleep(0.5)

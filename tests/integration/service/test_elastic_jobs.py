@@ -12,7 +12,7 @@ from hopsml.client import Client, JobSize
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError
 from tests.helpers.cluster.workloads import wait_until
-from tests.integration.service.test_job_service import WAIT_S, JobService, reaches, service, told_twice
+from tests.integration.service.test_job_service import WAIT_S, JobService, reaches, run_scenario_twice, service
 
 __all__ = ["service"]  # the fixture
 
@@ -165,7 +165,7 @@ def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: Job
 
         wait_until(look, what)
 
-    def story(client: Client) -> None:
+    def scenario(client: Client) -> None:
         job = client.submit(elastic, idempotency_key="a").id
         until(lambda: has_trained_with(service, 2, 0), "a training with two workers")
         other = client.submit(urgent, idempotency_key="b").id
@@ -177,7 +177,7 @@ def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: Job
         (service.jobs / "hurry").touch()
         until(reaches(client, job, Lifecycle.FINISHED), "the end of all")
 
-    client = told_twice(service, story, act)
+    client = run_scenario_twice(service, scenario, act)
     assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
     assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), "each sample once"
     assert len(service.starts("urgent")) == 1 and not (service.jobs / "DOUBLED").exists()

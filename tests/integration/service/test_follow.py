@@ -25,21 +25,21 @@ pytestmark = pytest.mark.local
 
 
 class Follower:
-    """Thread that follows a log and appends it to ``said``."""
+    """Thread that follows a log and appends it to ``text``."""
 
     def __init__(self, log: Iterator[str]) -> None:
-        self.said, self._log = "", log
+        self.text, self._log = "", log
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()
 
     def _follow(self) -> None:
         for text in self._log:
-            self.said += text
+            self.text += text
 
     def ended(self) -> str:
         self._thread.join(END_S)
         assert not self._thread.is_alive()
-        return self.said
+        return self.text
 
 
 @pytest.mark.variant
@@ -57,9 +57,9 @@ def _follow_over_a_restart(stage: Stage) -> None:
     stage.reaches(job, Lifecycle.RUNNING)
     stage.prints(job, "one\n")
     follower = Follower(stage.client("ana").follow(job.id))
-    wait_until(lambda: follower.said == "one\n", "the first line")
+    wait_until(lambda: follower.text == "one\n", "the first line")
     stage.restart(lambda: stage.prints(job, "two\n"))
-    wait_until(lambda: follower.said == "one\ntwo\n", "what was printed meanwhile, once")
+    wait_until(lambda: follower.text == "one\ntwo\n", "what was printed meanwhile, once")
     stage.prints(job, "three\n")
     stage.ends(job)
     assert follower.ended() == "one\ntwo\nthree\n"

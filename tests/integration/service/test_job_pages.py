@@ -199,16 +199,16 @@ def test_refused_action_is_explained_where_it_was_tried(stage: Stage, opens: Ope
     press(page, "Pause 1")
     page.wait_for_selector(f".job-actions .error-message:has-text('{job.id}: vera is viewer')")
     assert stage.client("ana").job(job.id).state == Lifecycle.RUNNING
-    assert len(tab.said) == 3 and all("403" in line for line in tab.said), "a browser says so of each"
-    tab.said.clear()
+    assert len(tab.console) == 3 and all("403" in line for line in tab.console), "a browser says so of each"
+    tab.console.clear()
     own = opens()
     page = own.open(f"job/{job.id}")
     press(page, "Move…")
     page.get_by_label("Queue").fill("reserch")
     page.get_by_label("Queue").press("Enter")
     page.wait_for_selector(".job-actions .error-message:has-text('did you mean research')")
-    assert all("400" in line for line in own.said)
-    own.said.clear()
+    assert all("400" in line for line in own.console)
+    own.console.clear()
 
 
 @pytest.mark.variant
@@ -217,7 +217,7 @@ def test_missing_job_is_reported_and_not_requested_again(stage: Stage, opens: Op
     page = tab.open("job/nothing-9999")
     page.wait_for_selector(".error-message:has-text('there is no job')")
     page.wait_for_timeout(2500)
-    assert len(tab.said) == 1 and "404" in tab.said.pop()
+    assert len(tab.console) == 1 and "404" in tab.console.pop()
 
 
 @pytest.mark.variant

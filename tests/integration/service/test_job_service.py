@@ -377,17 +377,17 @@ def test_jobs_continue_during_a_service_outage(service: JobService) -> None:
     service.stop()
 
 
-def told_twice(service: JobService, story: Callable[[Client], None], act: int) -> Client:
+def run_scenario_twice(service: JobService, scenario: Callable[[Client], None], act: int) -> Client:
     """Run a scenario with a server that dies at one of its actions, and again with the next server."""
     with contextlib.suppress(ServiceError):
-        story(service.start(cores=2, act=act))
+        scenario(service.start(cores=2, act=act))
     assert service.process is not None
     if service.process.poll() is None:
         service.stop()  # it had fewer acts
     else:
         assert service.ended() == -signal.SIGKILL
     client = service.start(cores=2)
-    story(client)
+    scenario(client)
     return client
 
 
@@ -397,7 +397,7 @@ def told_twice(service: JobService, story: Callable[[Client], None], act: int) -
 def test_server_crash_at_any_action_loses_no_job_and_starts_none_twice(service: JobService, act: int) -> None:
     stays, goes = service.job("stays"), service.job("goes")
 
-    def story(client: Client) -> None:
+    def scenario(client: Client) -> None:
         one, other = (client.submit(path, idempotency_key=key).id for path, key in ((stays, "a"), (goes, "b")))
         wait_until(reaches(client, other, Lifecycle.RUNNING, Lifecycle.CANCELLED), "goes")
         client.cancel(other)
@@ -405,7 +405,7 @@ def test_server_crash_at_any_action_loses_no_job_and_starts_none_twice(service: 
         service.end("stays")
         client.wait(one, WAIT_S)
 
-    client = told_twice(service, story, act)
+    client = run_scenario_twice(service, scenario, act)
     assert sorted((job.name, job.state) for job in client.jobs(limit=10)) == [  # a number may have been left out
         ("goes", Lifecycle.CANCELLED),
         ("stays", Lifecycle.FINISHED),

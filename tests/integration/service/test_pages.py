@@ -283,7 +283,7 @@ def test_page_works_below_a_proxy_path(browser: Any, address: str, tmp_path: Pat
         tab.open("run/app_1").wait_for_selector(".card canvas")
         tab.page.wait_for_selector(".live:has-text('live')")
         context.close()
-    assert tab.said == []
+    assert tab.console == []
 
 
 @pytest.mark.variant

@@ -67,13 +67,13 @@ class Service:
         exclusion = YarnExclusion(self.exclude, ("true",), 30.0)
         self.scaler = Scaler(self.manager, provider, (self.group,), exclusion)
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         self.manager.run_pass()
         self.scaler.run_pass()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Run passes until a condition holds."""
-        wait_until(lambda: (self.turn(), condition())[1], what, 30.0)
+        wait_until(lambda: (self.run_pass(), condition())[1], what, 30.0)
 
     def submit(self, name: str, workers: int) -> JobRow:
         task = f"{{script: train.py, count: {workers}, resources: {{cores: 1, memory: 1g}}}}"
@@ -112,9 +112,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def test_gang_that_does_not_fit_gets_nodes_which_are_removed_after_it(service: Service) -> None:
     job = service.submit("one", 6)
-    service.turn()
+    service.run_pass()
     assert "waits for 2 more nodes of group 'cpu', about 10 min" in service.manager.why(job)
-    service.turn()
+    service.run_pass()
     assert len(service.nodes()) == 2 and service.calls() == ["launch"]
     assert "2 nodes of 'cpu' are booting (since 0 s, at most 10 min)" in service.manager.why(job)
     service.engine.up |= set(service.nodes())
@@ -124,7 +124,7 @@ def test_gang_that_does_not_fit_gets_nodes_which_are_removed_after_it(service: S
     service.until(lambda: not service.nodes(), "the nodes to go")
     assert service.state(job) == Lifecycle.FINISHED
     assert sorted(service.calls()) == ["drain", "drain", "launch", "terminate", "terminate"]
-    service.turn()
+    service.run_pass()
     assert service.exclude.read_text() == ""  # and another may have their names
 
 
@@ -167,7 +167,7 @@ def test_failing_provider_is_logged_once_shown_and_queried_again(
     job = service.submit("one", 6)
     (service.folder / "broken-list").write_text("no quota")
     with caplog.at_level(logging.WARNING, "hopsml.service"):
-        service.turn(), service.turn()
+        service.run_pass(), service.run_pass()
     assert [record.getMessage() for record in caplog.records].count(caplog.records[-1].getMessage()) == 1
     assert "nodes cannot be added or ended" in service.manager.why(job) and "no quota" in service.manager.why(job)
     (service.folder / "broken-list").unlink()
@@ -178,7 +178,7 @@ def test_refused_launch_is_not_repeated_at_once(service: Service) -> None:
     job = service.submit("one", 6)
     (service.folder / "broken-launch").write_text("no quota")
     for _ in range(3):
-        service.turn()
+        service.run_pass()
     assert service.calls() == ["launch"]
     assert "requested nodes of 'cpu' did not start; they are requested again in" in service.manager.why(job)
 
@@ -198,7 +198,7 @@ def test_job_placed_just_before_its_node_closes_retains_the_node(service: Servic
     service.manager.scaled = after_another  # type: ignore[method-assign]
     service.until(lambda: jobs and service.state(jobs[0]) == Lifecycle.RUNNING, "the other job")
     for _ in range(3):
-        service.turn()
+        service.run_pass()
     assert service.calls() == ["launch"] and len(service.nodes()) == 1
 
 
@@ -206,7 +206,7 @@ def test_server_that_does_not_lead_scales_nothing(service: Service) -> None:
     service.submit("one", 6)
     service.store.lead("other", "elsewhere", time.time(), 1e6)
     (service.folder / "broken-list").write_text("not even asked")
-    service.turn(), service.turn()
+    service.run_pass(), service.run_pass()
     assert not service.calls() and not service.scaler._problem
     assert not service.manager.leads
 
@@ -224,7 +224,7 @@ def test_suspended_former_leader_takes_no_scaling_decision(service: Service) -> 
         return decided(view)
 
     service.manager.scaled = after_another_leader  # type: ignore[method-assign]
-    service.turn()
+    service.run_pass()
     assert not service.calls()
     service.manager.scaled = decided  # type: ignore[method-assign]
     service.until(lambda: service.calls() == ["launch"], "its next term")
@@ -235,7 +235,7 @@ def test_job_for_nodes_not_yet_added_is_accepted_and_described(service: Service)
         task = f"{{script: a.py, count: {workers}, resources: {{cores: 1, memory: 1g}}}}"
         return specs.loads(f"name: one\ntasks: {{main: {task}}}\n")
 
-    service.turn()
+    service.run_pass()
     assert service.manager.refusal(job(12)) == ""
     assert service.manager.growth(job(12)) == "waits for 3 more nodes of group 'cpu', about 10 min"
     assert service.manager.growth(job(1)).startswith("waits for 1 more node ")  # its driver has the core that there is

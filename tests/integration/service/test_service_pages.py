@@ -120,7 +120,7 @@ def test_changes_work_below_a_proxy_path(stage: Stage, browser: Any) -> None:
         page.get_by_label("Tags").press("Enter")
         page.get_by_role("link", name="kept").wait_for()
         context.close()
-    assert tab.said == []
+    assert tab.console == []
 
 
 @pytest.mark.variant
@@ -135,7 +135,7 @@ def test_users_page_explains_a_missing_audit_log(opens: Opens) -> None:
     tab = opens("adam")
     tab.page.route("**/api/v1/audit*", lambda route: route.fulfill(status=404, json={"error": "there is nothing here"}))
     tab.open("users/audit").wait_for_selector("text=This server has no audit log")
-    assert len(tab.said) == 1 and "404" in tab.said.pop(), "not asked again"
+    assert len(tab.console) == 1 and "404" in tab.console.pop(), "not asked again"
 
 
 @pytest.mark.variant

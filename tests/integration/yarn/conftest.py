@@ -45,9 +45,9 @@ class Hadoop(Cluster):
         with leaks.not_of_this_test():
             return super().add_nodemanager(wait=wait)
 
-    def spark_conf(self, **wishes: object) -> dict[str, str]:
-        """Settings for a small application on this YARN; ``wishes`` are tools.hadoop.spark.spark_conf's."""
-        return spark.spark_conf(**wishes)  # type: ignore[arg-type]
+    def spark_conf(self, **options: object) -> dict[str, str]:
+        """Settings for a small application on this YARN; ``options`` are tools.hadoop.spark.spark_conf's."""
+        return spark.spark_conf(**options)  # type: ignore[arg-type]
 
     def submit_env(self) -> dict[str, str]:
         """The environment for spark-submit, or for a driver in client mode."""

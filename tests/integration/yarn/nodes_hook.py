@@ -17,23 +17,23 @@ PATIENCE_S = 3600  # of YARN, with what runs on a node that is drained
 
 def main() -> int:
     home, verb = Path(sys.argv[1]), sys.argv[2]
-    told, cluster = json.load(sys.stdin), Cluster(home)
+    request, cluster = json.load(sys.stdin), Cluster(home)
     match verb:
         case "list":
             added = [name for name in cluster.names("nm") if int(name[2:]) > cluster.state.shape.nodemanagers]
             print(json.dumps({"nodes": [listed(cluster, name) for name in added]}))
         case "launch":
-            for _ in range(told["count"]):
+            for _ in range(request["count"]):
                 cluster.add_nodemanager(wait=False)
         case "drain":
-            cluster.decommission(told["id"], PATIENCE_S)
+            cluster.decommission(request["id"], PATIENCE_S)
         case "recall":
-            cluster.recommission(told["id"])
+            cluster.recommission(request["id"])
         case "terminate":
-            cluster.remove_nodemanager(told["id"])
-            cluster.recommission(told["id"])  # the next node may have its address
+            cluster.remove_nodemanager(request["id"])
+            cluster.recommission(request["id"])  # the next node may have its address
     with open(home / "calls", "a") as calls:
-        calls.write("" if verb == "list" else f"{verb} {json.dumps(told, sort_keys=True)}\n")
+        calls.write("" if verb == "list" else f"{verb} {json.dumps(request, sort_keys=True)}\n")
     return 0
 
 

@@ -17,7 +17,7 @@ from hopsml.experiment.searches.result import BestTrial, SearchResult
 from hopsml.notebook import html, style
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import Cell, ProgressView, Table
-from tests.unit.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
+from tests.unit.notebook.timelines import STARTED_S, closed, forming, members, running, stopping, view_at, waiting
 
 pytestmark = pytest.mark.fast
 
@@ -74,13 +74,13 @@ def timelines() -> dict[str, RunTimeline]:
 def with_progress() -> RunTimeline:
     timeline = running()
     for k in range(5):
-        timeline.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, BEGAN + 8 + k)
+        timeline.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, STARTED_S + 8 + k)
     return timeline
 
 
 @pytest.mark.parametrize("name", timelines())
 def test_html_and_text_contain_everything_in_the_view(name: str) -> None:
-    view = look(timelines()[name], members("RUNNING", "STARTING"))
+    view = view_at(timelines()[name], members("RUNNING", "STARTING"))
     page, plain = Page(html.render(view)).text, html.render_text(view)
     for part in (view.title, view.run_id, view.state, view.waits_for, view.run_dir, view.cause, *view.log, "node-1"):
         assert part in page and part in plain
@@ -95,7 +95,7 @@ def test_html_and_text_contain_everything_in_the_view(name: str) -> None:
 
 @pytest.mark.parametrize("name", timelines())
 def test_html_is_one_fragment_of_elements_that_a_sanitizer_accepts(name: str) -> None:
-    fragment = html.render(look(timelines()[name], members("RUNNING")))
+    fragment = html.render(view_at(timelines()[name], members("RUNNING")))
     page = Page(fragment)
     assert page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "pre", "svg", "path"}
     assert page.attributes <= {"style", *DRAWN} and "http" not in fragment and "url(" not in fragment
@@ -104,11 +104,11 @@ def test_html_is_one_fragment_of_elements_that_a_sanitizer_accepts(name: str) ->
 def malicious_timeline() -> RunTimeline:
     timeline = running()
     for step in (1, 2):  # its name is that of a curve, too
-        timeline.handle(Change("report", 0, metrics={MALICIOUS: float(step)}, step=step), Phase.RUNNING, BEGAN)
-    timeline.handle(Change("progress", 0, MALICIOUS, step=1, total=2), Phase.RUNNING, BEGAN)
-    timeline.handle(Change("report", 0, metrics={MALICIOUS: MALICIOUS}), Phase.RUNNING, BEGAN)
-    timeline.handle(Change("note", text=MALICIOUS), Phase.RUNNING, BEGAN)
-    timeline.handle(Change("log", 0, MALICIOUS + "\n"), Phase.RUNNING, BEGAN)
+        timeline.handle(Change("report", 0, metrics={MALICIOUS: float(step)}, step=step), Phase.RUNNING, STARTED_S)
+    timeline.handle(Change("progress", 0, MALICIOUS, step=1, total=2), Phase.RUNNING, STARTED_S)
+    timeline.handle(Change("report", 0, metrics={MALICIOUS: MALICIOUS}), Phase.RUNNING, STARTED_S)
+    timeline.handle(Change("note", text=MALICIOUS), Phase.RUNNING, STARTED_S)
+    timeline.handle(Change("log", 0, MALICIOUS + "\n"), Phase.RUNNING, STARTED_S)
     timeline.waiting = MALICIOUS
     return timeline
 
@@ -118,11 +118,11 @@ def test_texts_of_a_run_are_escaped_in_html() -> None:
     found[0].host = found[0].executor_id = MALICIOUS
     for timeline in (malicious_timeline(), waiting()):
         timeline.waiting = MALICIOUS
-        page = Page(html.render(look(timeline, found)))
+        page = Page(html.render(view_at(timeline, found)))
         assert "script" not in page.tags and "img" not in page.tags and page.attributes <= {"style", *DRAWN}
         assert "<script>alert('x')</script>" in page.text
     error = WorkerFailed("m", rank=0, host=MALICIOUS, cause=MALICIOUS, log_tail=MALICIOUS)
-    page = Page(html.render(look(closed(Phase.FAILED, error, **{MALICIOUS: MALICIOUS}), found)))
+    page = Page(html.render(view_at(closed(Phase.FAILED, error, **{MALICIOUS: MALICIOUS}), found)))
     assert "script" not in page.tags and page.text.count("<script>") >= 3
 
 
@@ -130,12 +130,12 @@ def test_title_directory_and_table_are_escaped() -> None:
     from dataclasses import replace
 
     table = Table((MALICIOUS,), ((Cell(MALICIOUS),),), more=MALICIOUS)
-    view = replace(look(running()), title=MALICIOUS, run_id=MALICIOUS, run_dir=MALICIOUS, table=table)
+    view = replace(view_at(running()), title=MALICIOUS, run_id=MALICIOUS, run_dir=MALICIOUS, table=table)
     assert "script" not in Page(html.render(view)).tags
 
 
 def test_text_has_aligned_columns_and_no_trailing_open_line() -> None:
-    lines = html.render_text(look(running(), members("RUNNING", "RUNNING"), at=BEGAN + 8)).splitlines()
+    lines = html.render_text(view_at(running(), members("RUNNING", "RUNNING"), at=STARTED_S + 8)).splitlines()
     assert lines[0] == "digits (app_1): RUNNING, 8.0 s"
     assert lines[1] == "executors 2.0 s -> start 3.0 s -> training 3.0 s"
     assert lines[2:4] == ["step 40  steps/s 20.0", "loss 0.3333  █▂▁ 0.3333 … 1"]
@@ -155,7 +155,7 @@ def test_duration_is_formatted_with_units(seconds: float, shown: str) -> None:
 def test_run_without_a_name_shows_its_id_once() -> None:
     from dataclasses import replace
 
-    view = replace(look(running()), title="app_1")
+    view = replace(view_at(running()), title="app_1")
     assert (
         html.render_text(view).startswith("app_1: RUNNING") and Page(html.render(view)).text.count("app_1") == 2
     )  # and its path
@@ -204,15 +204,17 @@ def test_state_colours_have_sufficient_contrast_in_both_themes(state: Lifecycle)
 
 def test_cancelled_or_stopped_states_are_not_red() -> None:
     red = style.tone("FAILED")
-    view = look(closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: enough")), members("RUNNING", "RUNNING"))
+    view = view_at(
+        closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: enough")), members("RUNNING", "RUNNING")
+    )
     page = html.render(view)
     assert "CANCELLED" in page and "STOPPED" in page and red not in page
-    assert red in html.render(look(closed(Phase.FAILED, ValueError("x"))))
+    assert red in html.render(view_at(closed(Phase.FAILED, ValueError("x"))))
 
 
 def test_font_sizes_and_distances_are_from_the_scales() -> None:
     for timeline in (*timelines().values(), malicious_timeline()):
-        page = html.render(look(timeline, members("RUNNING", "FAILED")))
+        page = html.render(view_at(timeline, members("RUNNING", "FAILED")))
         assert set(re.findall(r"font-size:(\w+)", page)) <= {"15px", "13px", "12px"}
         for found in re.findall(r"(?:margin|padding|gap)[a-z-]*:([^;\"]+)", page):
             assert set(found.split()) <= {"0", "auto", "2px", *style.GAP}, found

@@ -11,7 +11,7 @@ import pytest
 from hopsml.service.browse.logs import zipped
 from hopsml.storage.run_dir import RunDir
 from tests.helpers.service.project import ProjectOnDisk
-from tests.unit.service.test_rest import asked
+from tests.unit.service.test_rest import send_request
 
 pytestmark = pytest.mark.fast
 
@@ -23,7 +23,7 @@ def test_archive_holds_every_log_unchanged(project: ProjectOnDisk) -> None:
     run.print(0, "hello", "wörld")
     run.print(1, "of rank 1", generation=2)
     (run.folder / "logs" / "g0-rank0.system.jsonl").write_text("{}")
-    answer = asked(project, "/api/runs/app_1/logs.zip")
+    answer = send_request(project, "/api/runs/app_1/logs.zip")
     assert answer.headers["content-type"] == "application/zip"
     assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''app_1-logs.zip"
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
@@ -34,9 +34,9 @@ def test_archive_holds_every_log_unchanged(project: ProjectOnDisk) -> None:
 
 def test_archive_of_a_run_without_logs_is_empty_and_an_unknown_run_is_an_error(project: ProjectOnDisk) -> None:
     project.run("app_1")
-    with zipfile.ZipFile(io.BytesIO(asked(project, "/api/runs/app_1/logs.zip").content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(send_request(project, "/api/runs/app_1/logs.zip").content)) as archive:
         assert archive.namelist() == []
-    assert asked(project, "/api/runs/none/logs.zip").status_code == 404
+    assert send_request(project, "/api/runs/none/logs.zip").status_code == 404
 
 
 def test_long_log_is_archived_in_bounded_memory(project: ProjectOnDisk) -> None:

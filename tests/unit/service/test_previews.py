@@ -13,7 +13,7 @@ import pytest
 from hopsml.errors import ArgumentError
 from hopsml.service.browse import files, tables
 from tests.helpers.service.project import ProjectOnDisk, RunOnDisk
-from tests.unit.service.test_rest import asked
+from tests.unit.service.test_rest import send_request
 
 pytestmark = pytest.mark.fast
 
@@ -51,7 +51,7 @@ def test_picture_type_is_detected_from_its_content(head: bytes, kind: str) -> No
 
 def test_picture_is_sent_with_its_type_as_a_download(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "plot.svg").write_bytes(SVG)
-    sent = asked(project, "/api/runs/app_1/images/plot.svg")
+    sent = send_request(project, "/api/runs/app_1/images/plot.svg")
     assert sent.content == SVG and sent.headers["content-type"] == "image/svg+xml"
     assert sent.headers["content-disposition"].startswith("attachment;")
     assert "default-src 'none'; script-src 'self'" in sent.headers["content-security-policy"]
@@ -70,19 +70,19 @@ def test_file_that_is_no_picture_is_refused_as_one(project: ProjectOnDisk, run: 
         "large.png": "up to 16 MiB",
         "logs": "up to",
     }.items():
-        refused = asked(project, f"/api/runs/app_1/images/{name}")
+        refused = send_request(project, f"/api/runs/app_1/images/{name}")
         assert refused.status_code == 400 and why in refused.json()["error"], name
         assert refused.json()["remedy"] == "download it"
-    assert asked(project, "/api/runs/app_1/images/none.png").status_code == 404
-    assert asked(project, "/api/runs/app_1/images/..%2Fapp_2%2Fx.png").status_code in (400, 404)
+    assert send_request(project, "/api/runs/app_1/images/none.png").status_code == 404
+    assert send_request(project, "/api/runs/app_1/images/..%2Fapp_2%2Fx.png").status_code in (400, 404)
 
 
 def test_head_of_a_csv_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "few.csv").write_text('\ufeffname,text\na,"x,\ny"\nb\n', encoding="utf-8")
-    found = asked(project, "/api/runs/app_1/tables/few.csv").json()
+    found = send_request(project, "/api/runs/app_1/tables/few.csv").json()
     assert found == {"columns": ["name", "text"], "rows": [["a", "x,\ny"], ["b"]], "total": 2, "is_cut": False}
     (run.folder / "none.tsv").write_text("")
-    assert asked(project, "/api/runs/app_1/tables/none.tsv").json()["columns"] == []
+    assert send_request(project, "/api/runs/app_1/tables/none.tsv").json()["columns"] == []
 
 
 def test_large_csv_file_is_read_partly_and_only_complete_rows_are_shown(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def parquet(rows: int, **more: object) -> bytes:
 
 def test_head_of_a_parquet_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "rows.parquet").write_bytes(parquet(1000, row_group_size=64))
-    found = asked(project, "/api/runs/app_1/tables/rows.parquet").json()
+    found = send_request(project, "/api/runs/app_1/tables/rows.parquet").json()
     assert found["columns"] == ["n", "blob", "deep"] and found["total"] == 1000 and found["is_cut"]
     assert found["rows"][:2] == [["0", "3 bytes", "{'x': [1, None]}"], ["1", "3 bytes", "{'x': [1, None]}"]]
     (run.folder / "none.parquet").write_bytes(parquet(0))
-    none = asked(project, "/api/runs/app_1/tables/none.parquet").json()
+    none = send_request(project, "/api/runs/app_1/tables/none.parquet").json()
     assert (none["rows"], none["total"], none["is_cut"]) == ([], 0, False)
 
 

@@ -15,7 +15,7 @@ from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.helpers.service.project import ProjectOnDisk, RunOnDisk
 from tests.helpers.service.served import Served
-from tests.unit.service.test_rest import asked
+from tests.unit.service.test_rest import send_request
 
 pytestmark = pytest.mark.fast
 
@@ -79,21 +79,21 @@ def run(project: ProjectOnDisk) -> RunOnDisk:
 def test_page_without_job_service_shows_profiles_and_accepts_no_requests(
     project: ProjectOnDisk, run: RunOnDisk
 ) -> None:
-    found = asked(project, "/api/runs/app_1/profiles").json()
+    found = send_request(project, "/api/runs/app_1/profiles").json()
     assert found["wish"] is None and {one["name"] for one in found["profiles"]} == {NAME, "rank-0.svg"}
-    assert asked(project, f"/api/runs/app_1/profiles/{NAME}").json()["boxes"] == [
+    assert send_request(project, f"/api/runs/app_1/profiles/{NAME}").json()["boxes"] == [
         [0, 0.0, 1.0, "<script> (train.py:3)"]
     ]
-    refused = asked(project, "/api/runs/app_1/profiles/rank-0.svg")
+    refused = send_request(project, "/api/runs/app_1/profiles/rank-0.svg")
     assert refused.status_code == 400 and refused.json()["remedy"] == "download it"
-    sent = asked(project, "/api/runs/app_1/files/profiles/rank-0.svg")
+    sent = send_request(project, "/api/runs/app_1/files/profiles/rank-0.svg")
     assert (
         sent.headers["content-type"] == "application/octet-stream"
         and "attachment" in sent.headers["content-disposition"]
     )
-    assert asked(project, "/api/runs/app_1/profiles/..%2Frun.json").status_code in (400, 404)
-    assert asked(project, "/api/runs/app_1/profiles/none.speedscope.json").status_code == 404
-    assert asked(project, "/api/v1/runs/app_1/profiles", method="POST").status_code in (404, 405)
+    assert send_request(project, "/api/runs/app_1/profiles/..%2Frun.json").status_code in (400, 404)
+    assert send_request(project, "/api/runs/app_1/profiles/none.speedscope.json").status_code == 404
+    assert send_request(project, "/api/v1/runs/app_1/profiles", method="POST").status_code in (404, 405)
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ TOKEN = "a-token-of-this-test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
-def asked(project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER, method: str = "GET") -> httpx.Response:
+def send_request(
+    project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER, method: str = "GET"
+) -> httpx.Response:
     """Return the answer to one request; the target is sent unchanged, dots included."""
 
     async def ask() -> httpx.Response:
@@ -45,7 +47,7 @@ def asked(project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER,
 )
 @pytest.mark.parametrize("target", ["/", "/style.css", "/api/runs", "/api/events", "/?token=wrong", "/nothing"])
 def test_request_without_the_token_is_refused(project: ProjectOnDisk, target: str, headers: dict[str, str]) -> None:
-    answer = asked(project, target, headers)
+    answer = send_request(project, target, headers)
     assert answer.status_code == 401 and set(answer.json()) == {"error", "remedy"}
 
 
@@ -79,7 +81,7 @@ def test_no_address_shows_a_file_outside_a_run_through_a_link(
     secret.write_bytes(b"a,b\nthe-servers-key,1\n")
     run = project.run("app_1", search={"metric": "accuracy", "direction": "max"})
     link_everything_to(secret, run.folder)
-    answer = asked(project, f"/api/runs/app_1{target}")
+    answer = send_request(project, f"/api/runs/app_1{target}")
     content = answer.content
     if answer.status_code == 200 and "logs.zip" in target:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -88,16 +90,16 @@ def test_no_address_shows_a_file_outside_a_run_through_a_link(
 
 
 def test_token_in_the_address_is_replaced_by_a_cookie(project: ProjectOnDisk) -> None:
-    answer = asked(project, f"/?token={TOKEN}&a=b", {})
+    answer = send_request(project, f"/?token={TOKEN}&a=b", {})
     assert (answer.status_code, answer.headers["location"]) == (303, "./?a=b")
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-    assert asked(project, "/", {"cookie": cookie.split(";")[0]}).status_code == 200
+    assert send_request(project, "/", {"cookie": cookie.split(";")[0]}).status_code == 200
 
 
 @pytest.mark.parametrize("target", ["/", "/api/runs", "/nothing", "/api/runs/nothing"])
 def test_every_answer_has_a_restrictive_content_policy(project: ProjectOnDisk, target: str) -> None:
-    headers = asked(project, target).headers
+    headers = send_request(project, target).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors" in policy
     assert headers["x-content-type-options"] == "nosniff"
@@ -107,29 +109,29 @@ def test_every_answer_has_a_restrictive_content_policy(project: ProjectOnDisk, t
 def test_changing_methods_are_refused(project: ProjectOnDisk, method: str) -> None:
     project.run("app_1")
     for target in ("/api/runs", "/api/runs/app_1", "/api/runs/app_1/files/run.json"):
-        assert asked(project, target, method=method).status_code == 405
+        assert send_request(project, target, method=method).status_code == 405
 
 
 def test_run_list_and_details_of_a_run_are_returned(project: ProjectOnDisk) -> None:
     run = project.run("app_1", outputs={"accuracy": 0.9}, arguments={"lr": 0.1})
     run.report(3, loss=1.5)
     run.print(0, "hello", "world")
-    page = asked(project, "/api/runs?filter=lr%3E0.05&sort=metric").json()
+    page = send_request(project, "/api/runs?filter=lr%3E0.05&sort=metric").json()
     assert [row["id"] for row in page["rows"]] == ["app_1"] and page["rows"][0]["metric"] == 0.9
-    assert asked(project, "/api/runs/app_1").json()["step"] == 3
-    found = asked(project, "/api/runs/app_1/metrics?tag=loss").json()
+    assert send_request(project, "/api/runs/app_1").json()["step"] == 3
+    found = send_request(project, "/api/runs/app_1/metrics?tag=loss").json()
     assert found["tags"] == [{"tag": "loss", "source": "chief", "count": 1}] and found["series"][0]["values"] == [1.5]
-    logs = asked(project, "/api/runs/app_1/logs?offset=-1").json()
+    logs = send_request(project, "/api/runs/app_1/logs?offset=-1").json()
     assert [line["text"] for line in logs["lines"]] == ["world"] and logs["total"] == 2
-    assert asked(project, "/api/runs/app_1/logs?find=WORLD").json() == {"line": 1}
-    assert asked(project, "/api/compare?run=app_1").json()["tag"] == "loss"
-    about = asked(project, "/api/about").json()
+    assert send_request(project, "/api/runs/app_1/logs?find=WORLD").json() == {"line": 1}
+    assert send_request(project, "/api/compare?run=app_1").json()["tag"] == "loss"
+    about = send_request(project, "/api/about").json()
     assert about["project"] == "digits" and (about["jobs"], about["user"], about["role"]) == (False, "", "")
 
 
 def test_nan_metric_is_returned_as_text(project: ProjectOnDisk) -> None:
     project.run("app_1", outputs={"accuracy": float("nan")})
-    assert asked(project, "/api/runs").json()["rows"][0]["metric"] == "NaN"
+    assert send_request(project, "/api/runs").json()["rows"][0]["metric"] == "NaN"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_nan_metric_is_returned_as_text(project: ProjectOnDisk) -> None:
 )
 def test_invalid_request_is_refused_with_error_and_remedy(project: ProjectOnDisk, target: str, status: int) -> None:
     project.run("app_1")
-    answer = asked(project, target)
+    answer = send_request(project, target)
     assert answer.status_code == status and answer.json()["error"] and answer.json()["remedy"]
 
 
@@ -182,36 +184,36 @@ def test_path_outside_a_run_is_refused(project: ProjectOnDisk, path: str) -> Non
     project.run("app_1")
     project.run("app_2", name="not for you")
     for target in (f"/api/runs/app_1/files/{path}", f"/api/runs/app_1/{path}", f"/{path}", f"/api/runs/{path}"):
-        answer = asked(project, target)
+        answer = send_request(project, target)
         assert answer.status_code in (400, 404) and "not for you" not in answer.text and "root:" not in answer.text
 
 
 def test_file_is_downloaded_completely_or_by_range(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     (run.folder / "page ü.html").write_bytes(b"<script>alert(1)</script>")
-    answer = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html")
+    answer = send_request(project, "/api/runs/app_1/files/page%20%C3%BC.html")
     assert (
         answer.content == b"<script>alert(1)</script>" and answer.headers["content-type"] == "application/octet-stream"
     )
     assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''page%20%C3%BC.html"
     for wanted, status, content in (("bytes=1-6", 206, b"script"), ("bytes=-1", 206, b">"), ("lines=1", 200, None)):
-        part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
+        part = send_request(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
         assert part.status_code == status and part.content == (content or answer.content)
     for wanted in ("bytes=5-2", "bytes=-", "bytes=1-2,4-5", "bytes=--1", "bytes=" + "9" * 5000 + "-", "bytes=a-b"):
-        part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
+        part = send_request(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
         assert (part.status_code, part.content) == (200, answer.content), wanted  # no range at all
         assert part.headers["content-length"] == str(len(answer.content))
     for wanted in ("bytes=25-", "bytes=-0", "bytes=99-100"):
-        part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
+        part = send_request(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
         assert part.status_code == 400 and "the file has 25 bytes" in part.text, wanted
-    names = [entry["name"] for entry in asked(project, "/api/runs/app_1/files").json()["entries"]]
+    names = [entry["name"] for entry in send_request(project, "/api/runs/app_1/files").json()["entries"]]
     assert names == ["logs", "page ü.html", "run.json", "status.json"]
 
 
 def test_page_script_is_compressed_and_cached(project: ProjectOnDisk) -> None:
-    answer = asked(project, "/app.js", {**BEARER, "accept-encoding": "gzip"})
+    answer = send_request(project, "/app.js", {**BEARER, "accept-encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip" and "import" in answer.text
-    again = asked(project, "/app.js", {**BEARER, "if-none-match": answer.headers["etag"]})
+    again = send_request(project, "/app.js", {**BEARER, "if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
@@ -222,7 +224,7 @@ def test_internal_error_is_answered_without_a_traceback(
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(Project, "detail", broken)
-    answer = asked(project, "/api/runs/app_1")
+    answer = send_request(project, "/api/runs/app_1")
     assert answer.status_code == 500 and "secret" not in answer.text and "ZeroDivisionError" in answer.json()["error"]
 
 

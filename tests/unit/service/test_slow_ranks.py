@@ -9,7 +9,7 @@ import pytest
 
 from hopsml.service.browse.metrics import LEAST_SAMPLES, Mark, RankUse, slow_ranks, use_of
 from tests.helpers.service.project import ProjectOnDisk
-from tests.unit.service.test_rest import asked
+from tests.unit.service.test_rest import send_request
 
 pytestmark = pytest.mark.fast
 
@@ -91,6 +91,6 @@ def test_slow_ranks_are_computed_from_the_files_of_a_run(project: ProjectOnDisk)
         (run.folder / "logs" / f"g0-rank{rank}.system.jsonl").write_text(
             "".join(json.dumps(one) + "\n" for one in lines)
         )
-    marks = asked(project, "/api/runs/app_1/slow").json()["marks"]
+    marks = send_request(project, "/api/runs/app_1/slow").json()["marks"]
     assert [(one["rank"], one["phase"]) for one in marks] == [(0, "waits"), (1, "cpu"), (2, "waits")]
-    assert asked(project, "/api/runs/app_1/slow?trial=none").status_code == 404
+    assert send_request(project, "/api/runs/app_1/slow?trial=none").status_code == 404

@@ -70,7 +70,7 @@ class Server:
         return self.models[version], "numpy"
 
 
-def asked(path: str, content: Any = None, model: Any = None, **options: Any) -> httpx.Response:
+def answer_to(path: str, content: Any = None, model: Any = None, **options: Any) -> httpx.Response:
     """Return the answer to one request."""
 
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
@@ -84,7 +84,7 @@ def asked(path: str, content: Any = None, model: Any = None, **options: Any) -> 
 
 
 def refusal(path: str, content: Any, model: Any = None, **options: Any) -> tuple[int, str]:
-    found = asked(path, content, model, **options)
+    found = answer_to(path, content, model, **options)
     return found.status_code, found.json()["error"]
 
 
@@ -104,7 +104,7 @@ V1, V2 = "/v1/models/digits", "/v2/models/digits"
     ],
 )
 def test_predict_request_in_the_form_of_tensorflow_serving_is_answered(path: str, content: Any, answer: Any) -> None:
-    found = asked(V1 + path, content)
+    found = answer_to(V1 + path, content)
     assert (found.status_code, found.json()) == (200, answer)
     assert found.headers["model-version"] == "3"
 
@@ -133,10 +133,10 @@ def test_hanging_version_does_not_block_other_versions() -> None:
 
 def test_several_inputs_and_outputs_are_accepted_by_rows_and_by_columns() -> None:
     rows = [{"a": 1, "b": 2, "text": "x"}, {"a": 3, "b": 4, "text": {"b64": "eQ=="}}]
-    found = asked(f"{V1}:predict", {"instances": rows}, Two())
+    found = answer_to(f"{V1}:predict", {"instances": rows}, Two())
     assert found.json() == {"predictions": [{"sum": 3, "upper": "X"}, {"sum": 7, "upper": "Y"}]}
     columns = {"a": [1, 3], "b": [2, 4], "text": ["x", "y"]}
-    assert asked(f"{V1}:predict", {"inputs": columns}, Two()).json() == {
+    assert answer_to(f"{V1}:predict", {"inputs": columns}, Two()).json() == {
         "outputs": {"sum": [3, 7], "upper": ["X", "Y"]}
     }
 
@@ -207,10 +207,13 @@ def infer(**changes: Any) -> dict[str, Any]:
 def test_open_inference_request_is_answered() -> None:
     answer = {"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2, 2, 2, 2]}
     expected = {"model_name": "digits", "model_version": "3", "outputs": [answer]}
-    assert asked(f"{V2}/infer", infer()).json() == expected
-    assert asked(f"{V2}/versions/3/infer", {**infer(data=[[1, 1, 1, 1]]), "id": "7"}).json() == {**expected, "id": "7"}
+    assert answer_to(f"{V2}/infer", infer()).json() == expected
+    assert answer_to(f"{V2}/versions/3/infer", {**infer(data=[[1, 1, 1, 1]]), "id": "7"}).json() == {
+        **expected,
+        "id": "7",
+    }
     two = Scaled(outputs=("y", "total"))
-    total = asked(f"{V2}/infer", {**infer(), "outputs": [{"name": "total"}]}, two).json()["outputs"]
+    total = answer_to(f"{V2}/infer", {**infer(), "outputs": [{"name": "total"}]}, two).json()["outputs"]
     assert total == [{"name": "total", "datatype": "FP32", "shape": [1], "data": [8]}]
 
 
@@ -239,19 +242,21 @@ def test_invalid_open_inference_request_is_refused_with_the_reason(content: Any,
 
 
 def test_metadata_and_status_are_returned_in_both_protocols() -> None:
-    signature = asked(f"{V1}/metadata").json()["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    signature = answer_to(f"{V1}/metadata").json()["metadata"]["signature_def"]["signature_def"]["serving_default"]
     dims = [{"size": "-1", "name": ""}, {"size": "4", "name": ""}]
     assert signature["inputs"]["x"]["dtype"] == "DT_FLOAT" and signature["inputs"]["x"]["tensor_shape"]["dim"] == dims
     status = {"error_code": "OK", "error_message": ""}
     shown = {"model_version_status": [{"version": "3", "state": "AVAILABLE", "status": status}]}
-    assert asked(V1).json() == asked(f"{V1}/versions/3").json() == asked(f"{V1}/labels/stable").json() == shown
-    assert asked(V2).json() == {
+    assert (
+        answer_to(V1).json() == answer_to(f"{V1}/versions/3").json() == answer_to(f"{V1}/labels/stable").json() == shown
+    )
+    assert answer_to(V2).json() == {
         "name": "digits", "versions": ["3"], "platform": "numpy",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
     }  # fmt: skip
-    assert asked(f"{V2}/ready").json() == {"name": "digits", "ready": True}
-    assert asked("/v2").json()["name"] == "hopsml"
+    assert answer_to(f"{V2}/ready").json() == {"name": "digits", "ready": True}
+    assert answer_to("/v2").json()["name"] == "hopsml"
 
 
 @pytest.mark.parametrize(
@@ -272,17 +277,17 @@ def test_metadata_and_status_are_returned_in_both_protocols() -> None:
     ],
 )
 def test_unknown_model_version_label_or_address_is_refused(path: str, content: Any, status: int, words: str) -> None:
-    found = asked(path, content)
+    found = answer_to(path, content)
     assert found.status_code == status and words in found.json()["error"]
 
 
 def test_token_is_required_except_for_health_checks() -> None:
     for token in ("", "wrong", f"{TOKEN}x"):
-        found = asked(f"{V1}:predict", ONES, token=token)
+        found = answer_to(f"{V1}:predict", ONES, token=token)
         assert found.status_code == 401 and found.headers["www-authenticate"] == "Bearer"
-        assert asked("/metrics", token=token).status_code == 401
-        assert asked("/v2/health/live", token=token).json() == {"live": True}
-        assert asked("/v2/health/ready", token=token).json() == {"ready": True}
+        assert answer_to("/metrics", token=token).status_code == 401
+        assert answer_to("/v2/health/live", token=token).json() == {"live": True}
+        assert answer_to("/v2/health/ready", token=token).json() == {"ready": True}
 
 
 def test_request_body_is_bounded_with_and_without_a_declared_length() -> None:
@@ -332,7 +337,7 @@ def test_model_error_and_full_queue_and_missed_deadline_are_reported() -> None:
     held, waits, too_many = server.play(ask)
     assert (held.status_code, waits.status_code, too_many.status_code) == (200, 200, 429)
     assert too_many.headers["retry-after"] == "1"
-    late = asked(f"{V1}:predict", ONES, deadline_s=0.0)
+    late = answer_to(f"{V1}:predict", ONES, deadline_s=0.0)
     assert late.status_code in (408, 503)
 
 
@@ -473,15 +478,15 @@ def test_null_is_a_missing_value_for_an_estimator(people: tuple[Any, Any], chang
     for name in ("town", "flag"):
         rows[name] = rows[name].astype(object)
     wanted = [pytest.approx(one) for one in trained.predict_proba(rows).tolist()]
-    by_rows = asked(f"{V1}:predict", {"instances": [row, ROW]}, model)
+    by_rows = answer_to(f"{V1}:predict", {"instances": [row, ROW]}, model)
     assert [one["predict_proba"] for one in by_rows.json()["predictions"]] == wanted
-    by_columns = asked(f"{V1}:predict", {"inputs": {name: [row[name], ROW[name]] for name in ROW}}, model)
+    by_columns = answer_to(f"{V1}:predict", {"inputs": {name: [row[name], ROW[name]] for name in ROW}}, model)
     assert by_columns.json()["outputs"]["predict_proba"] == wanted
-    alone = asked(f"{V1}:predict", {"instances": [row]}, model)
+    alone = answer_to(f"{V1}:predict", {"instances": [row]}, model)
     assert alone.json()["predictions"][0]["predict_proba"] == wanted[0]
     kinds = {"age": "FP64", "rank": "INT64", "town": "BYTES", "flag": "BOOL", "seen": "BYTES"}
     inputs = [{"name": name, "shape": [2], "datatype": kinds[name], "data": [row[name], ROW[name]]} for name in ROW]
-    outputs = asked(f"{V2}/infer", {"inputs": inputs}, model).json()["outputs"]
+    outputs = answer_to(f"{V2}/infer", {"inputs": inputs}, model).json()["outputs"]
     flat = next(one["data"] for one in outputs if one["name"] == "predict_proba")
     assert flat == pytest.approx([value for one in trained.predict_proba(rows) for value in one])
 
@@ -533,7 +538,7 @@ def test_null_in_lists_of_numbers_is_a_missing_value(tmp_path: Path) -> None:
 
     rows, targets = [[1.0, 2.0], [3.0, 5.0], [5.0, 7.0]], [1.0, 2.0, 3.5]
     filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(rows, targets)
-    found = asked(f"{V1}:predict", {"instances": [[None, 2], [3, None]]}, served(filled, tmp_path, rows)).json()
+    found = answer_to(f"{V1}:predict", {"instances": [[None, 2], [3, None]]}, served(filled, tmp_path, rows)).json()
     nan = float("nan")
     assert found["predictions"] == pytest.approx(filled.predict([[nan, 2.0], [3.0, nan]]).tolist())
     strict = served(LinearRegression().fit(rows, targets), tmp_path, rows)

@@ -163,7 +163,7 @@ async def disconnects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     writer.transport.abort()
 
 
-async def asked(port: int, body: bytes, path: str = PREDICT, token: str = TOKEN) -> tuple[int, bytes]:
+async def answer_to(port: int, body: bytes, path: str = PREDICT, token: str = TOKEN) -> tuple[int, bytes]:
     """Return the front's answer to one request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -201,7 +201,7 @@ def play(handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None
 
 def test_request_in_a_failed_replica_is_answered_by_another() -> None:
     async def body(front: Front, port: int) -> None:
-        found = await asyncio.gather(*(asked(port, b"%d" % number) for number in range(20)))
+        found = await asyncio.gather(*(answer_to(port, b"%d" % number) for number in range(20)))
         assert found == [(200, b"%d" % number) for number in range(20)]
 
     play({0: disconnects, 1: echoes}, body)
@@ -209,7 +209,7 @@ def test_request_in_a_failed_replica_is_answered_by_another() -> None:
 
 def test_request_that_fails_in_every_replica_is_an_error() -> None:
     async def body(front: Front, port: int) -> None:
-        status, text = await asked(port, b"1")
+        status, text = await answer_to(port, b"1")
         assert status == 503 and b"2 replicas failed while they computed the request" in text
 
     play({0: disconnects, 1: disconnects}, body)
@@ -217,7 +217,7 @@ def test_request_that_fails_in_every_replica_is_an_error() -> None:
 
 def test_requests_wait_for_a_replica_and_are_answered_when_one_is_added() -> None:
     async def body(front: Front, port: int) -> None:
-        waiting = asyncio.create_task(asked(port, b"1"))
+        waiting = asyncio.create_task(answer_to(port, b"1"))
         while not front._changed._waiters:  # type: ignore[attr-defined]  # the request has come
             await asyncio.sleep(0.01)
         async with await asyncio.start_server(echoes, "127.0.0.1", 0) as server:
@@ -230,7 +230,7 @@ def test_requests_wait_for_a_replica_and_are_answered_when_one_is_added() -> Non
 
 def test_request_without_a_replica_is_refused_at_its_deadline() -> None:
     async def body(front: Front, port: int) -> None:
-        status, text = await asked(port, b"1")
+        status, text = await answer_to(port, b"1")
         assert status == 503 and b"no replica has answered for 0.1 s; check `hopsml serve show digits`" in text
 
     play({}, body, deadline_s=0.1)
@@ -239,11 +239,11 @@ def test_request_without_a_replica_is_refused_at_its_deadline() -> None:
 def test_front_requires_the_client_token_and_the_control_token() -> None:
     async def body(front: Front, port: int) -> None:
         status = encode_line(StatusRequest())
-        assert (await asked(port, b"1", token=OWNER))[0] == 401
-        assert (await asked(port, status, CONTROL))[0] == 401
-        assert (await asked(port, b"{}", CONTROL, OWNER))[0] == 400
-        code, text = await asked(port, status, CONTROL, OWNER)
+        assert (await answer_to(port, b"1", token=OWNER))[0] == 401
+        assert (await answer_to(port, status, CONTROL))[0] == 401
+        assert (await answer_to(port, b"{}", CONTROL, OWNER))[0] == 400
+        code, text = await answer_to(port, status, CONTROL, OWNER)
         assert code == 200 and json.loads(text)["ready"] == 2
-        assert (await asked(port, b"x" * 101))[0] == 413
+        assert (await answer_to(port, b"x" * 101))[0] == 413
 
     play({0: echoes}, body)

@@ -32,10 +32,10 @@ events = st.lists(
 )
 
 
-def play(story: list[Any], seen: list[str] | None = None) -> World:
+def play(history: list[Any], seen: list[str] | None = None) -> World:
     """Apply events to a ``World``, which asserts group limits and that no node in use ends."""
     world = World(*GROUPS, static={"a": 3})
-    for number, (kind, detail) in enumerate(story):
+    for number, (kind, detail) in enumerate(history):
         among = {
             "end": world.running,
             "cancel": world.waiting,
@@ -51,7 +51,7 @@ def play(story: list[Any], seen: list[str] | None = None) -> World:
             world.memory = type(world.memory)()
         elif kind != "later" and among[kind]:
             apply_event(world, kind, sorted(among[kind])[detail % len(among[kind])], detail)
-        actions = world.turn(detail if kind == "later" else 5.0)
+        actions = world.run_pass(detail if kind == "later" else 5.0)
         if seen is not None:
             seen += actions
     return world
@@ -75,7 +75,7 @@ def finish(world: World) -> None:
     """Let all jobs run and end."""
     world.boots_s = 30.0
     for _ in range(60):
-        world.until_quiet(30, 10.0)
+        world.run_passes(30, 10.0)
         if not world.running:
             break
         for job in list(world.running):
@@ -83,21 +83,21 @@ def finish(world: World) -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(story=events)
-def test_empty_queue_shrinks_every_group_to_its_minimum_and_stays_there(story: list[Any]) -> None:
-    world = play(story)
+@given(history=events)
+def test_empty_queue_shrinks_every_group_to_its_minimum_and_stays_there(history: list[Any]) -> None:
+    world = play(history)
     world.waiting.clear()
     finish(world)
-    world.until_quiet(100, 10.0)
+    world.run_passes(100, 10.0)
     for each in GROUPS:
         assert len(world.up(each.name)) == each.least == sum(node.group == each.name for node in world.fleet.values())
-    assert world.until_quiet(100) == []
+    assert world.run_passes(100) == []
 
 
 @settings(deadline=None, max_examples=20)
-@given(story=events)
-def test_every_job_that_fits_the_possible_nodes_runs(story: list[Any]) -> None:
-    world = play(story)
+@given(history=events)
+def test_every_job_that_fits_the_possible_nodes_runs(history: list[Any]) -> None:
+    world = play(history)
     for kind in [node for node in world.fleet.values() if node.is_warned]:
         world.fleet[kind.id] = replace(world.fleet[kind.id], is_warned=False)  # the provider does not carry it out
     possible = Packing(World(static={"a": 3}).nodes)
@@ -109,9 +109,9 @@ def test_every_job_that_fits_the_possible_nodes_runs(story: list[Any]) -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(story=events)
-def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(story: list[Any]) -> None:
-    world = play(story)
+@given(history=events)
+def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(history: list[Any]) -> None:
+    world = play(history)
     decision = world.decided()
     launches = [action for action in decision.actions if isinstance(action, LaunchNodes)]
     served = {job for launch in launches for job in launch.jobs}
@@ -136,11 +136,11 @@ def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(story: list[A
 
 
 @settings(deadline=None, max_examples=20)
-@given(story=events)
-def test_equal_events_give_equal_actions(story: list[Any]) -> None:
+@given(history=events)
+def test_equal_events_give_equal_actions(history: list[Any]) -> None:
     first: list[str] = []
     second: list[str] = []
-    play(story, first), play(story, second)
+    play(history, first), play(history, second)
     assert first == second
 
 
@@ -150,8 +150,8 @@ def test_unchanged_load_needs_no_further_actions(waiting: list[Any], boots_s: fl
     """Once nodes are up and idle ones are removed, none is added or ended again."""
     world = World(*GROUPS, static={"a": 3}, boots_s=boots_s)
     world.waiting = {f"j{number}": each for number, each in enumerate(waiting)}
-    world.until_quiet(120, 5.0)
-    assert world.until_quiet(200, 10.0) == []
+    world.run_passes(120, 5.0)
+    assert world.run_passes(200, 10.0) == []
 
 
 @settings(deadline=None, max_examples=20)
@@ -159,12 +159,12 @@ def test_unchanged_load_needs_no_further_actions(waiting: list[Any], boots_s: fl
 def test_pauses_shorter_than_the_idle_time_drain_no_node(period_s: float, wanted: Any) -> None:
     world = World(*GROUPS, static={"a": 3}, boots_s=30.0)
     world.waiting["first"] = wanted
-    world.until_quiet(60)
+    world.run_passes(60)
     actions = []
     for number in range(20):
         for job in list(world.running):
             world.end(job)
-        world.turn(period_s)
+        world.run_pass(period_s)
         world.waiting = {f"n{number}": wanted}
-        actions += [word for word in world.turn(1.0) if not word.startswith("+")]
+        actions += [word for word in world.run_pass(1.0) if not word.startswith("+")]
     assert actions == []

@@ -58,8 +58,8 @@ class World:
     def seen(self) -> list[FleetNode]:
         return [replace(node, is_used=self.nodes.in_use(node.name)) for node in self.fleet.values()]
 
-    def turn(self, seconds: float = 5.0) -> list[str]:
-        """Time passes, nodes come, gangs start; then what is decided is done. What was said."""
+    def run_pass(self, seconds: float = 5.0) -> list[str]:
+        """Time passes, nodes come, gangs start; then what is decided is done. What was log."""
         self.now += seconds
         for node in list(self.fleet.values()):
             if (
@@ -95,37 +95,37 @@ class World:
     def carry_out(self, decision: ScalingDecision) -> list[str]:
         """Looks beside it whether it may be."""
         self.memory = decision.memory
-        said = []
+        log = []
         for action in decision.actions:
             match action:
                 case LaunchNodes(name, count):
-                    said.append(f"+{count} {name}")
+                    log.append(f"+{count} {name}")
                     self.launch(name, count)
                 case DrainNode(node):
-                    said.append(f"drain {node.id}")
+                    log.append(f"drain {node.id}")
                     self.fleet[node.id] = replace(self.fleet[node.id], phase=NodePhase.DRAINING)
                     self.nodes.close(node.name)
                 case RecallNode(node):
-                    said.append(f"recall {node.id}")
+                    log.append(f"recall {node.id}")
                     self.fleet[node.id] = replace(self.fleet[node.id], phase=NodePhase.UP)
                     self.nodes.set_node(node.name, node.capacity, self.groups[node.group].label)
                 case TerminateNode(node):
-                    said.append(f"end {node.id}")
+                    log.append(f"end {node.id}")
                     assert not self.nodes.in_use(node.name)
                     self.nodes.remove_capacity(node.name)
                     del self.fleet[node.id]
         for name, of in self.groups.items():
             assert sum(node.group == name for node in self.fleet.values()) <= of.most
-        return said
+        return log
 
     def launch(self, name: str, count: int) -> None:
         for _ in range(count):
             self.number += 1
             self.fleet[f"{name}-{self.number}"] = FleetNode(f"{name}-{self.number}", name, NodePhase.BOOTING, self.now)
 
-    def until_quiet(self, turns: int = 400, seconds: float = 5.0) -> list[str]:
-        """So many turns; what was said in them."""
-        return [said for _ in range(turns) for said in self.turn(seconds)]
+    def run_passes(self, turns: int = 400, seconds: float = 5.0) -> list[str]:
+        """So many turns; what was log in them."""
+        return [log for _ in range(turns) for log in self.run_pass(seconds)]
 
     def up(self, name: str) -> list[str]:
         return [node.id for node in self.fleet.values() if node.group == name and node.phase == NodePhase.UP]

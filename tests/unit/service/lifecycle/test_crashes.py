@@ -87,7 +87,7 @@ class Service:
             assert any(one.tag == launch.tag for one in self.stored.launches)  # the row is there first
             self.yarn.on_their_way.append(launch.tag)
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         snapshot = self.yarn.snapshot()
         done = step(self.memory, snapshot, "t", self.now)
         self.store(done.record)
@@ -130,19 +130,19 @@ def apply_event(service: Service, what: str, number: int) -> None:
 
 @given(st.lists(EVENTS, max_size=60))
 @settings(max_examples=100)
-def test_service_crashes_at_any_action_lose_no_job_and_start_none_twice(story: list[tuple[str, int]]) -> None:
+def test_service_crashes_at_any_action_lose_no_job_and_start_none_twice(history: list[tuple[str, int]]) -> None:
     service = Service(Yarn())
-    for what, number in story:
+    for what, number in history:
         try:
             apply_event(service, what, number)
-            service.turn()
+            service.run_pass()
         except Died:  # the next process knows what is stored, and nothing else
             service.memory, service.acts_left = service.stored, -1
         service.now += 1.0
     # From here on nothing goes wrong: what was begun is listed, what runs is seen to its end.
     service.acts_left, service.memory, service.yarn.silent = -1, service.stored, False
     for _ in range(400):
-        service.turn()
+        service.run_pass()
         service.yarn.list()
         service.now += 5.0
         running = service.yarn.running()
@@ -155,5 +155,5 @@ def test_service_crashes_at_any_action_lose_no_job_and_start_none_twice(story: l
             break
     assert service.stored.state.is_final, service.stored
     assert service.yarn.running() == []
-    if any(what == "cancel" for what, _ in story):
+    if any(what == "cancel" for what, _ in history):
         assert service.stored.state in (Lifecycle.CANCELLED, Lifecycle.FINISHED, Lifecycle.FAILED)

@@ -37,45 +37,45 @@ class Cluster:
 
     def submit(self, job_id: str, what: GangShape, **more: Any) -> list[str]:
         self.gangs[job_id] = what
-        return self.did(self.scheduler.submit(GangRequest(job_id, what, **more), self.now))
+        return self.carry_out(self.scheduler.submit(GangRequest(job_id, what, **more), self.now))
 
     def ended(self, job_id: str) -> list[str]:
         self.runs.pop(job_id)
         if job_id in self.leaving:
             self.leaving.remove(job_id)
-        return self.did(self.scheduler.ended(job_id, self.now))
+        return self.carry_out(self.scheduler.ended(job_id, self.now))
 
-    def leaves(self, job_id: str) -> list[str]:
+    def release(self, job_id: str) -> list[str]:
         """A preempted one has given back."""
         self.runs.pop(job_id)
         self.leaving.remove(job_id)
-        return self.did(self.scheduler.released(job_id, self.now))
+        return self.carry_out(self.scheduler.released(job_id, self.now))
 
     def cancel(self, job_id: str) -> list[str]:
-        return self.did(self.scheduler.cancel(job_id, self.now))
+        return self.carry_out(self.scheduler.cancel(job_id, self.now))
 
-    def later(self, seconds: float) -> list[str]:
+    def advance(self, seconds: float) -> list[str]:
         self.now += seconds
-        return self.did(self.scheduler.tick(self.now))
+        return self.carry_out(self.scheduler.tick(self.now))
 
-    def did(self, actions: list[Action]) -> list[str]:
-        said = []
+    def carry_out(self, actions: list[Action]) -> list[str]:
+        log = []
         for action in actions:
             match action:
                 case StartJob(job_id, placement):
                     assert job_id not in self.runs
                     self.runs[job_id] = slots(placement)
-                    said.append(f"+{job_id}")
+                    log.append(f"+{job_id}")
                 case PreemptJob(job_id, _):
                     assert job_id in self.runs and job_id not in self.leaving
                     self.leaving.append(job_id)
-                    said.append(f"-{job_id}")
+                    log.append(f"-{job_id}")
                 case ResizeJob(job_id, placement):
                     self.runs[job_id] = slots(placement)
-                    said.append(f"{job_id}={sum(self.runs[job_id].values())}")
-                    said += self.did(self.scheduler.resized(job_id, placement, self.now))
+                    log.append(f"{job_id}={sum(self.runs[job_id].values())}")
+                    log += self.carry_out(self.scheduler.resized(job_id, placement, self.now))
             self.check()
-        return said
+        return log
 
     def check(self) -> None:
         """Never over capacity, never a part of a gang."""

@@ -43,7 +43,7 @@ class SlowCluster(Cluster):
                     used[node, "cores"] += count * part.each.cores
         assert all(used[key] <= self.capacity[key[0]] for key in used), used
 
-    def did(self, actions: list[Action]) -> list[str]:
+    def carry_out(self, actions: list[Action]) -> list[str]:
         log = []
         for action in actions:
             if isinstance(action, ResizeJob) and action.in_favour_of:
@@ -56,14 +56,14 @@ class SlowCluster(Cluster):
                     self.shrinking.pop(action.job_id, None)  # it gives all of it back
                 else:
                     self.held[action.job_id] = action.placement
-                log += super().did([action])
+                log += super().carry_out([action])
         return log
 
     def releases_slots(self, job_id: str) -> list[str]:
         """Let a shrinking job release the requested slots."""
         placement = self.shrinking.pop(job_id)
         self.held[job_id], self.runs[job_id] = placement, slots(placement)
-        return self.did(self.scheduler.resized(job_id, placement, self.now))
+        return self.carry_out(self.scheduler.resized(job_id, placement, self.now))
 
     def ended(self, job_id: str) -> list[str]:
         self.shrinking.pop(job_id, None)
@@ -75,12 +75,12 @@ class SlowCluster(Cluster):
         if job_id in self.leaving:
             self.leaving.remove(job_id)
         self.runs.pop(job_id)
-        return self.did(self.scheduler.released(job_id, self.now))
+        return self.carry_out(self.scheduler.released(job_id, self.now))
 
     def unfilled(self, job_id: str) -> list[str]:
         """Report that the cluster did not grant all containers of a job."""
         self.runs.pop(job_id)
-        return self.did(self.scheduler.not_filled(job_id, self.now))
+        return self.carry_out(self.scheduler.not_filled(job_id, self.now))
 
 
 JOBS = st.fixed_dictionaries(
@@ -95,7 +95,7 @@ JOBS = st.fixed_dictionaries(
         "preemptible": st.booleans(),
     }
 )
-STORIES = st.lists(
+HISTORIES = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), JOBS),
         st.tuples(st.just("submit"), JOBS),
@@ -112,18 +112,18 @@ def wanted(detail: dict[str, Any]) -> GangShape:
     return GangShape((*workers.parts, driver)) if detail["driver"] else workers
 
 
-def play(story: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> SlowCluster:
+def play(history: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> SlowCluster:
     cluster = SlowCluster(policy, queues)
-    for number, (kind, detail) in enumerate(story):
+    for number, (kind, detail) in enumerate(history):
         if kind == "submit":
             if (what := wanted(detail)).least.within(Resources(4, 4)):  # the limit of queue three, the largest node
                 more = {name: detail[name] for name in ("queue", "priority", "expected_s", "preemptible")}
                 cluster.submit(f"j{number}", what, **more)
         elif kind == "later":
-            cluster.later(detail)
+            cluster.advance(detail)
         elif kind == "end" and cluster.runs:
             job = sorted(cluster.runs)[detail % len(cluster.runs)]
-            cluster.leaves(job) if job in cluster.leaving and detail % 2 else cluster.ended(job)
+            cluster.release(job) if job in cluster.leaving and detail % 2 else cluster.ended(job)
         elif kind == "unfilled":
             if among := sorted(set(cluster.runs) - set(cluster.leaving) - set(cluster.shrinking)):
                 cluster.unfilled(among[detail % len(among)])
@@ -155,18 +155,18 @@ class PredictedCourse:
             self._turns += 1
             assert at >= cluster.now and self._turns < 1000, (at, cluster.now, self._ends)
             cluster.now = at
-            self._settle(self._recorded(lambda: cluster.did(cluster.scheduler.tick(at))))
+            self._settle(self._recorded(lambda: cluster.carry_out(cluster.scheduler.tick(at))))
             for job_id in sorted(job_id for job_id, end in self._ends.items() if end <= at):
                 if job_id in self._ends:
                     self._settle(self._recorded(lambda job_id=job_id: cluster.ended(job_id)))
         cluster.now = last_s
-        self._settle(self._recorded(lambda: cluster.did(cluster.scheduler.tick(last_s))))
+        self._settle(self._recorded(lambda: cluster.carry_out(cluster.scheduler.tick(last_s))))
 
     def _settle(self, log: list[str]) -> None:
         cluster, scheduler = self._cluster, self._cluster.scheduler
         while True:
             if cluster.leaving:
-                self._recorded(lambda: cluster.leaves(cluster.leaving[0]))
+                self._recorded(lambda: cluster.release(cluster.leaving[0]))
             elif cluster.shrinking:
                 self._recorded(lambda: cluster.releases_slots(sorted(cluster.shrinking)[0]))
             else:
@@ -240,9 +240,9 @@ def check_sentence(scheduler: Scheduler, reason: Reason, now: float) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
-@given(story=STORIES)
-def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy, story: list[Any]) -> None:
-    cluster = play(story, policy)
+@given(history=HISTORIES)
+def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy, history: list[Any]) -> None:
+    cluster = play(history, policy)
     scheduler, now = cluster.scheduler, cluster.now
     before = {job_id: (job.phase, job.placement) for job_id, job in scheduler.jobs.items()}
     for job_id, job in list(scheduler.jobs.items()):
@@ -262,12 +262,14 @@ def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy,
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
-@given(story=STORIES)
-def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(policy: Policy, story: list[Any]) -> None:
+@given(history=HISTORIES)
+def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
+    policy: Policy, history: list[Any]
+) -> None:
     """No other job takes the held slots; other jobs start no earlier than predicted unless they preempt."""
-    cluster = play(story, policy)
+    cluster = play(history, policy)
     scheduler, now = cluster.scheduler, cluster.now
-    cluster.did(scheduler.tick(now))
+    cluster.carry_out(scheduler.tick(now))
     kept = scheduler.kept_for
     reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     promised = {
@@ -337,12 +339,12 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
 
 
 @settings(deadline=None)
-@given(story=STORIES)
-def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(story: list[Any]) -> None:
-    plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in story]
+@given(history=HISTORIES)
+def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(history: list[Any]) -> None:
+    plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in history]
     cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # nobody takes from anybody, and nobody shrinks
     scheduler, now = cluster.scheduler, cluster.now
-    cluster.did(scheduler.tick(now))
+    cluster.carry_out(scheduler.tick(now))
     reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     followed = PredictedCourse(cluster)
     for job_id, reason in sorted(reasons.items(), key=lambda pair: pair[1].starts_s):
@@ -357,18 +359,18 @@ def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(st
 
 
 @settings(deadline=None)
-@given(story=STORIES)
-def test_slots_released_late_are_not_assigned_twice_and_all_jobs_end(story: list[Any]) -> None:
-    cluster = play(story, POLICIES[0])
+@given(history=HISTORIES)
+def test_slots_released_late_are_not_assigned_twice_and_all_jobs_end(history: list[Any]) -> None:
+    cluster = play(history, POLICIES[0])
     for _ in range(300):
         if not cluster.scheduler.jobs:
             break
-        cluster.later(60.0)
+        cluster.advance(60.0)
         for job in sorted(set(cluster.shrinking) - set(cluster.leaving)):
             if job in cluster.shrinking:
                 cluster.releases_slots(job)
         for job in list(cluster.leaving):
-            cluster.leaves(job)
+            cluster.release(job)
         if running := sorted(set(cluster.runs) - set(cluster.leaving)):
             cluster.ended(running[0])
     assert not cluster.scheduler.jobs
@@ -383,14 +385,14 @@ def test_stream_of_short_preemptible_jobs_does_not_starve_a_large_job() -> None:
     cluster.submit("short0", gang(1), priority=40)
     assert cluster.submit("large", gang(8), priority=60) == []
     for number in range(1, 60):
-        cluster.later(40.0)
+        cluster.advance(40.0)
         cluster.submit(f"short{number}", gang(1), priority=40)
         if cluster.leaving or "large" in cluster.runs:
             break
         if number >= 6 and f"short{number - 6}" in cluster.runs:
             cluster.ended(f"short{number - 6}")
     while cluster.leaving:
-        cluster.leaves(cluster.leaving[0])
+        cluster.release(cluster.leaving[0])
     assert "large" in cluster.runs and cluster.now <= policy.hold_after_s + policy.least_run_s + 80.0
 
 
@@ -402,7 +404,7 @@ def test_skipped_job_gets_the_surplus_slots_of_a_preemption() -> None:
     assert cluster.submit("other", gang(2), queue="two") == []
     assert cluster.submit("urgent", gang(1), queue="one", priority=60) == ["-low"]
     assert why(cluster.scheduler, "other", 0.0).cause == Cause.LEAVING
-    assert cluster.leaves("low") == ["+urgent", "+other"]
+    assert cluster.release("low") == ["+urgent", "+other"]
 
 
 def test_reclaimable_guarantee_of_a_queue_counts_in_the_predicted_start() -> None:
@@ -412,7 +414,7 @@ def test_reclaimable_guarantee_of_a_queue_counts_in_the_predicted_start() -> Non
     cluster.submit("long", gang(4), queue="one")
     cluster.submit("waits", gang(2), queue="two")
     assert why(cluster.scheduler, "waits", 0.0).text(clock).endswith("starts about 300 at the earliest")
-    assert cluster.later(300.0) == ["-long"]
+    assert cluster.advance(300.0) == ["-long"]
 
 
 def test_job_too_large_for_the_cluster_does_not_prevent_holds_for_others() -> None:

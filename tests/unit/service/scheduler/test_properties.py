@@ -47,10 +47,10 @@ events = st.lists(
 )
 
 
-def play(story: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
+def play(history: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
     """Apply events and return the log; ``Cluster`` asserts its invariants after each action."""
     cluster, log, number = Cluster(NODES, policy, QUEUES), [], 0
-    for kind, detail in story:
+    for kind, detail in history:
         if kind == "submit":
             number += 1
             what = gang(detail["count"], 1 if detail["elastic"] else 0, detail["gpus"])
@@ -58,7 +58,7 @@ def play(story: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
                 named = {key: detail[key] for key in ("queue", "priority", "preemptible", "expected_s")}
                 log += cluster.submit(f"j{number}", what, **named)
         elif kind == "later":
-            log += cluster.later(detail)
+            log += cluster.advance(detail)
         elif kind == "close":
             cluster.scheduler.nodes.close(detail)
         elif kind == "open":
@@ -79,7 +79,7 @@ def apply_event(cluster: Cluster, kind: str, which: int) -> list[str]:
     if kind == "end":
         return cluster.ended(job)
     if kind == "leave":
-        return cluster.leaves(job)
+        return cluster.release(job)
     if kind == "cancel":
         log = cluster.cancel(job)
         if job in cluster.runs and job not in cluster.leaving:
@@ -87,14 +87,14 @@ def apply_event(cluster: Cluster, kind: str, which: int) -> list[str]:
         return log
     if kind == "unfilled":
         cluster.runs.pop(job)
-        return cluster.did(cluster.scheduler.not_filled(job, cluster.now))
+        return cluster.carry_out(cluster.scheduler.not_filled(job, cluster.now))
     part = cluster.gangs[job].parts[0]
     if sum(cluster.runs[job].values()) <= part.at_least:
         return []
     node = sorted(cluster.runs[job])[0]
     cluster.runs[job][node] -= 1
     left = {name: count for name, count in cluster.runs[job].items() if count}
-    return cluster.did(cluster.scheduler.resized(job, (left,), cluster.now))
+    return cluster.carry_out(cluster.scheduler.resized(job, (left,), cluster.now))
 
 
 def finish(cluster: Cluster) -> None:
@@ -104,9 +104,9 @@ def finish(cluster: Cluster) -> None:
     for _ in range(1000):
         if not cluster.scheduler.jobs:
             return
-        cluster.later(60.0)
+        cluster.advance(60.0)
         for job in list(cluster.leaving):
-            cluster.leaves(job)
+            cluster.release(job)
         running = sorted(set(cluster.runs) - set(cluster.leaving))
         if running:
             cluster.ended(running[0])
@@ -115,9 +115,9 @@ def finish(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
-@given(story=events)
-def test_random_events_keep_queue_limits_and_all_jobs_end(policy: Policy, story: list[Any]) -> None:
-    cluster, _ = play(story, policy)
+@given(history=events)
+def test_random_events_keep_queue_limits_and_all_jobs_end(policy: Policy, history: list[Any]) -> None:
+    cluster, _ = play(history, policy)
     scheduler = cluster.scheduler
     for queue in QUEUES:
         if queue.limit is not None:
@@ -142,6 +142,6 @@ def test_job_reaches_its_next_level_at_the_due_time(since_s: float, attained_s: 
 
 
 @settings(deadline=None)
-@given(story=events)
-def test_equal_events_give_equal_actions(story: list[Any]) -> None:
-    assert play(story, POLICIES[0])[1] == play(story, POLICIES[0])[1]
+@given(history=events)
+def test_equal_events_give_equal_actions(history: list[Any]) -> None:
+    assert play(history, POLICIES[0])[1] == play(history, POLICIES[0])[1]

@@ -96,7 +96,7 @@ class TestWhy:
         cluster = three_nodes(Policy(levels_s=(), preempts=False, hold_after_s=60.0))
         cluster.submit("large", gang(9), expected_s=7200.0)
         cluster.submit("waits", gang(12))
-        cluster.later(60)
+        cluster.advance(60)
         cluster.submit("long", gang(2))
         assert reason_text(cluster, "long") == "slots are reserved for waits, which has precedence"
 
@@ -129,7 +129,7 @@ class TestWhy:
             reason_text(cluster, "one")
             == "the cluster did not grant all requested containers; the next attempt is at 12:00"
         )
-        assert cluster.later(30) == ["+one"]
+        assert cluster.advance(30) == ["+one"]
         assert reason_text(cluster, "one") == ""
 
 

@@ -25,7 +25,7 @@ class TestOrder:
             assert cluster.submit(job, gang(count), priority=priority) == []
         for node in "ab":
             cluster.scheduler.nodes.set_node(node, Resources(gpus=4, cores=4))
-        assert cluster.later(1) == ["+urgent1", "+urgent4", "+low1"]
+        assert cluster.advance(1) == ["+urgent1", "+urgent4", "+low1"]
         assert cluster.ended("urgent4") == ["+low4"]
 
     def test_gang_starts_completely_or_not_at_all(self):
@@ -81,7 +81,7 @@ class TestPreemption:
         cluster.submit("p55", gang(4), priority=55)
         assert cluster.submit("new60", gang(4), priority=60) == ["-p55"]
         assert cluster.submit("p50", gang(1), priority=50) == []  # what is given back is promised
-        assert cluster.leaves("p55") == ["+new60"]
+        assert cluster.release("p55") == ["+new60"]
 
     def test_jobs_found_unnecessary_to_preempt_continue(self):
         cluster = Cluster({"a": 4, "b": 4})
@@ -113,7 +113,7 @@ class TestPreemption:
         cluster.submit("x", gang(1), priority=1)
         cluster.submit("y", gang(1), priority=1)
         assert sorted(cluster.submit("urgent", gang(2), priority=50)) == ["-x", "-y"]
-        assert cluster.leaves("x") == []
+        assert cluster.release("x") == []
         assert cluster.submit("small", gang(1), priority=40) == []
         assert cluster.ended("y") == ["+urgent"]  # it has finished by itself meanwhile
 
@@ -123,16 +123,16 @@ class TestPreemption:
         assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
         assert cluster.submit("next", gang(2), priority=40) == []
         assert cluster.cancel("urgent") == []
-        assert cluster.leaves("low") == ["+next"]
+        assert cluster.release("low") == ["+next"]
 
     def test_job_with_less_service_preempts_one_with_an_hour_of_gpus(self):
         cluster = Cluster({"a": 2}, Policy(least_run_s=0.0))
         cluster.submit("old", gang(2))
-        cluster.later(HOUR / 2 - 1)
+        cluster.advance(HOUR / 2 - 1)
         assert cluster.submit("new", gang(1)) == []
         assert cluster.scheduler.due_s(cluster.now) == HOUR / 2
-        assert cluster.later(1) == ["-old"]
-        assert cluster.leaves("old") == ["+new"]
+        assert cluster.advance(1) == ["-old"]
+        assert cluster.release("old") == ["+new"]
         assert cluster.ended("new") == ["+old"]
         assert cluster.scheduler.jobs["old"].preemptions == 1
 
@@ -141,19 +141,19 @@ class TestPreemption:
         cluster.submit("low", gang(1), priority=1)
         assert cluster.submit("urgent", gang(1), priority=99) == []
         assert cluster.scheduler.due_s(cluster.now) == 300.0
-        assert cluster.later(300.0) == ["-low"]
+        assert cluster.advance(300.0) == ["-low"]
 
     def test_overdue_job_starts_first_and_is_not_preempted_again(self):
         cluster = Cluster({"a": 1}, Policy(longest_wait_s=1000.0, least_run_s=0.0))
         cluster.submit("first", gang(1), priority=90)
         cluster.submit("patient", gang(1), priority=10)
-        cluster.later(500)
+        cluster.advance(500)
         cluster.submit("urgent", gang(1), priority=80)
-        assert cluster.later(499) == []
-        assert cluster.later(1) == ["-first"]
-        assert cluster.leaves("first") == ["+patient"]
+        assert cluster.advance(499) == []
+        assert cluster.advance(1) == ["-first"]
+        assert cluster.release("first") == ["+patient"]
         assert cluster.submit("more urgent", gang(1), priority=100) == []
-        cluster.later(10 * HOUR)
+        cluster.advance(10 * HOUR)
         assert cluster.leaving == []
 
 
@@ -173,7 +173,7 @@ class TestRoomKept:
 
     def test_during_a_hold_only_jobs_that_end_in_time_pass(self):
         cluster = self.prepared()
-        cluster.later(600)
+        cluster.advance(600)
         assert cluster.submit("long", gang(2), expected_s=2 * HOUR) == []
         assert cluster.submit("unknown", gang(1)) == []
         assert cluster.submit("short", gang(2), expected_s=HOUR) == ["+short"]
@@ -198,18 +198,18 @@ class TestRoomKept:
         cluster.submit("other", gang(1, gpus=4), expected_s=2 * HOUR)
         cluster.submit("little", gang(1, gpus=3), expected_s=9 * HOUR)
         cluster.submit("large", gang(1, gpus=4))
-        cluster.later(600)
+        cluster.advance(600)
         assert cluster.submit("beside", gang(1)) == ["+beside"]  # the node of "little" is not the one it waits for
 
     def test_job_that_the_held_one_may_preempt_passes(self):
         cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=600.0))
         cluster.submit("running", gang(3), priority=60)
         cluster.submit("large", gang(4), priority=50)
-        cluster.later(600)
+        cluster.advance(600)
         assert cluster.submit("low", gang(1), priority=40) == ["+low"]
         assert cluster.submit("fixed", gang(1), priority=40, preemptible=False) == []
         assert cluster.ended("running") == ["-low"]
-        assert cluster.leaves("low") == ["+large"]
+        assert cluster.release("low") == ["+large"]
 
 
 class TestQueues:
@@ -237,7 +237,7 @@ class TestQueues:
             cluster.submit(f"b{number}", gang(1), queue="theirs")
         assert sorted(cluster.submit("m", gang(2), queue="mine")) == ["-b2", "-b3"]
         assert cluster.submit("more", gang(1), queue="mine") == []  # beyond its own
-        assert cluster.leaves("b3") + cluster.leaves("b2") == ["+m"]
+        assert cluster.release("b3") + cluster.release("b2") == ["+m"]
 
     def test_queue_limit_holds_on_an_empty_cluster(self):
         cluster = Cluster({"a": 8}, BY_PRIORITY, (Queue("q", limit=Resources(gpus=3, cores=3)),))
@@ -290,7 +290,7 @@ class TestElastic:
         cluster.submit("elastic", gang(4, least=1), priority=60)
         cluster.submit("waits", gang(1), priority=40)
         cluster.runs["elastic"]["b"] = 1
-        assert cluster.did(cluster.scheduler.resized("elastic", ({"a": 2, "b": 1},), cluster.now)) == ["+waits"]
+        assert cluster.carry_out(cluster.scheduler.resized("elastic", ({"a": 2, "b": 1},), cluster.now)) == ["+waits"]
 
 
 class TestTrouble:
@@ -300,10 +300,10 @@ class TestTrouble:
         pauses = []
         for _ in range(3):
             cluster.runs.clear()
-            assert cluster.did(cluster.scheduler.not_filled("first", cluster.now)) == []
+            assert cluster.carry_out(cluster.scheduler.not_filled("first", cluster.now)) == []
             due = cluster.scheduler.due_s(cluster.now)
             pauses.append(due - cluster.now)
-            assert cluster.later(pauses[-1]) == ["+first"]
+            assert cluster.advance(pauses[-1]) == ["+first"]
         assert pauses == [30.0, 60.0, 120.0]
 
     def test_no_gang_is_placed_on_a_closed_or_removed_node(self):
@@ -312,18 +312,18 @@ class TestTrouble:
         cluster.scheduler.nodes.remove_capacity("b")
         assert cluster.submit("one", gang(1)) == []
         cluster.scheduler.nodes.set_node("a", Resources(gpus=2, cores=2))
-        assert cluster.later(1) == ["+one"]
+        assert cluster.advance(1) == ["+one"]
 
     def test_placed_job_waits_again_if_its_node_is_closed(self):
         cluster = Cluster({"a": 2})
         cluster.submit("low", gang(2), priority=1)
         assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
         cluster.scheduler.nodes.close("a")
-        assert cluster.leaves("low") == []
+        assert cluster.release("low") == []
         assert {job.phase for job in cluster.scheduler.jobs.values()} == {JobPhase.WAITING}
         cluster.capacity["b"] = 2
         cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
-        assert cluster.later(1) == ["+urgent"]
+        assert cluster.advance(1) == ["+urgent"]
 
     def test_node_is_in_use_while_any_job_or_tenant_uses_it(self):
         cluster = Cluster({"a": 2, "b": 2})
@@ -332,7 +332,7 @@ class TestTrouble:
         assert nodes.in_use("a") and not nodes.in_use("b") and not nodes.in_use("c")
         nodes.close("b")
         cluster.submit("urgent", gang(2), priority=50)
-        cluster.leaves("low")
+        cluster.release("low")
         assert nodes.in_use("a")  # now by urgent
         assert cluster.ended("urgent") == ["+low"] and nodes.in_use("a")
         cluster.ended("low")
@@ -345,7 +345,7 @@ class TestTrouble:
         cluster.scheduler.nodes.others("a", Resources(gpus=3, cores=3))
         assert cluster.submit("two", gang(2)) == []
         cluster.scheduler.nodes.others("a", Resources(gpus=2, cores=2))
-        assert cluster.later(1) == ["+two"]
+        assert cluster.advance(1) == ["+two"]
 
     def test_cancelled_running_job_is_removed_when_it_has_ended(self):
         cluster = Cluster({"a": 1})
@@ -360,7 +360,7 @@ class TestTrouble:
         cluster.submit("low", gang(1), priority=1)
         assert cluster.submit("urgent", gang(1), priority=50) == ["-low"]
         assert cluster.cancel("low") == []
-        assert cluster.leaves("low") == ["+urgent"]
+        assert cluster.release("low") == ["+urgent"]
         assert set(cluster.scheduler.jobs) == {"urgent"}
 
     def test_earlier_waiting_time_counts_towards_overdue(self):
@@ -571,5 +571,5 @@ def test_timers_of_ended_jobs_are_discarded():
         entry[3].request.job_id for heap in (cluster.scheduler._falls, cluster.scheduler._overdue) for entry in heap
     ]
     assert len(held) < 300 and {"runs", "waits"} <= {*held}
-    cluster.later(2e6)
+    cluster.advance(2e6)
     assert cluster.scheduler.jobs["waits"].is_overdue

@@ -10,7 +10,7 @@ from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.run_view import view_of
 from hopsml.notebook.view import View
 
-BEGAN = 1_000.0
+STARTED_S = 1_000.0
 
 
 def members(*states: str) -> dict[int, MemberView]:
@@ -20,54 +20,56 @@ def members(*states: str) -> dict[int, MemberView]:
 
 def waiting() -> RunTimeline:
     """One of two agents is there."""
-    story = RunTimeline(BEGAN)
-    story.enter(Phase.WAITING, BEGAN)
-    story.handle(Change("phase", text="waiting for executors: 1 of 2 agents are connected"), Phase.WAITING, BEGAN + 1)
-    return story
+    timeline = RunTimeline(STARTED_S)
+    timeline.enter(Phase.WAITING, STARTED_S)
+    timeline.handle(
+        Change("phase", text="waiting for executors: 1 of 2 agents are connected"), Phase.WAITING, STARTED_S + 1
+    )
+    return timeline
 
 
 def forming() -> RunTimeline:
     """The workers are launched."""
-    story = waiting()
-    story.handle(Change("phase", text="starting workers"), Phase.FORMING, BEGAN + 2)
-    return story
+    timeline = waiting()
+    timeline.handle(Change("phase", text="starting workers"), Phase.FORMING, STARTED_S + 2)
+    return timeline
 
 
 def running() -> RunTimeline:
     """Twenty steps a second."""
-    story = forming()
-    story.handle(Change("phase", text="running"), Phase.RUNNING, BEGAN + 5)
+    timeline = forming()
+    timeline.handle(Change("phase", text="running"), Phase.RUNNING, STARTED_S + 5)
     for k in range(3):
-        report = Change("report", 0, metrics={"loss": 1 / (k + 1)}, step=20 * k, time=BEGAN + 5 + k)
-        story.handle(report, Phase.RUNNING, BEGAN + 5 + k)
-    return story
+        report = Change("report", 0, metrics={"loss": 1 / (k + 1)}, step=20 * k, time=STARTED_S + 5 + k)
+        timeline.handle(report, Phase.RUNNING, STARTED_S + 5 + k)
+    return timeline
 
 
 def stopping() -> RunTimeline:
     """Nobody works any more; the group is not gone yet."""
-    story = running()
-    story.handle(Change("phase", text="stopping"), Phase.STOPPING, BEGAN + 9)
-    return story
+    timeline = running()
+    timeline.handle(Change("phase", text="stopping"), Phase.STOPPING, STARTED_S + 9)
+    return timeline
 
 
 def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> RunTimeline:
     """The run's end."""
-    story = stopping()
-    story.handle(Change("end"), phase, BEGAN + 10)
-    story.handle(Change("closed", metrics=outputs, error=error), phase, BEGAN + 11)
-    return story
+    timeline = stopping()
+    timeline.handle(Change("end"), phase, STARTED_S + 10)
+    timeline.handle(Change("closed", metrics=outputs, error=error), phase, STARTED_S + 11)
+    return timeline
 
 
-def look(
-    story: RunTimeline,
+def view_at(
+    timeline: RunTimeline,
     found: dict[int, MemberView] | None = None,
-    at: float = BEGAN + 30,
+    at: float = STARTED_S + 30,
     size: int = 2,
     is_told: bool = False,
 ) -> View:
     """What is shown at that time."""
     return view_of(
-        story,
+        timeline,
         found or {},
         size=size,
         name="digits",
