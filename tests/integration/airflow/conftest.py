@@ -13,14 +13,14 @@ from tests.helpers.airflow.harness import Airflow, Forker, airflow_in, make_data
 
 @pytest.fixture(scope="session")
 def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database."""
+    """Create an empty database."""
     with leaks.not_of_this_test():
         return make_database(tmp_path_factory.mktemp("airflow") / "home")
 
 
 @pytest.fixture(scope="session")
 def forker(airflow_database: Path) -> Iterator[Forker]:
-    """One that has imported Airflow."""
+    """Start a fork server that has imported Airflow."""
     with leaks.not_of_this_test():
         made = Forker(airflow_database.parent)
     yield made
@@ -29,6 +29,6 @@ def forker(airflow_database: Path) -> Iterator[Forker]:
 
 @pytest.fixture
 def airflow(airflow_database: Path, forker: Forker, tmp_path: Path) -> Iterator[Airflow]:
-    """An Airflow of the test's own, with the profile ``local`` at hand."""
+    """Yield a separate Airflow for the test, with the profile ``local``."""
     with airflow_in(tmp_path / "airflow", airflow_database, {}, forker) as made:
         yield made

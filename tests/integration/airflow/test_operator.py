@@ -51,7 +51,7 @@ def test_operators_pass_arguments_results_and_errors(airflow: Airflow) -> None:
     jobs.mkdir(parents=True)
     (jobs / "old.json").write_text(json.dumps({"appPath": quick, "profile": "local", "args": "--by config"}))
     (jobs / "forged.json").write_text(json.dumps({"appPath": quick, "profile": "local"}))
-    (jobs / "forged.json").chmod(0o666)  # anybody may have said what is run
+    (jobs / "forged.json").chmod(0o666)  # any user may have written it
     dag = airflow.dag(
         f"""
         common = dict(profile="local", poll_interval_s=0.1)
@@ -122,13 +122,13 @@ def test_killed_task_finds_its_job_again(airflow: Airflow) -> None:
     with airflow.started("test", *dag, RUN_AFTER) as task:
         task.wait_for("it has begun")
         task.kill()
-    with airflow.started("again", *dag, RUN_AFTER) as task:  # Airflow comes back, and is killed again
+    with airflow.started("again", *dag, RUN_AFTER) as task:  # Airflow restarts, and is killed again
         task.wait_for("an earlier try started")
         task.wait_for("it has begun")
         task.kill()
     go.touch()
     wait_until(lambda: list(airflow.jobs.glob(f"*/1/{ENDED}")))
-    collected = airflow.run("test", *dag, RUN_AFTER)  # without its memory: dag.test() makes the DAG run anew
+    collected = airflow.run("test", *dag, RUN_AFTER)  # without stored state: dag.test() creates a new DAG run
     assert collected.told["xcoms"]["train"]["metrics"] == {"answer": 42}
     assert collected.lines_with("was started for this task and has succeeded")
     assert len(starts.read_text().split()) == 1, "it was started once"

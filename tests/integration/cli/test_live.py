@@ -1,4 +1,4 @@
-"""``hopsml runs status|cancel|metrics|follow`` over a run that goes on, from outside its driver."""
+"""``hopsml runs status|cancel|metrics|follow`` over a running run, from outside its driver."""
 
 from __future__ import annotations
 

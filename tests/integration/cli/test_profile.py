@@ -1,4 +1,4 @@
-"""``hopsml runs profile``: py-spy looks at a real worker of a real run, and what it has seen lies in the run's directory."""
+"""``hopsml runs profile``: py-spy samples a real worker of a real run, and its profile is in the run's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 
 def rank_1_computes(go_on: str) -> int:
-    """Rank 0 waits, rank 1 has a loop of its own."""
+    """Rank 0 waits, rank 1 computes in a loop."""
     import os
     import time
 

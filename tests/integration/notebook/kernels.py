@@ -23,7 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Cell:
-    """One execution: its displays by id (all their states), its printed text, and how it ended."""
+    """Execution of a cell: its displays by id (all their states), its printed text, and its outcome."""
 
     message_id: str
     displays: dict[str, list[dict[str, str]]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Cell:
     is_over: bool = False
 
     def take(self, message: dict[str, Any]) -> None:
-        """Keep what a message of this cell says."""
+        """Record a message of this cell."""
         content = message["content"]
         match message["msg_type"]:
             case "display_data" | "update_display_data":
@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def display(self) -> list[str]:
-        """All states of the only updated display, as text."""
+        """Return all states of the only updated display, as text."""
         (states,) = [states for name, states in self.displays.items() if name]
         return [state["text/plain"] for state in states]
 
@@ -70,14 +70,14 @@ class Kernel:
         self.connect()
 
     def connect(self) -> None:
-        """As a front end that is opened."""
+        """Connect a new client, as a front end that is opened."""
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(WAIT_S)
 
     @property
     def pid(self) -> int:
-        """Of the kernel's process."""
+        """Process id of the kernel."""
         return int(self.manager.provisioner.pid)
 
     def begin(self, code: str) -> Cell:
@@ -91,7 +91,7 @@ class Kernel:
         return self.until(cell := self.begin(code), lambda: cell.is_over)
 
     def until(self, cell: Cell, is_reached: Any, timeout_s: float = WAIT_S) -> Cell:
-        """Read what the kernel says until the condition holds."""
+        """Read messages of the kernel until a condition holds."""
         deadline = clock.awake() + timeout_s
         while not is_reached():
             try:
@@ -104,7 +104,7 @@ class Kernel:
         return cell
 
     def interrupt(self) -> None:
-        """As the stop button."""
+        """Interrupt the kernel, as the stop button does."""
         self.manager.interrupt_kernel()
 
     def kill(self) -> None:
@@ -113,26 +113,26 @@ class Kernel:
         self.manager.provisioner.process.wait(WAIT_S)
 
     def restart(self) -> None:
-        """A new kernel in place of one that is gone."""
+        """Start a new kernel in place of an ended one."""
         self.client.stop_channels()
         self.manager.start_kernel(cwd=str(ROOT), env={**os.environ, "TMPDIR": str(temporary_folder())})
         self.connect()
 
     def close(self) -> None:
-        """End it, in order if it lives."""
+        """End the kernel, in order if it is running."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=not self.manager.is_alive())
         self.manager.cleanup_resources()
 
 
 def temporary_folder() -> Path:
-    """Of the kernels; not of this process, where the agents that they keep would count as left behind by a test."""
+    """Return the kernels' temporary folder, separate from this process's, in which their agents would count as leaks."""
     return Path(os.environ["IPYTHONDIR"]).parent / "tmp"
 
 
 @contextmanager
 def environment(folder: Path) -> Iterator[Path]:
-    """What a kernel of a test sees: the local profile with two slots, and files nowhere but in ``folder``."""
+    """Set the environment of test kernels: the local profile with two slots, and files only in ``folder``."""
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text("master: none\nlocal_slots: 2\n")
@@ -154,7 +154,7 @@ def environment(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def kernel() -> Iterator[Kernel]:
-    """A kernel that is ended with the block."""
+    """Start a kernel and end it after the block."""
     started = Kernel()
     try:
         yield started

@@ -130,7 +130,7 @@ def framed(cell: Cell) -> str:
     return html.unescape(found[1])
 
 
-@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
+@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race with other tests
 @pytest.mark.timeout(400)
 def test_tensorboard_is_shown_in_the_notebook_through_the_jupyterlab_server(
     lab: tuple[Path, Lab, LabKernel],
@@ -160,7 +160,7 @@ def test_project_page_is_shown_in_the_notebook_through_the_jupyterlab_server(
     page = seen.frame_locator("#cell")
     page.get_by_text(RUN, exact=True).wait_for()
     project.run("app_2")
-    page.get_by_text("app_2", exact=True).wait_for()  # told by a stream, which the proxy passes on as it comes
+    page.get_by_text("app_2", exact=True).wait_for()  # received by an event stream through the proxy
     (frame,) = [frame for frame in seen.frames if "/proxy/" in frame.url]
     assert frame.url.startswith(f"{server.url}{BASE}proxy/") and "token" not in frame.url
     context.close()

@@ -97,7 +97,7 @@ def test_failed_cell_shows_its_error_once_without_internal_frames(notebook: Kern
         "rank 1 of 2 on host 127.0.0.1",
         "KeyError: 'no such layer'",
         "in fail",
-        "    if workloads.my_rank(): {}['no such layer']",  # the line, which the worker does not know
+        "    if workloads.my_rank(): {}['no such layer']",  # the source line, which the worker does not have
         "Log of rank 1: file://",
         "----> 1 ",
     ):
@@ -117,7 +117,7 @@ def test_failure_not_shown_as_an_error_is_shown_in_the_display(notebook: Kernel)
                  "  KeyError: 'no such layer'"):  # fmt: skip
         assert part in cell.display[-1], cell.display[-1]
     assert not cell.error
-    later = notebook.run("run.result()")  # another cell: it says all, and the first one keeps what it has
+    later = notebook.run("run.result()")  # another cell shows everything, and the first one is unchanged
     assert "KeyError: 'no such layer'" in later.traceback and not [own for own in OWN_FRAMES if own in later.traceback]
     assert "KeyError" in cell.display[-1]
 

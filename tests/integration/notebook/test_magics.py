@@ -221,7 +221,7 @@ class Answering(BaseHTTPRequestHandler):
 
 @pytest.mark.fast
 def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nobody: the token must not go there
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # unused: the token must not be sent there
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -237,7 +237,7 @@ def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatc
         finally:
             server.shutdown()
             thread.join()
-    assert tensorboard.server_shows("/lab/proxy/6006/", note) is None  # it is gone
+    assert tensorboard.server_shows("/lab/proxy/6006/", note) is None  # the server has ended
 
 
 @pytest.mark.fast

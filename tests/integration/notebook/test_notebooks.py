@@ -33,7 +33,7 @@ def outputs_of(content: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **op
     (folder / "conf").mkdir()
     for profile in (ROOT / "conf").glob("*.yaml"):
         (folder / "conf" / profile.name).write_bytes(profile.read_bytes())
-    (folder / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 2\n")  # whatever this machine has
+    (folder / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 2\n")  # independent of this machine
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{folder}")
     monkeypatch.setenv("HOPSML_CONF_DIR", str(folder / "conf"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
@@ -96,7 +96,7 @@ def test_search_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.tensorflow
-@pytest.mark.variant  # each strategy: tests/integration/training; how a notebook shows what it runs: the ones beside it
+@pytest.mark.variant  # each strategy: tests/integration/training; the display of runs: the other notebooks
 @pytest.mark.timeout(400)
 def test_strategies_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
@@ -148,7 +148,7 @@ def test_spark_to_training_notebook_runs(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.tensorflow  # as above
-@pytest.mark.variant  # of what stands in README: integration/docs/test_snippets.py; of integration/serving/test_serving.py
+@pytest.mark.variant  # of the README: integration/docs/test_snippets.py; of integration/serving/test_serving.py
 @pytest.mark.timeout(400)
 def test_serving_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml import serving

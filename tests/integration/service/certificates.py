@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """``file``: what trusts it."""
+    """Private certificate authority; ``file`` is its certificate."""
 
     def __init__(self, folder: Path) -> None:
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name("an authority of a test's")
@@ -22,7 +22,7 @@ class Authority:
         self.file.write_bytes(self._made.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, chain: Path, key: Path, *, address: str = "127.0.0.1", password: bytes | None = None) -> bytes:
-        """Write a certificate for an address, and its key; the certificate's bytes (DER)."""
+        """Write a certificate for an address, and its key; return the certificate in DER."""
         own = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         made = self._signed(_name("a server"), own, names)

@@ -34,7 +34,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One service for all tests of a file."""
+    """Start one service for all tests of a file."""
     stage = Stage(tmp_path_factory.mktemp("stage"))
     yield stage
     stage.close()
@@ -42,14 +42,14 @@ def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(shared_stage: Stage) -> Iterator[Stage]:
-    """The same, with a cluster that is free at first."""
+    """Yield the shared service with an idle cluster."""
     yield shared_stage
     shared_stage.clear()
 
 
 @pytest.fixture
 def opens(browser: Any, shared_stage: Stage) -> Iterator[Opens]:
-    """Opens a tab of a user; what its console says must be nothing in the end."""
+    """Yield a function that opens a tab of a user; its console must be empty at the end."""
     tabs: list[tuple[Tab, Any]] = []
 
     def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = shared_stage) -> Tab:
@@ -66,7 +66,7 @@ def opens(browser: Any, shared_stage: Stage) -> Iterator[Opens]:
 
 @pytest.fixture
 def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    """A tab at the ``address`` of the test's file; the test may give a size and a theme."""
+    """Yield a tab at the ``address`` of the test's file; the test may set a size and a theme."""
     size, theme = getattr(request, "param", (WIDE, "light"))
     with leaks.not_of_this_test():
         context = browser.new_context(viewport=size, color_scheme=theme)

@@ -25,13 +25,13 @@ from hopsml.service.store import JobStore
 
 
 class Acts:
-    """Counts; at the last one the process is gone."""
+    """Counter of actions that kills the process at the last one."""
 
     def __init__(self, last: int | None) -> None:
         self._last, self._count, self._lock = last, 0, threading.Lock()
 
     def count(self) -> None:
-        """One more."""
+        """Count one action."""
         with self._lock:
             if self._count == self._last:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -57,7 +57,7 @@ def main() -> None:
     acts = Acts(int(act) if act != "-" else None)
     for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
-    server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
+    server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # independent of this machine
     url = f"file://{state}/project"
     wanted = server.ServerSettings(state, database=database, profile="local", project_url=url, port=None)
     wanted = replace(wanted, lease_s=float(lease[0])) if lease else wanted

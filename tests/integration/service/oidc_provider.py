@@ -21,30 +21,30 @@ Claims = dict[str, Any]
 
 @dataclass
 class RunningProvider:
-    """``lie``: makes another ID token of the claims of the right one, in its place; ``seen``: what the client sent."""
+    """Running provider; ``lie`` replaces the ID token, given the correct claims; ``seen`` has the client's requests."""
 
     issuer: str = ""
     lie: Callable[[Claims], str] | None = None
     seen: list[dict[str, str]] = field(default_factory=list)
     challenges: set[str] = field(default_factory=set)
-    key: dict[str, Any] = field(default_factory=dict)  # by which it signs
-    moved: str = ""  # where its token endpoint sends whoever asks
+    key: dict[str, Any] = field(default_factory=dict)  # its signing key
+    moved: str = ""  # redirect target of its token endpoint
 
     def authorized(self, there: str, sub: str) -> str:
-        """What the browser of somebody is sent back to, who signs in at the address of the provider's page."""
+        """Sign a user in at the provider's page and return the address that the browser is redirected to."""
         answer = httpx.post(there, data={"sub": sub} if sub else {"action": "deny"})
         assert answer.status_code == 302, answer.text
         return answer.headers["location"]
 
 
 def signed(claims: Claims, key: RSAKey, algorithm: str = "RS256") -> str:
-    """An ID token by a key."""
+    """Return an ID token signed with a key."""
     return jwt.encode({"alg": algorithm, **({"kid": key.kid} if key.kid else {})}, claims, key, algorithms=[algorithm])
 
 
 @contextmanager
 def running(**users: Claims) -> Iterator[RunningProvider]:
-    """One that knows these, while the block runs."""
+    """Run a provider with the given users during the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of authlib, about itself
         import oidc_provider_mock

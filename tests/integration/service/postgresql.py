@@ -22,7 +22,7 @@ MISSING = "PostgreSQL is not here: apt-get install postgresql"
 
 
 def running() -> Iterator[PostgreSql]:
-    """A server until the end of a fixture; skips the test where the package is not installed."""
+    """Yield a server until the end of a fixture; skip the test if the package is not installed."""
     if not BINARIES:
         pytest.skip(MISSING)
     with leaks.not_of_this_test():
@@ -32,7 +32,7 @@ def running() -> Iterator[PostgreSql]:
 
 
 class PostgreSql:
-    """A server with a database; it refuses to be root's, so it is the package's own user's then."""
+    """Server with a database; it refuses to run as root, and then runs as the package's user."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hopsml-postgresql-", dir="/tmp"))
@@ -45,7 +45,7 @@ class PostgreSql:
         self.process = self.start()
 
     def created(self, name: str) -> str:
-        """The URL of one more database, which is empty."""
+        """Create an empty database and return its URL."""
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", name)
         return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
 
@@ -58,7 +58,7 @@ class PostgreSql:
         )
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Returns when it answers."""
+        """Start the server and wait until it answers."""
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self.process = subprocess.Popen(
@@ -76,11 +76,11 @@ class PostgreSql:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def stop(self) -> None:
-        """At once; its data stay."""
+        """Stop the server at once; its data remain."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait()
 
     def remove(self) -> None:
-        """It, and its data."""
+        """Stop the server and delete its data."""
         self.stop()
         shutil.rmtree(self.folder)

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 @contextmanager
 def prefixed(address: str, prefix: str) -> Iterator[str]:
-    """The address as it is below the prefix, while the block runs."""
+    """Run the proxy during the block and yield the address below the prefix."""
     target = urlsplit(address)
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # and whatever else there is: see below
+        def do_GET(self) -> None:  # also of other methods, see below
             if not self.path.startswith(prefix + "/"):
                 self.send_error(404)
                 return
@@ -33,7 +33,7 @@ def prefixed(address: str, prefix: str) -> Iterator[str]:
             try:
                 while data := answer.read1(65536):
                     self.wfile.write(data)
-            except OSError:  # the browser has gone
+            except OSError:  # the browser has disconnected
                 pass
             upstream.close()
 

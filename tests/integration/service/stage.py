@@ -20,7 +20,7 @@ QUEUES = "research: {weight: 2, limit: {gpus: 16, cores: 64, memory: 256g}}\ndef
 
 
 class Stage:
-    """``submit`` queues jobs, ``prints`` and ``ends`` play their drivers."""
+    """Service process; ``submit`` queues jobs, ``prints`` and ``ends`` act as their drivers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._code = folder, folder / "code"
@@ -42,7 +42,7 @@ class Stage:
         wait_until(lambda: self.client("ana").cluster()["capacity"]["gpus"], "the nodes")
 
     def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """End it, and begin another one at the same address, where the tokens of before are good."""
+        """End the service and start another one at the same address, with the same valid tokens."""
         tokens = self._tokens
         self.close()
         meanwhile()
@@ -56,19 +56,19 @@ class Stage:
         self._process.stdout.close()
 
     def client(self, user: str) -> Client:
-        """As this user."""
+        """Return a client of a user."""
         return Client(self._address, self._tokens[user])
 
     def token(self, user: str) -> str:
-        """The access token of this user."""
+        """Return the access token of a user."""
         return self._tokens[user]
 
     def page(self, user: str) -> str:
-        """What this user opens in a browser."""
+        """Return the address that a user opens in a browser."""
         return f"{self._address}?token={self._tokens[user]}"
 
     def submit(self, name: str, gpus: int, *, user: str = "ana", tasks: int = 1, **more: object) -> ServiceJob:
-        """A job of so many workers of one GPU in each of its tasks."""
+        """Submit a job with ``gpus`` workers of one GPU in each task."""
         path = self._code / f"{name}.yaml"
         names = ("train", "evaluate", "search")[:tasks]
         each = f"{{script: train.py, count: {gpus}, resources: {{gpus: 1, cores: 2, memory: 8g}}}}"
@@ -78,16 +78,16 @@ class Stage:
         return self.client(user).submit(path)
 
     def reaches(self, job: ServiceJob, state: Lifecycle) -> None:
-        """Wait for it."""
+        """Wait until a job has a state."""
         wait_until(lambda: self.client("ana").job(job.id).state == state, f"{job.id} to be {state}")
 
     def prints(self, job: ServiceJob, text: str) -> None:
-        """Its drivers do."""
+        """Append text to the log of a job's drivers."""
         with open(self.folder / "stage" / f"{job.serial}.log", "a") as file:
             file.write(text)
 
     def ends(self, job: ServiceJob, said: str = "FINISHED") -> None:
-        """Its applications do: a state, and why."""
+        """End the applications of a job with a state and an optional cause."""
         fresh = self.folder / "stage" / f"{job.serial}.fresh"
         fresh.write_text(said)
         fresh.rename(fresh.with_suffix(".end"))

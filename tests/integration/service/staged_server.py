@@ -44,9 +44,9 @@ CALLERS = {
 
 
 class StagedEngine:
-    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end.
+    """Engine that runs every application at once, until its file gives its end, or its end is requested.
 
-    Drivers take what they may have, and give back what they are told to, at the next look.
+    Drivers use their granted slots, and release revoked ones, at the next poll.
     """
 
     resizes = True
@@ -67,7 +67,7 @@ class StagedEngine:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
 
     def poll(self) -> EngineState:
-        """Hear from the files."""
+        """Read the states of applications from their files."""
         for tag, seen in list(self._seen.items()):
             if not seen.state.is_final:
                 with contextlib.suppress(FileNotFoundError):
@@ -76,16 +76,16 @@ class StagedEngine:
         return EngineState(EngineSnapshot({tag: (seen,) for tag, seen in list(self._seen.items())}), NODES)
 
     def submit(self, order: SubmitOrder) -> None:
-        """It runs, with all that it wants."""
+        """Run an application at once with all its slots."""
         with open(self._stage / "tags", "a") as file:
             file.write(f"{order.tag}\n")
         self._run(order.tag)
 
     def withdraw(self, tag: str) -> None:
-        """Nothing is under way."""
+        """No submission is pending, so there is nothing to withdraw."""
 
     def request_end(self, application_id: str) -> None:
-        """It ends at once."""
+        """End an application at once."""
         for tag, seen in list(self._seen.items()):
             if seen.id == application_id:
                 self._seen[tag] = SeenApplication(seen.id, Lifecycle.STOPPED, "it was asked to end")
@@ -93,31 +93,31 @@ class StagedEngine:
     kill = request_end
 
     def grant_slots(self, application_id: str, slots: int) -> None:
-        """It has so many."""
+        """Record that an application holds the granted slots."""
         for tag, seen in list(self._seen.items()):
             if seen.id == application_id:
                 self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
 
     def forget_granted_slots(self) -> None:
-        """Nothing is remembered of orders."""
+        """No grants are stored."""
 
     def forget(self, tag: str) -> None:
-        """A log is read by the id that it has here."""
+        """Logs are read by application id, so nothing is removed."""
 
     def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
         """Nothing."""
         return 0
 
     def worker(self, each: Resources) -> Resources:
-        """As much as was asked for."""
+        """Return the requested size of a worker."""
         return each
 
     def driver(self) -> Resources:
-        """Little."""
+        """Return a small size of a driver."""
         return Resources(0, 1, 1024)
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of the job's file."""
+        """Return a piece of the job's log file."""
         tags = [tag for tag, seen in list(self._seen.items()) if seen.id == application_id]
         return piece_of(self._file(tags[0], "log"), offset, limit) if tags else None
 

@@ -21,7 +21,7 @@ SERIOUS = ("serious", "critical")
 
 
 def until(page: Any, expression: str) -> None:
-    """Wait for something to be so. Playwright's own wait evaluates a text within the page, which its policy forbids."""
+    """Wait until an expression is true; Playwright's wait needs an eval that the page's policy forbids."""
     for _ in range(WAITS):
         if page.evaluate(expression):
             return
@@ -30,12 +30,12 @@ def until(page: Any, expression: str) -> None:
 
 
 def press(page: Any, name: str) -> None:
-    """A button, by the keyboard."""
+    """Press a button by keyboard."""
     page.get_by_role("button", name=name, exact=True).press("Enter")
 
 
 class Tab:
-    """One tab; what its console says is kept, and must be nothing."""
+    """Browser tab that records its console output, which must be empty."""
 
     def __init__(self, context: Any, address: str) -> None:
         context.set_default_timeout(15_000)
@@ -46,14 +46,14 @@ class Tab:
         self.page.goto(address)
 
     def open(self, place: str) -> Any:
-        """Go to a place of the page, and wait until it is shown."""
+        """Open a route of the page and wait until it is shown."""
         self.page.goto(f"{self._root}#/{place}")
         self.page.wait_for_selector("main h1")
         return self.page
 
 
 def violations(page: Any) -> list[dict[str, Any]]:
-    """What axe finds that is serious, in short."""
+    """Return the serious violations that axe finds, shortened."""
     source = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
     page.evaluate(source)  # not as a script of the page, which forbids it
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]

@@ -160,7 +160,7 @@ def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: Job
     def until(done: Callable[[], object], what: str) -> None:
         def look() -> object:
             if service.process is None or service.process.poll() is not None:
-                raise ServiceError("the server is gone")  # its client would ask for a minute
+                raise ServiceError("the server is gone")  # its client would retry for a minute
             return done()
 
         wait_until(look, what)

@@ -1,4 +1,4 @@
-"""``hopsml jobs logs -f`` against a real server: it goes on over a restart, ends with the job, spares a terminal."""
+"""``hopsml jobs logs -f`` against a real server: continues over a restart, ends with the job, protects a terminal."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def serve():
                     return
                 connection.sendall(b"rank %d" % hopsml.distributed.rank())
 """
-# Asks each of them; fails at the first try, so that all are started anew.
+# Connects to each of them; fails at the first try, so that all are restarted.
 ASK = """
 import argparse, json, os, socket, time
 import hopsml

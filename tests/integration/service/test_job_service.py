@@ -70,7 +70,7 @@ class JobService:
             each.mkdir()
         (self.code / "script.py").write_text(SCRIPT)
         self.process: subprocess.Popen[str] | None = None
-        self.database = ""  # SQLite's, beside its state
+        self.database = ""  # empty: SQLite in its state folder
         self.log = folder / "server.log"
         self.variables: dict[str, str] = {}
 

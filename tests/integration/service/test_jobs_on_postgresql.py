@@ -49,7 +49,7 @@ def server() -> Iterator[PostgreSql]:
 
 @pytest.fixture
 def service(tmp_path: Path, server: PostgreSql) -> Iterator[JobService]:
-    """With a database of its own."""
+    """Yield a service with a separate database."""
     for made in test_job_service.served(tmp_path):
         made.database = server.created(f"jobs_{secrets.token_hex(8)}")
         yield made

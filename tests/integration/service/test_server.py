@@ -36,7 +36,7 @@ def served(project: ProjectOnDisk, limits: tuple[str, ...] = ()) -> Iterator[tup
             assert client.get(line.strip(), follow_redirects=True).status_code == 200
             root = line.split("?")[0]
             yield root, client
-            with client.stream("GET", f"{root}api/events") as stream:  # it is open when the server is told to end
+            with client.stream("GET", f"{root}api/events") as stream:  # it is open when the server receives the signal
                 next(stream.iter_lines())
                 process.send_signal(signal.SIGINT)
                 process.wait(END_S)

@@ -63,7 +63,7 @@ class BrowserSession:
         self.cookies, self.session = httpx.Cookies(), f"__Host-{served.cookie}"  # over TLS
 
     def ask(self, path: str, method: str = "GET", **more: Any) -> httpx.Response:
-        """One request; cookies are kept."""
+        """Send one request and store cookies."""
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
@@ -233,7 +233,7 @@ def test_invalid_claims_are_refused(served: Served, provider: RunningProvider) -
         back = tab.signs_in(provider, "ana")
         assert back.status_code == 403 and "ID token" in back.text, (name, back.text)
         assert not tab.made() and tab.session not in tab.cookies
-    provider.lie = lambda claims: signed(claims, key)  # and it is the lies that were refused
+    provider.lie = lambda claims: signed(claims, key)  # only the wrong tokens were refused
     assert tab.signs_in(provider, "ana").status_code == 200
 
 
@@ -276,7 +276,7 @@ def test_callback_is_accepted_only_for_its_browser_and_sign_in(served: Served, p
     assert other.ask(back).status_code == 403  # something else
     kept = tab.cookies
     assert tab.ask(f"{back}x").status_code == 403 and tab.ask(f"{back}&iss=http://else.where").status_code == 403
-    assert not provider.seen  # none of them was worth a call
+    assert not provider.seen  # none of them caused a request to the provider
     tab.cookies = kept
     assert tab.ask(back).status_code == 200
     tab.cookies = kept

@@ -61,7 +61,7 @@ def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp
                 feeds.append(shared._feed)  # type: ignore[arg-type]
                 async with connected(port, path, served.tokens[Role.USER]) as reader:
                     said = 0
-                    async for event in events(reader):  # the other one takes nothing meanwhile
+                    async for event in events(reader):  # the other client reads nothing
                         said += len(event.get("text", ""))
                         if said == 32 << 20:
                             break

@@ -13,7 +13,7 @@ VERSIONS = 3
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Its folder; what a test starts must be stopped by it."""
+    """Yield the project's folder; a test must stop the servings it starts."""
     from sklearn.dummy import DummyRegressor
 
     from hopsml import model

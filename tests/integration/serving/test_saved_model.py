@@ -79,7 +79,7 @@ def test_served_predictions_equal_those_of_the_training_process(
     serving.start("digits", version="best")
     try:
         assert np.allclose(serving.predict("digits", given["rows"]), given["wanted"], atol=1e-5)
-        with ThreadPoolExecutor(16) as clients:  # their rows are computed together, and come back to whom they belong
+        with ThreadPoolExecutor(16) as clients:  # their rows are computed in batches, and returned to their senders
             each = list(clients.map(lambda row: serving.predict("digits", [row])[0], given["rows"]))
         assert np.allclose(each, given["wanted"], atol=1e-5)
         with pytest.raises(

@@ -77,7 +77,7 @@ def _runs_of(file: Path) -> list[int]:
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
-    except OSError:  # gone meanwhile
+    except OSError:  # it has ended
         return []
 
 

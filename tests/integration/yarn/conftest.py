@@ -24,7 +24,7 @@ APPLICATION_ID = re.compile(r"application_\d+_\d+")
 
 @dataclass(frozen=True)
 class Submitted:
-    """A spark-submit that has ended."""
+    """Result of an ended spark-submit."""
 
     returncode: int
     output: str
@@ -33,15 +33,15 @@ class Submitted:
 
 
 class Hadoop(Cluster):
-    """The session's cluster; daemons that a test brings back belong to the session, not to the test."""
+    """The session's cluster; daemons restarted by a test belong to the session, not to the test."""
 
     def revive(self, *names: str) -> None:
-        """As Cluster.revive."""
+        """Restart daemons, as ``Cluster.revive`` does."""
         with leaks.not_of_this_test():
             super().revive(*names)
 
     def add_nodemanager(self, *, wait: bool = True) -> str:
-        """As Cluster.add_nodemanager."""
+        """Add a NodeManager, as ``Cluster.add_nodemanager`` does."""
         with leaks.not_of_this_test():
             return super().add_nodemanager(wait=wait)
 
@@ -61,7 +61,7 @@ class Hadoop(Cluster):
         deploy_mode: str = "cluster",
         timeout_s: float = 200,
     ) -> Submitted:
-        """Run spark-submit to its end; the state is what the ResourceManager's REST API tells afterwards."""
+        """Run spark-submit to its end; the state is that of the ResourceManager's REST API afterwards."""
         command = spark.submit_command(script, *arguments, conf=conf, deploy_mode=deploy_mode)
         done = subprocess.run(
             command,
@@ -84,7 +84,7 @@ HADOOP = pytest.StashKey[Hadoop]()
 def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
     """The fixture ``hadoop``, which tests/chaos uses as well."""
     cluster = Hadoop(CACHE / f"tests-{os.getpid()}")
-    with leaks.not_of_this_test():  # where it is first asked for within a test
+    with leaks.not_of_this_test():  # if it is first requested within a test
         cluster.start(ensure_jars(), guarded=True)
     request.config.stash[HADOOP] = cluster
     yield cluster
@@ -92,7 +92,7 @@ def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
 
 
 def end(session: pytest.Session) -> None:
-    """Stop the session's Hadoop, if it runs; its files go, and its logs stay where a test has failed."""
+    """Stop the session's Hadoop if it runs, and delete its files; its logs are retained if a test failed."""
     cluster = session.config.stash.get(HADOOP, None)
     if cluster is not None:
         del session.config.stash[HADOOP]
@@ -112,7 +112,7 @@ def keep_logs(home: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def whole_hadoop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test: what it killed lives again, what it froze runs, what it added or submitted is gone."""
+    """After each test, restart killed daemons, resume frozen ones, and remove added nodes and applications."""
     yield
     cluster = request.config.stash.get(HADOOP, None)
     if cluster is not None and cluster.started:

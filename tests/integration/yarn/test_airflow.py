@@ -178,7 +178,7 @@ def test_trigger_follows_an_application_across_restarts(hadoop: Hadoop, airflow:
     subprocess.run(command, env=hadoop.submit_env(), check=True, capture_output=True, timeout=100)
     (application,) = known(hadoop) - before
     address = hadoop.resource_manager.base.partition("://")[2]
-    # Seen sooner than this cluster gives up nodes that it has not heard of, as a frozen one does when it wakes.
+    # Shorter than the time after which a resumed ResourceManager expires its silent nodes.
     where = {"addresses": [address], "scheme": "http", "user": "root", "timeout_s": 1.5}
     job = {"kind": "yarn", "id": application, "where": where}
     trigger = json.dumps(["hopsml.airflow.triggers.HopsMLJobTrigger", {"job": job, "poll_interval_s": 0.2}])

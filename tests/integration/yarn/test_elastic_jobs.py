@@ -35,7 +35,7 @@ tasks:
     resources: {{cores: 1, memory: 1g}}
     arguments: {{folder: {folder}}}
 """
-# As people write it for torchrun, but for the State, by which it can be gone on with by others.
+# As for torchrun, except for the State, with which other workers can continue.
 SCRIPT = """
 import argparse
 import torch

@@ -59,7 +59,7 @@ def test_serving_in_yarn_containers_replaces_replicas_and_rolls(project: None, p
             os.kill(status.pids[0], signal.SIGKILL)
             wait_until(lambda: (now := serving.status("digits")).restarts == 1 and now.ready == 2)
             (container,) = _executors_of(serving.status("digits").pids[1])
-            os.kill(container, signal.SIGKILL)  # an executor's JVM: Spark asks YARN for another one
+            os.kill(container, signal.SIGKILL)  # an executor's JVM: Spark requests another one from YARN
             wait_until(lambda: (now := serving.status("digits")).restarts == 2 and now.ready == 2)
             load.more(20)
             serving.roll("digits", 2)

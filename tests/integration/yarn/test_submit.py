@@ -165,7 +165,7 @@ def test_failing_script_is_reported(hopsml: Hopsml, tmp_path: Path) -> None:
     assert submit.ended() == 1
     assert "ValueError: told to fail" in submit.out
     assert "FAILED" in submit.err and "User application exited with status 1" in submit.err
-    assert "stderr" not in submit.err  # the script has said why
+    assert "stderr" not in submit.err  # the script's output has the cause
 
 
 @pytest.mark.variant  # of tests/unit/submission, on YARN

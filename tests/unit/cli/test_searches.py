@@ -1,4 +1,4 @@
-"""``hopsml runs status|metrics|logs|follow|ls`` over a search, by what lies in its directory."""
+"""``hopsml runs status|metrics|logs|follow|ls`` over a search, from the files of its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hopsml runs tune-communication`` tells, and which scripts it refuses."""
+"""``hopsml runs tune-communication``: its output, and the scripts it refuses."""
 
 from __future__ import annotations
 

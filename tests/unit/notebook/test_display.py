@@ -162,7 +162,7 @@ def test_progress_falls_back_to_lines_without_a_display(monkeypatch: pytest.Monk
     assert isinstance(progress.of_run()(state, "digits", DIRECTORY), progress.RunLines)
 
 
-# -- an error that is shown beside the display
+# -- an error that is shown next to the display
 
 
 def failed() -> WorkerFailed:

@@ -70,7 +70,7 @@ def test_remaining_time_is_that_of_the_deadline_if_it_is_earlier(state: SearchSt
 
 def test_progress_without_a_number_of_trials_is_the_elapsed_share_of_the_deadline(state: SearchState) -> None:
     state.counted({"running": 1, "completed": 2}, planned=None, executors=4, busy=1)
-    assert view_of_search(state.snapshot()).progress is None  # nobody knows
+    assert view_of_search(state.snapshot()).progress is None  # unknown
     state.began, state.deadline_at = time.time() - 30, time.time() + 90
     progress = view_of_search(state.snapshot()).progress
     assert progress is not None and progress.share == pytest.approx(0.25, abs=0.01)

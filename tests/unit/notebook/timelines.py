@@ -14,12 +14,12 @@ STARTED_S = 1_000.0
 
 
 def members(*states: str) -> dict[int, MemberView]:
-    """One worker for each state, on hosts named by their rank."""
+    """Return one worker for each state, on hosts named by their rank."""
     return {rank: MemberView(rank, f"node-{rank}", str(rank + 1), (), state) for rank, state in enumerate(states)}
 
 
 def waiting() -> RunTimeline:
-    """One of two agents is there."""
+    """Return a run with one of two agents connected."""
     timeline = RunTimeline(STARTED_S)
     timeline.enter(Phase.WAITING, STARTED_S)
     timeline.handle(
@@ -29,14 +29,14 @@ def waiting() -> RunTimeline:
 
 
 def forming() -> RunTimeline:
-    """The workers are launched."""
+    """Return a run whose workers are being launched."""
     timeline = waiting()
     timeline.handle(Change("phase", text="starting workers"), Phase.FORMING, STARTED_S + 2)
     return timeline
 
 
 def running() -> RunTimeline:
-    """Twenty steps a second."""
+    """Return a training at twenty steps a second."""
     timeline = forming()
     timeline.handle(Change("phase", text="running"), Phase.RUNNING, STARTED_S + 5)
     for k in range(3):
@@ -46,14 +46,14 @@ def running() -> RunTimeline:
 
 
 def stopping() -> RunTimeline:
-    """Nobody works any more; the group is not gone yet."""
+    """Return a run whose workers have finished but whose group still exists."""
     timeline = running()
     timeline.handle(Change("phase", text="stopping"), Phase.STOPPING, STARTED_S + 9)
     return timeline
 
 
 def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> RunTimeline:
-    """The run's end."""
+    """Return a closed run."""
     timeline = stopping()
     timeline.handle(Change("end"), phase, STARTED_S + 10)
     timeline.handle(Change("closed", metrics=outputs, error=error), phase, STARTED_S + 11)
@@ -67,7 +67,7 @@ def view_at(
     size: int = 2,
     is_told: bool = False,
 ) -> View:
-    """What is shown at that time."""
+    """Return the view of a run at a time."""
     return view_of(
         timeline,
         found or {},
@@ -81,6 +81,6 @@ def view_at(
 
 
 def column(view: View, name: str) -> list[str]:
-    """The texts in a column of its table."""
+    """Return the texts in a column of a view's table."""
     place = view.table.columns.index(name)
     return [row[place].text for row in view.table.rows]

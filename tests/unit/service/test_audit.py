@@ -138,7 +138,7 @@ def test_request_succeeds_or_fails_independently_of_a_locked_audit_log(
     other.execute("BEGIN IMMEDIATE")
     with caplog.at_level(logging.WARNING, "hopsml.service"):
         assert served.ask("POST", "jobs/1/cancel", "bob").status_code == 403
-        assert served.ask("POST", "jobs/1/cancel").status_code == 503  # neither the wish nor its entry
+        assert served.ask("POST", "jobs/1/cancel").status_code == 503  # neither the request nor its entry is stored
     other.execute("ROLLBACK")
     other.close()
     assert re.search(

@@ -123,7 +123,7 @@ def test_log_of_an_ended_job_is_sent_completely(served: Served, tmp_path: Path) 
     never.ends(Lifecycle.CANCELLED)
     job.starts()
     text = "".join(f"step {step} ü\n" for step in range(20_000))
-    job.prints(text.encode() + b"\xc3")  # a character that nobody will complete
+    job.prints(text.encode() + b"\xc3")  # an incomplete character
     job.ends()
 
     async def of() -> None:
@@ -152,7 +152,7 @@ def test_log_that_is_truncated_or_of_a_new_try_is_reset(served: Served, tmp_path
             assert (await anext(received))["application"] == second
             job.prints(b"again\n")
             assert (await anext(received))["text"] == "again\n"
-        for last in (f"7 {first}", "700 "):  # whoever was away meanwhile
+        for last in (f"7 {first}", "700 "):  # listeners that were disconnected in between
             async with aclosing(job.listen(last)) as stream:
                 received = events(stream)
                 assert [(await anext(received))["event"] for _ in range(3)] == ["hello", "reset", "log"]
@@ -177,7 +177,7 @@ def test_log_of_ten_gigabytes_is_followed_from_its_end_in_bounded_memory(served:
                 assert (await anext(received))["text"] == "\nlast line\n"
                 job.prints(b"and on\n")
                 assert (await anext(received))["text"] == "and on\n"
-            async with aclosing(job.listen()) as stream:  # who begins at its begin reads as fast as it takes
+            async with aclosing(job.listen()) as stream:  # a listener at the start is sent pieces at its own pace
                 received = events(stream)
                 for _ in range(100):
                     await anext(received)

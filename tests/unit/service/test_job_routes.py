@@ -416,7 +416,7 @@ def test_change_requested_by_a_page_of_another_origin_is_refused(served: Served)
 def test_zip_that_cannot_be_a_folder_is_refused(served: Served, names: tuple[str, ...]) -> None:
     content = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(content, "w") as archive:
-        warnings.simplefilter("ignore")  # of names that stand twice
+        warnings.simplefilter("ignore")  # about duplicate names
         for name in names:
             archive.writestr(zipfile.ZipInfo(name), "text")
     refused = served.ask("POST", "workspaces", content=content.getvalue())
@@ -569,9 +569,7 @@ def test_only_the_server_user_runs_jobs_if_jobs_run_as_the_server(empty: Path, t
         assert refused.status_code == 400 and f"run as {own}" in refused.text and "--trust-users" in refused.text
     assert create("eve", "viewer").status_code == create(own, "admin").status_code == 201
     jobs.close()
-    with pytest.raises(
-        ArgumentError, match="--trust-users"
-    ):  # the accounts that the test has made beside the addresses
+    with pytest.raises(ArgumentError, match="--trust-users"):  # the accounts that the test created directly
         server.opened(wanted, "http://here/")
     jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
     assert (

@@ -66,7 +66,7 @@ def test_server_kills_no_stray_after_its_lease_has_expired(manager: Manager, pol
     assert engine.killed == killed
     engine.poll_s = 0.0
     manager.run_pass()
-    assert engine.killed[-1] == "app-7"  # nobody has taken the lead: it is a stray
+    assert engine.killed[-1] == "app-7"  # no other server has taken the lead: it is a stray
 
 
 @pytest.mark.parametrize("has_ended", [True, False])

@@ -307,7 +307,7 @@ def test_concurrent_uploads_of_one_user_are_bounded(served: Served) -> None:
             writer.write(f"{head}Content-Length: 1000\r\n\r\nP".encode())
         statuses = set[int]()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as client:
-            while 429 not in statuses:  # from when all have begun
+            while 429 not in statuses:  # once all have started
                 headers = {"authorization": f"Bearer {served.tokens[Role.USER]}"}
                 statuses.add((await client.post("/api/v1/workspaces", headers=headers, content=b"x")).status_code)
             other = {"authorization": f"Bearer {served.tokens[Role.OPERATOR]}"}

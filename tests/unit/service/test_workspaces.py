@@ -370,7 +370,7 @@ def test_uploads_of_a_user_are_bounded_until_they_are_removed(
         ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml jobs rm"
     ):
         code_store.store_zip(zipped(("c", bytes(4000))), "anna")
-    code_store.store_zip(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
+    code_store.store_zip(zipped(("c", bytes(4000))), "bert")  # each user has a separate bound
     with pytest.raises(ArgumentError, match="anna"):
         code_store.store_zip(zipped(("c", bytes(4000))), "anna")  # though it is here
     with pytest.raises(ArgumentError, match="has 14 files and folders"):

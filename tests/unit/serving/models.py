@@ -57,7 +57,7 @@ class Two:
 
 
 class Doubling(Scaled):
-    """Gives two answers for each row."""
+    """Model that returns two rows per input row."""
 
     def predict(self, inputs: Any) -> dict[str, NDArray[Any]]:
         return {name: np.repeat(array, 2, axis=0) for name, array in super().predict(inputs).items()}

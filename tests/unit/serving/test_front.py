@@ -120,7 +120,7 @@ def test_removed_replica_retains_its_requests_in_flight_until_they_end() -> None
     found = balanced(2)
     found.begin_request(0)
     found.remove_replica(0)
-    found.remove_replica(0)  # said twice, or of a replica that was never there
+    found.remove_replica(0)  # removed twice, or unknown
     found.remove_replica(7)
     assert (found.answering, choices(found, 2)) == (1, [1, 1])
     found.add_replica(0, A)

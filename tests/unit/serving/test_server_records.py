@@ -1,4 +1,4 @@
-"""Tests of who may take over the name of a serving on one machine, and of requests that are checked before they are sent."""
+"""Tests of takeover of a serving's name on one machine, and of requests that are checked before they are sent."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Put:
 
     def __init__(self, folder: Path, container: str) -> None:
         self.folder, self.queries = folder, 0
-        page = f"http://127.0.0.1:9/node/containerlogs/{container}/anna"  # nobody listens at the port of discard
+        page = f"http://127.0.0.1:9/node/containerlogs/{container}/anna"  # no process listens on the discard port
         self._application = YarnApplication(ID, "", "FINISHED", "SUCCEEDED", user="anna", am_log_url=page)
         self.reader = LogReader(self.find, most_open=2)
 
@@ -98,7 +98,7 @@ def test_missing_log_is_none_and_an_invalid_file_is_an_error(put: Put) -> None:
 
 
 def test_offset_that_takes_too_long_to_reach_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log may be said to have any length, and users choose the offset."""
+    """The file may declare any length, and users choose the offset."""
     monkeypatch.setattr(logs, "SKIP_S", 0.0)
     with pytest.raises(ClusterError, match="cannot be read from byte 500 on"):
         put.reader.read(ID, "stdout", 500, 10)
@@ -129,7 +129,7 @@ def test_truncated_or_foreign_file_is_a_format_error(cut: int) -> None:
     whole = (DATA / "logs-none.tfile").read_bytes()
     with pytest.raises(tfile.FormatError, match="not a TFile"):
         list(tfile.records(io.BytesIO(whole[:cut])))
-    with pytest.raises(tfile.FormatError):  # the end is there, something before it is not
+    with pytest.raises(tfile.FormatError):  # the end is present, something before it is missing
         list(tfile.records(io.BytesIO(whole[: 28 + cut] + whole[-1200:])))
 
 
@@ -185,7 +185,7 @@ def _packed_tfile(blocks: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_SKIPPED_BYTES", 20 << 20), ("SEARCH_S", 0.0)])
 def test_search_in_an_aggregated_log_is_bounded(bound: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk of terabytes, or very many records, are before the log; 64 MiB and two stand for them here."""
+    """A chunk of terabytes or many records may precede the log; the test uses 64 MiB and two records."""
     log = b"\0\6stdout\0\1" + b"5" + b"hello"
     other = _text(b"\0\5other") + _number(64 << 20) + bytes(64 << 20)
     whole = _packed_tfile([other + _text(b"\0\1c") + _number(len(log)) + log])

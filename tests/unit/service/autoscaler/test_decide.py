@@ -162,7 +162,7 @@ def test_warned_node_counts_as_absent() -> None:
     world.waiting["one"] = gang(2)
     world.run_passes(15)
     world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
-    world.waiting["two"] = gang(2)  # it would fit beside one
+    world.waiting["two"] = gang(2)  # it would fit next to `one`
     assert world.carry_out(world.decided()) == ["drain cpu-1", "+1 cpu"]
     assert "cpu-1" in world.decided().view.closed
 
@@ -184,7 +184,7 @@ def test_group_with_vanished_nodes_backs_off_but_renamed_placeholders_do_not_cou
     world = World(group(), boots_s=None)
     world.waiting["one"] = gang(4)
     world.run_pass(), world.run_pass()
-    world.fleet = {"i-7": replace(world.fleet["cpu-1"], id="i-7")}  # it has got its name
+    world.fleet = {"i-7": replace(world.fleet["cpu-1"], id="i-7")}  # the placeholder is replaced by the real node
     assert world.run_pass() == [] and not world.memory.group("cpu").failures
     world.fleet = {}
     assert world.run_pass() == [] and world.memory.group("cpu").failures == 1
@@ -221,7 +221,7 @@ def test_restarted_service_counts_booting_nodes_and_ends_overdue_ones() -> None:
     late.fleet["old"] = FleetNode("old", "cpu", NodePhase.BOOTING, late.now - 5000.0)
     late.waiting["one"] = gang(4)
     late.boots_s = None
-    assert late.turn() == []  # it is given a while, for all that its group allows it
+    assert late.run_pass() == []  # it is given a while, for all that its group allows it
     assert late.run_passes(30)[0] == "end old"
 
 

@@ -160,7 +160,7 @@ class TestVanished:
             (["cpu-1", "cpu-9", "gpu-1"], []),  # one has got its name
             (["cpu-8", "cpu-9", "gpu-1"], []),
             (["cpu-9", "gpu-1"], ["cpu"]),
-            (["cpu-1", "cpu-2", "cpu-9"], ["gpu"]),  # a node of another group takes nobody's place
+            (["cpu-1", "cpu-2", "cpu-9"], ["gpu"]),  # a node of another group is no replacement
         ],
     )
     def test_group_fails_if_booting_nodes_vanish_without_replacements(self, left, failed):

@@ -35,7 +35,7 @@ def group(name: str = "cpu", each: int = 4, most: int = 4, **more: object) -> No
 
 
 class World:
-    """``boots_s``: how long a node takes; None: none comes. Gangs wait in ``waiting`` and run in ``running``."""
+    """Cluster with gangs ``waiting`` and ``running``; nodes boot in ``boots_s`` seconds, or never if it is None."""
 
     def __init__(
         self, *groups: NodeGroup, static: Mapping[str, int] | None = None, boots_s: float | None = 60.0
@@ -59,7 +59,7 @@ class World:
         return [replace(node, is_used=self.nodes.in_use(node.name)) for node in self.fleet.values()]
 
     def run_pass(self, seconds: float = 5.0) -> list[str]:
-        """Time passes, nodes come, gangs start; then what is decided is done. What was log."""
+        """Advance the time, boot nodes, start gangs, and carry out the decision; return its actions as texts."""
         self.now += seconds
         for node in list(self.fleet.values()):
             if (
@@ -76,7 +76,7 @@ class World:
         return self.carry_out(self.decided())
 
     def start(self) -> None:
-        """Gangs that fit run."""
+        """Start the gangs that fit."""
         for job, wanted in list(self.waiting.items()):
             if (placement := self.nodes.place(wanted, least=True)) is not None:
                 self.nodes.promise(wanted, placement)
@@ -93,7 +93,7 @@ class World:
         return decide(self.memory, self.groups, self.demand(), self.seen(), self.now)
 
     def carry_out(self, decision: ScalingDecision) -> list[str]:
-        """Looks beside it whether it may be."""
+        """Carry out a decision and assert that it is permitted; return its actions as texts."""
         self.memory = decision.memory
         log = []
         for action in decision.actions:
@@ -124,7 +124,7 @@ class World:
             self.fleet[f"{name}-{self.number}"] = FleetNode(f"{name}-{self.number}", name, NodePhase.BOOTING, self.now)
 
     def run_passes(self, turns: int = 400, seconds: float = 5.0) -> list[str]:
-        """So many turns; what was log in them."""
+        """Run several passes and return their actions as texts."""
         return [log for _ in range(turns) for log in self.run_pass(seconds)]
 
     def up(self, name: str) -> list[str]:

@@ -41,7 +41,7 @@ def test_slots_watch_follows_the_grant_and_answers_with_the_slots_it_holds(tmp_p
     assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (
         1,
         3,
-    )  # it has heard, and not given back
+    )  # the grant is received, but the slots are not released
     runs.is_gone = True
     with pytest.raises(CoordinatorLost):
         watch.poll(project)

@@ -112,14 +112,14 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def driver(
     job_file: Path, name: str, before: tuple[str, ...] = (), stdout: int | IO[bytes] = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    """A task's driver, which has ended; its output is one stream, as in a log. ``before``: in front of its command."""
+    """Run a task's driver to its end, with one output stream as in a log; ``before`` precedes its command."""
     planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
     command = [*before, *planned.command]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=END_S)
 
 
 def run(job_file: Path, name: str) -> str:
-    """What a task's workers have written."""
+    """Run a task and return what its workers have written."""
     done = driver(job_file, name)
     assert done.returncode == 0, done.stdout
     return (job_file.parent / "out").read_text()
@@ -138,7 +138,7 @@ def test_command_task_finds_the_files_it_names(job_file: Path) -> None:
 
 
 def of_two_workers(folder: Path, source: str, framework: str) -> subprocess.CompletedProcess[str]:
-    """The driver of a task whose command runs a program on two workers, which has ended."""
+    """Run the driver of a task whose command runs a program on two workers to its end."""
     (folder / "code" / "group.py").write_text(source)
     (folder / "two.yaml").write_text(
         f"name: two\ntasks: {{main: {{command: [python, code/group.py, {folder}], count: 2, framework: {framework}}}}}\n"

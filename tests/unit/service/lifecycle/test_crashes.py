@@ -84,7 +84,7 @@ class Service:
     def submit(self, launches: tuple[TaskLaunch, ...]) -> None:
         for launch in launches:
             self.act()
-            assert any(one.tag == launch.tag for one in self.stored.launches)  # the row is there first
+            assert any(one.tag == launch.tag for one in self.stored.launches)  # the row is stored first
             self.yarn.on_their_way.append(launch.tag)
 
     def run_pass(self) -> None:
@@ -136,7 +136,7 @@ def test_service_crashes_at_any_action_lose_no_job_and_start_none_twice(history:
         try:
             apply_event(service, what, number)
             service.run_pass()
-        except Died:  # the next process knows what is stored, and nothing else
+        except Died:  # the next process has only what is stored
             service.memory, service.acts_left = service.stored, -1
         service.now += 1.0
     # From here on nothing goes wrong: what was begun is listed, what runs is seen to its end.

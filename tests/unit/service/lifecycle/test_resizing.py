@@ -53,7 +53,7 @@ def test_elastic_task_is_sent_its_slots_at_each_step_and_a_fixed_one_never() -> 
     assert stepped(record, 111.0).tell == (("app-train", 4),)
     smaller = resize(record, (2, 0), "for another", 112.0)
     assert (smaller.state, smaller.cause, smaller.shrinking_since_s) == (Lifecycle.RUNNING, "for another", 112.0)
-    for now in (112.0, 113.0):  # whoever comes after a restart tells it as well
+    for now in (112.0, 113.0):  # also after a restart of the service
         assert stepped(smaller, now).tell == (("app-train", 2),)
     assert stepped(running(()), 111.0).tell == ()
 
@@ -64,7 +64,7 @@ def test_shrinking_ends_once_the_driver_confirms_and_holds_no_more_slots() -> No
         None,
         SlotsAnswer(4, 2),
         SlotsAnswer(2, 3),
-    ):  # silent; not told yet, though it has few; still has one more
+    ):  # silent; not notified yet, though it has few; still holds one more
         assert stepped(smaller, 113.0, answer).record.shrinking_since_s == 112.0
     done = stepped(smaller, 114.0, SlotsAnswer(2, 2)).record
     assert done.shrinking_since_s == 0.0 and done.cause == "slots were released: train has 2"
@@ -75,7 +75,7 @@ def test_late_release_of_slots_ends_the_job_in_order_and_it_waits_again() -> Non
     smaller = resize(running(), (2, 0), "for another", 112.0)
     late = 112.0 + SHRINK_S + 1
     silent = step(smaller, EngineSnapshot(None), PREFIX, late)
-    assert silent.record.ending == Ending.NONE  # nobody knows what it has answered
+    assert silent.record.ending == Ending.NONE  # its answer is unknown
     ended = stepped(smaller, late, SlotsAnswer(2, 4))
     assert ended.record.ending == Ending.PREEMPTED and ended.record.shrinking_since_s == 0.0
     assert ended.ask == ("app-train", "app-serve") and ended.tell == ()

@@ -102,7 +102,7 @@ def test_job_state_does_not_change_while_the_engine_is_unreachable() -> None:
         record = stepped(record, SILENT, float(now))
     assert record.state == Lifecycle.STARTING and not record.launches[0].state.is_final
     record = stepped(record, EMPTY, 5000.0)
-    assert stepped(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off begins anew
+    assert stepped(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off restarts
 
 
 def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -> None:

@@ -74,7 +74,7 @@ def test_hanging_command_is_killed_with_its_children(tmp_path: Path) -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, or not waited for yet."""
+    """Return True if a process has ended, even if it is still a zombie."""
     try:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -108,7 +108,7 @@ def test_yarn_exclusion_updates_its_file_and_repeats_a_failed_refresh(tmp_path: 
     with pytest.raises(ProviderError, match="sh: exit status 1"):
         yarn.exclude("node4")
     (tmp_path / "broken").unlink()
-    yarn.exclude("node4")  # YARN has not heard of it yet
+    yarn.exclude("node4")  # YARN has not been refreshed yet
     assert (tmp_path / "told").read_text() == "x\nx\nx\nx\n"
     (tmp_path / "broken").touch()
     with pytest.raises(ProviderError, match="sh: exit status 1"):

@@ -11,7 +11,7 @@ from tests.unit.service.spec.examples import WHOLE
 
 @pytest.fixture
 def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The whole example, and what it names, in a folder of its own."""
+    """Write the complete example and the files it names into a separate folder."""
     for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME", "HOPSML_PROJECT_URL", "HOPSML_PROJECT"):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("HOPSML_CONF_DIR", "HOPSML_PROFILE", "HOPSML_SPARK_MASTER"):

@@ -10,7 +10,7 @@ from hopsml.service.scheduler.resources import GangRequest, GangShape, Policy, Q
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 
 NO_PREEMPTION = Policy(levels_s=(), preempts=False, longest_wait_s=math.inf, hold_after_s=math.inf)
-# In the order they came, and nobody passes who does not fit.
+# In order of submission; no job passes one that does not fit.
 FIRST_COME = Policy(levels_s=(), preempts=False, longest_wait_s=math.inf, hold_after_s=0.0)
 # Priorities alone, at once: no levels, no protection.
 BY_PRIORITY = Policy(levels_s=(), least_run_s=0.0, longest_wait_s=math.inf, hold_after_s=math.inf)
@@ -21,7 +21,7 @@ def gang(count: int, least: int = 0, gpus: int = 1, label: str = "") -> GangShap
 
 
 class Cluster:
-    """``GPUs`` by node; what actions say is done at once, except that who is preempted leaves when told to."""
+    """Cluster with GPUs by node; actions are carried out at once, but preempted jobs end only by ``release``."""
 
     def __init__(
         self, nodes: dict[str, int], policy: Policy = BY_PRIORITY, queues: tuple[Queue, ...] = (Queue(),)
@@ -46,7 +46,7 @@ class Cluster:
         return self.carry_out(self.scheduler.ended(job_id, self.now))
 
     def release(self, job_id: str) -> list[str]:
-        """A preempted one has given back."""
+        """Report that a preempted job has released its slots."""
         self.runs.pop(job_id)
         self.leaving.remove(job_id)
         return self.carry_out(self.scheduler.released(job_id, self.now))
@@ -78,7 +78,7 @@ class Cluster:
         return log
 
     def check(self) -> None:
-        """Never over capacity, never a part of a gang."""
+        """Assert that no node is over capacity and that every gang is complete."""
         used: Counter[str] = Counter()
         for job_id, nodes in self.runs.items():
             part = self.gangs[job_id].parts[0]

@@ -62,7 +62,7 @@ class TestWhoMakesWay:
             ({"priority": 50}, POLICY, (), False),  # an equal
             ({"priority": 60}, POLICY, (), False),
             ({"priority": 40}, KEEPS, (), False),
-            ({"priority": 40}, KEEPS, ("default",), False),  # of its own queue, which lends nothing to itself
+            ({"priority": 40}, KEEPS, ("default",), False),  # of the same queue, which does not lend to itself
             ({"priority": 40, "preemptible": False}, POLICY, (), False),
             ({"queue": "lender", "priority": 60}, KEEPS, ("lender",), True),
             ({"queue": "lender", "priority": 40}, POLICY, (), False),
@@ -190,7 +190,7 @@ class TestWhoMayPass:
             ({"expected_s": 100.0}, POLICY, NOW + 100.0, True),  # over in time
             ({"expected_s": 100.1}, POLICY, NOW + 100.0, False),
             ({}, POLICY, NOW + 100.0, False),
-            ({}, POLICY, math.inf, False),  # nobody knows of either
+            ({}, POLICY, math.inf, False),  # both durations are unknown
             ({"expected_s": 1e12}, POLICY, math.inf, True),
             ({"priority": 40}, POLICY, NOW + 50.0, True),  # it may be preempted by then
             ({"priority": 40}, POLICY, NOW + 49.9, False),
@@ -205,7 +205,7 @@ class TestWhoMayPass:
         nodes = cluster([], a=4)
         hold = self.hold(NOW, nodes, spare=3)
         assert hold.leaves_room(nodes, waiting("two", 5, least=2)) == ({"a": 2},)
-        assert hold.spare[0, 0] == 1 and nodes.free().gpus == 4  # it is the caller who promises it
+        assert hold.spare[0, 0] == 1 and nodes.free().gpus == 4  # the caller promises it
         assert hold.leaves_room(nodes, waiting("two more", 2)) is None and hold.refused == {gang(2)}
         assert hold.leaves_room(nodes, waiting("one", 1)) == ({"a": 1},) and hold.spare[0, 0] == 0
         assert hold.leaves_room(nodes, waiting("one more", 1)) is None and hold.refused == {gang(2), gang(1)}

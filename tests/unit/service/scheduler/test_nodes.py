@@ -188,7 +188,7 @@ class TestAccounts:
 
 
 class TestPlace:
-    """All placements are exact: of several that would do, one is preferred."""
+    """Placements are deterministic: one of several possible ones is preferred."""
 
     @pytest.mark.parametrize(
         ("what", "where"),
@@ -243,7 +243,7 @@ class TestPlace:
         ],
     )
     def test_part_that_is_hardest_to_place_is_placed_first(self, hard, easy, order):
-        """By the GPUs of all its slots, then the memory, then the cores of one; each finds room on a node of its own."""
+        """Ordered by the GPUs of all slots, then memory and cores of one slot; each part fits on a separate node."""
         nodes = nodes_of(small=Resources(2, 9, 9), large=Resources(3, 9, 9))
         parts = (hard, SlotGroup("other", easy.count, easy.each))
         found = nodes.place(GangShape(tuple(parts[index] for index in order)))
@@ -265,8 +265,8 @@ class TestPlace:
             ([(1, 2, 3), (1, 2, 2)], "n1"),  # then memory
             ([(1, 2, 2), (1, 2, 2)], "n0"),  # of equals the first
             ([(1, 0xFFFF, 3), (1, 0xFFFE, 4)], "n1"),
-            ([(2, 1, 1), (1, 1 << 17, 1)], "n1"),  # more cores than are told apart do not count as GPUs
-            ([(1, 2, 1), (1, 1, 1 << 33)], "n1"),  # nor does memory as cores
+            ([(2, 1, 1), (1, 1 << 17, 1)], "n1"),  # cores beyond the key's range do not count as GPUs
+            ([(1, 2, 1), (1, 1, 1 << 33)], "n1"),  # nor does memory count as cores
             ([(1, 2, 0xFFFFFFFF), (1, 2, 0xFFFFFFFE)], "n1"),
         ],
     )

@@ -277,7 +277,7 @@ def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
         for job_id, reason in reasons.items()
         if reason.cause == Cause.NO_ROOM
         and reason.starts_s < math.inf
-        # What a queue gets back from others depends on what they have then: of that no more than the earliest is said.
+        # What a queue reclaims from others depends on their later usage: only the earliest time is predicted.
         and not scheduler.takes_back(scheduler.jobs[job_id])
     }
     followed = PredictedCourse(cluster)
@@ -342,7 +342,7 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
 @given(history=HISTORIES)
 def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(history: list[Any]) -> None:
     plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in history]
-    cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # nobody takes from anybody, and nobody shrinks
+    cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # no job preempts or shrinks
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
     reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
@@ -477,6 +477,6 @@ def test_slots_reserved_for_another_job_are_not_offered_in_a_prediction() -> Non
         cluster.submit(job_id, gang(count), queue="one")
     predicted = {job_id: why(cluster.scheduler, job_id, 0.0) for job_id in ("first", "second")}
     assert {job_id: reason.would_start_with for job_id, reason in predicted.items()} == {"first": 0, "second": 1}
-    # Submitted anew, the first would be behind the second, for which room is kept then; the first needs none of that node.
+    # Submitted again, the first would be behind the second, which would get the reserved slots.
     assert predicted["second"].text(clock).endswith("would start now with 1")
     assert "would start" not in predicted["first"].text(clock)

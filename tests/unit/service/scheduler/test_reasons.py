@@ -446,7 +446,7 @@ class TestReasons:
         cluster.submit("two", gang(2), queue="q")
         cluster.submit("large", gang(9), queue="full")
         found = why(cluster.scheduler, "two", 0.0)
-        assert (found.cause, found.other_queues) == (Cause.QUEUE_LIMIT, ("r",))  # in `full` somebody waits already
+        assert (found.cause, found.other_queues) == (Cause.QUEUE_LIMIT, ("r",))  # another job already waits in `full`
         assert found.limit == "needs 2 GPUs, 2 cores; queue q has 2 GPUs, 2 cores of its limit, 3 GPUs, 9 cores"
         assert cluster.submit("three", gang(1), queue="q") == ["+three"]
 
@@ -528,7 +528,7 @@ class TestTrials:
 
 
 class TestRefusals:
-    """Why a job can never run, word by word."""
+    """Texts of refusals."""
 
     NODES = (("a", Resources(gpus=4, cores=8, memory_mib=8192)), ("b", Resources(gpus=2, cores=8, memory_mib=8192)))
 

@@ -59,7 +59,7 @@ class TestResources:
             (Resources(1, 1, 1), Resources(4, 8, 16), 0.25),
             (Resources(1, 4, 1), Resources(4, 8, 16), 0.5),
             (Resources(1, 4, 12), Resources(4, 8, 16), 0.75),
-            (Resources(1, 1, 1), Resources(0, 8, 1), 1.0),  # of what is not there nobody has a share
+            (Resources(1, 1, 1), Resources(0, 8, 1), 1.0),  # a resource that does not exist has no share
             (Resources(1, 1, 1), Resources(0, -8, 4), 0.25),
             (Resources(1, 1, 1), NOTHING, 0.0),
         ],
@@ -268,5 +268,5 @@ class TestAccountOfAJob:
         job = self.job(attained_s=84.7)
         job.since_s = 1344508076.9
         due_s = job.falls_at_s(self.POLICY)
-        job.update_level(due_s, self.POLICY)  # the clock tells no time at which it would have attained a little more
+        job.update_level(due_s, self.POLICY)  # the clock has no value at which it would have attained slightly more
         assert (job.attained_s, job.level) == (100.0, 1) and job.falls_at_s(self.POLICY) == due_s + 300.0

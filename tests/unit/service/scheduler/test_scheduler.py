@@ -69,7 +69,7 @@ class TestOrder:
         scheduler.nodes.set_node("b", Resources(gpus=1, cores=1, memory_mib=4096))
         assert (
             scheduler.submit(GangRequest("second", GangShape((driver, worker))), 0.0) == []
-        )  # a worker would fit: no driver
+        )  # a worker would fit, but no driver
         scheduler.nodes.set_node("c", Resources(cores=1, memory_mib=1024))
         assert scheduler.tick(1.0) == [StartJob("second", ({"c": 1}, {"b": 1}))]
 
@@ -80,7 +80,7 @@ class TestPreemption:
         cluster.submit("p60", gang(4), priority=60)
         cluster.submit("p55", gang(4), priority=55)
         assert cluster.submit("new60", gang(4), priority=60) == ["-p55"]
-        assert cluster.submit("p50", gang(1), priority=50) == []  # what is given back is promised
+        assert cluster.submit("p50", gang(1), priority=50) == []  # the released slots are promised
         assert cluster.release("p55") == ["+new60"]
 
     def test_jobs_found_unnecessary_to_preempt_continue(self):
@@ -115,7 +115,7 @@ class TestPreemption:
         assert sorted(cluster.submit("urgent", gang(2), priority=50)) == ["-x", "-y"]
         assert cluster.release("x") == []
         assert cluster.submit("small", gang(1), priority=40) == []
-        assert cluster.ended("y") == ["+urgent"]  # it has finished by itself meanwhile
+        assert cluster.ended("y") == ["+urgent"]  # it has finished by itself
 
     def test_slots_of_a_cancelled_placed_job_pass_to_the_next_waiting_job(self):
         cluster = Cluster({"a": 2})
@@ -158,7 +158,7 @@ class TestPreemption:
 
 
 class TestRoomKept:
-    """A gang that does not fit is passed for a while; then only by who does not delay it."""
+    """A waiting gang may be passed for a while; then only by jobs that do not delay it."""
 
     POLICY = replace(NO_PREEMPTION, hold_after_s=600.0)
 
@@ -398,7 +398,7 @@ class TestTrouble:
 
 
 class TestAdopt:
-    """Jobs of an earlier life of the service."""
+    """Jobs of an earlier process of the service."""
 
     @staticmethod
     def runs(used: dict[str, int], least: int = 0, **more: object) -> QueuedJob:
@@ -412,7 +412,7 @@ class TestAdopt:
         assert (job.phase, job.placement, list(scheduler.started)) == (JobPhase.RUNNING, ({"a": 2},), ["runs"])
         assert scheduler.promised == {"default": Resources(gpus=2, cores=2)} and scheduler.nodes.free().gpus == 2
         assert not scheduler.nodes.is_idle(gang(3), ({"a": 3},)) and len(scheduler.running["default"]) == 1
-        assert scheduler.due_s(20.0) == float("inf")  # nobody waits
+        assert scheduler.due_s(20.0) == float("inf")  # no job waits
         assert scheduler.submit(GangRequest("large", gang(4)), 20.0) == []
         assert scheduler.jobs["large"].sequence == 6
         assert scheduler.due_s(20.0) == 50.0 and scheduler.tick(50.0) == [] and job.level == 1
@@ -505,7 +505,7 @@ def test_each_part_of_an_elastic_job_grows_independently():
 
 
 class TestExpectedEnd:
-    """When a running job is expected to end; the value moves only when it has been reached."""
+    """Expected end of a running job, which moves only when it is reached."""
 
     @staticmethod
     def expected(expected_s: float, now: float, started_s: float = 100.0) -> float:

@@ -72,7 +72,7 @@ jobs = st.fixed_dictionaries(
         "queue": names,
         "priority": st.integers(1, 100),
         "time_limit": st.integers(1, 86_400).map(fields.duration_text),
-        # Under a prefix: the variable of a secret may not be one that stands under env, too.
+        # With a prefix, since the variable of a secret must not also be under env.
         "secrets": st.lists(names.filter(lambda name: len(name) < 50).map("secret-{}".format), unique=True, max_size=3),
         "schedule": st.sampled_from(["0 3 * * *", "*/5 * * * 1-5"]),
     },
