@@ -181,7 +181,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "moment", [ENDED_WHEN_IT_IS_KNOWN, ENDED_WHEN_ITS_DRIVER_RUNS], ids=["when it is known", "when its driver runs"]
+    "moment", [ENDED_WHEN_IT_IS_KNOWN, ENDED_WHEN_ITS_DRIVER_RUNS], ids=["once it is recorded", "once its driver runs"]
 )
 def test_job_can_be_ended_in_order_at_any_moment(tmp_path: Path, moment: str) -> None:
     code = f"""

@@ -76,29 +76,29 @@ def test_operators_pass_arguments_results_and_errors(airflow: Airflow) -> None:
         "from hopsworks_plugin.sensors.hopsworks_sensor import HopsworksJobSuccessSensor as PublishedSensor\n",
     )
     ended = airflow.run("test", *dag, RUN_AFTER, json.dumps({"colour": "red"}))
-    told = ended.told
-    states = {name: task["state"] for name, task in told["tasks"].items()}
+    result = ended.told
+    states = {name: task["state"] for name, task in result["tasks"].items()}
     assert states == {
         "first": "success", "second": "success", "failing": "failed", "wrong": "failed", "seen": "success",
         "also": "success", "failed": "failed", "old": "success", "success": "success", "started": "success",
         "forged": "failed",
     }, ended.output[-4000:]  # fmt: skip
 
-    first = told["xcoms"]["first"]
+    first = result["xcoms"]["first"]
     assert first["metrics"] == {"rows": 3, "colour": "red"}
     assert first["return_value"]["state"] == "FINISHED"
     assert first["return_value"]["run_dir"] == first["run_dir"]
     assert first["run_dir"].startswith(f"file://{airflow.home}/project/Experiments/")
     assert ended.lines_with("hello from --part 7"), "the driver's log is in the task's"
-    assert told["xcoms"]["second"]["metrics"] == {"loss": 0.5}
-    assert told["xcoms"]["seen"]["return_value"]["metrics"] == first["metrics"]
-    assert told["xcoms"]["also"]["return_value"] == told["xcoms"]["seen"]["return_value"]
+    assert result["xcoms"]["second"]["metrics"] == {"loss": 0.5}
+    assert result["xcoms"]["seen"]["return_value"]["metrics"] == first["metrics"]
+    assert result["xcoms"]["also"]["return_value"] == result["xcoms"]["seen"]["return_value"]
     assert ended.lines_with("ended as FINISHED, but the sensor waits for FAILED")
     assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
     assert ended.lines_with("profile 'nowhere' is unknown")
     assert ended.lines_with("hello from --by config")
     assert ended.lines_with("forged.json can be written by users other than")
-    assert set(told["xcoms"]["started"]["return_value"]) == {"job"}
+    assert set(result["xcoms"]["started"]["return_value"]) == {"job"}
 
 
 def waiting_dag(airflow: Airflow, **more: object) -> tuple[tuple[str, str], Path, Path]:
@@ -145,8 +145,8 @@ def test_deferred_task_continues_when_airflow_restarts(airflow: Airflow) -> None
         task.wait_for("the triggerer runs hopsml.airflow.triggers.HopsMLJobTrigger")
         task.wait_for("it has begun")
         go.touch()
-        told = task.wait().told
-    assert (told["state"], told["xcoms"]["train"]["metrics"]) == ("success", {"answer": 42})
+        result = task.wait().told
+    assert (result["state"], result["xcoms"]["train"]["metrics"]) == ("success", {"answer": 42})
     assert len(starts.read_text().split()) == 1
 
 

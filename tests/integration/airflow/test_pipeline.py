@@ -36,9 +36,9 @@ def test_pipeline_passes_run_directories_on_and_serves_its_model(airflow: Airflo
 
 def check(ended: Ended) -> None:
     """Assert that each step received the results of the previous one, and that the registered version is served."""
-    told = ended.told
-    assert told["state"] == "success", ended.output[-6000:]
-    results = {task: xcoms["return_value"] for task, xcoms in told["xcoms"].items()}
+    result = ended.told
+    assert result["state"] == "success", ended.output[-6000:]
+    results = {task: xcoms["return_value"] for task, xcoms in result["xcoms"].items()}
     assert {task: result["state"] for task, result in results.items()} == dict.fromkeys(
         ("prepare", "train", "evaluate", "register", "serve"), "FINISHED"
     )

@@ -38,8 +38,8 @@ def test_ended_run_is_evaluated_incrementally(cli: Cli, store: Path, tmp_path: P
     assert (
         unknown.status == 1 and "was never evaluated" in unknown.err and f"hopsml runs evaluate {run_id}" in unknown.err
     )
-    judge = f"{tmp_path}/judge.py:judge"
-    done = cli("runs", "evaluate", run_id, "--function", judge, "--args", '{"plus": 0.125}', "--metric", "accuracy")
+    function = f"{tmp_path}/judge.py:judge"
+    done = cli("runs", "evaluate", run_id, "--function", function, "--args", '{"plus": 0.125}', "--metric", "accuracy")
     assert done.status == 0, done.err
     assert [line.split() for line in done.out.splitlines()[-2:]] == [
         ["*", "step", "10", "accuracy=1.125"],

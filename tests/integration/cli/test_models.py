@@ -37,8 +37,8 @@ def test_models_commands_export_alias_show_and_delete_versions(cli: Cli, weights
     assert "aliases      production\n" in shown and "description  by hand\n" in shown
     assert json.loads(cli("models", "show", "digits", "1", "--json").out)["aliases"] == ["production"]
 
-    kept = cli("models", "delete", "digits", "1", "--yes")
-    assert kept.status == 1 and "is production" in kept.err
+    refused = cli("models", "delete", "digits", "1", "--yes")
+    assert refused.status == 1 and "is production" in refused.err
     assert cli("models", "delete", "digits", "1", answer="n\n").status == 1
     assert "add --yes to delete" in cli("models", "delete", "digits", "1").err
     assert cli("models", "delete", "digits", "1", "--force", answer="y\n").status == 0

@@ -65,8 +65,8 @@ SSH = b"SSH-2.0-OpenSSH_9.6\r\n"
 class OtherServer:
     """Server that sends the same answer to every request."""
 
-    def __init__(self, said: bytes) -> None:
-        self._said, self.received = said, b""
+    def __init__(self, answer: bytes) -> None:
+        self._answer_bytes, self.received = answer, b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._answer)
@@ -79,7 +79,7 @@ class OtherServer:
                 with connection, contextlib.suppress(OSError):
                     connection.settimeout(1.0)
                     self.received += connection.recv(1 << 16)
-                    connection.sendall(self._said)
+                    connection.sendall(self._answer_bytes)
                     connection.shutdown(socket.SHUT_WR)
                     while more := connection.recv(1 << 16):  # what is not read by its close breaks the connection
                         self.received += more
@@ -136,7 +136,7 @@ def test_every_command_reports_a_server_of_another_kind(
     [(HTML, "it says '<html>It works"), (MISSING, "HTTP 404"), (SSH, "its answer is not HTTP: BadStatusLine"),
      (ELSEWHERE, "HTTP 302, which was redirected to https://login.example/")],
     indirect=["other_server"],
-    ids=["html", "missing", "ssh", "elsewhere"],
+    ids=["html", "missing", "ssh", "redirect"],
 )  # fmt: skip
 def test_answer_of_another_server_is_described(
     cli: Cli, code: None, other_server: OtherServer, words: str, monkeypatch: pytest.MonkeyPatch
@@ -201,11 +201,11 @@ def test_invalid_client_file_is_ignored(cli: Cli, tmp_path: Path, monkeypatch: p
         assert ended.status == 1 and "start one with `hopsml server`" in ended.err, ended
 
 
-@pytest.mark.parametrize("other_server", [ELSEWHERE], indirect=True, ids=["elsewhere"])
+@pytest.mark.parametrize("other_server", [ELSEWHERE], indirect=True, ids=["redirect"])
 def test_token_is_not_sent_to_a_redirect_target(other_server: OtherServer, monkeypatch: pytest.MonkeyPatch) -> None:
     other = OtherServer(JSON)
     try:
-        other_server._said = ELSEWHERE.replace(b"https://login.example", other.address.encode())
+        other_server._answer_bytes = ELSEWHERE.replace(b"https://login.example", other.address.encode())
         with pytest.raises(ServiceError, match=f"redirected to {other.address}/"):
             Client(other_server.address, "s3cr3t").jobs()
         assert b"s3cr3t" in other_server.received and not other.received

@@ -75,8 +75,8 @@ def test_profile_of_a_rank_shows_its_functions_and_is_listed(run: Run, cli: Cli)
 
 
 def test_rank_that_cannot_be_profiled_is_explained(run: Run, tmp_path: Path, cli: Cli) -> None:
-    nobody = cli("runs", "profile", run.run_id, "--rank", "7", "--seconds", "1")
-    assert nobody.status == 1 and "there is no worker of rank 7 now" in nobody.err
+    missing = cli("runs", "profile", run.run_id, "--rank", "7", "--seconds", "1")
+    assert missing.status == 1 and "there is no worker of rank 7 now" in missing.err
     under_way = msgspec.structs.replace(mailbox.checked_profile_request(0, 30, "raw"), state="taking")
     mailbox.request_profile(run.directory, under_way, time.time())
     second = cli("runs", "profile", run.run_id)

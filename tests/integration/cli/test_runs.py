@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project with three runs: two that finished with one argument apart, one that failed."""
+    """Create a project with three runs: two finished ones that differ in one argument, and a failed one."""
 
     def train(lr: float) -> dict[str, float]:
         print(f"training with lr {lr}")

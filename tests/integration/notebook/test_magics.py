@@ -207,10 +207,10 @@ def test_server_note_is_read_from_the_runtime_directory(tmp_path: Path, monkeypa
 class Answering(BaseHTTPRequestHandler):
     """Notebook server with a token, whose proxy serves one port."""
 
-    asked: ClassVar[list[str]] = []
+    requested: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
+        self.requested.append(self.path)
         known = {"/lab/proxy/6006/": 200, "/lab/proxy/6007/": 404}.get(self.path, 500)
         self.send_response(known if self.headers.get("Authorization") == "token abc" else 403)
         self.end_headers()
@@ -231,9 +231,9 @@ def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatc
             assert tensorboard.server_shows("/lab/proxy/6007/", note) is False
             assert tensorboard.server_shows("/lab/proxy/6008/", note) is None
             assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": "wrong"}) is None
-            asked = len(Answering.asked)
+            requested = len(Answering.requested)
             assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": ""}) is None
-            assert tensorboard.server_shows("/lab/proxy/6006/", {}) is None and len(Answering.asked) == asked
+            assert tensorboard.server_shows("/lab/proxy/6006/", {}) is None and len(Answering.requested) == requested
         finally:
             server.shutdown()
             thread.join()

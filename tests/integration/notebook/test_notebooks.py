@@ -127,9 +127,9 @@ def test_results_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.variant  # of integration/experiment/test_torch.py, in a notebook
 def test_torch_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("torch.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
-    whole, lossy = (line.split() for line in printed(outputs).splitlines() if line.startswith("accuracy"))
-    assert float(whole[1]) > 0.9 and float(lossy[1]) > 0.9
-    assert whole[3] == lossy[3] and int(whole[3]) > 100, "no step is missing"
+    complete, lossy = (line.split() for line in printed(outputs).splitlines() if line.startswith("accuracy"))
+    assert float(complete[1]) > 0.9 and float(lossy[1]) > 0.9
+    assert complete[3] == lossy[3] and int(complete[3]) > 100, "no step is missing"
     logs = [sorted(path.name for path in tmp_path.glob(f"Experiments/*_{run}/logs/*rank1.log")) for run in (1, 2)]
     assert len(logs[0]) == 1 and len(logs[1]) == 2, "the second one was killed, and had a successor"
     assert len(displays(outputs)) == 2 and all(": FINISHED, " in display for display in displays(outputs))

@@ -58,12 +58,12 @@ def running(**users: Claims) -> Iterator[RunningProvider]:
     import flask
 
     @app.before_request
-    def look() -> Any:
+    def check_request() -> Any:
         made.key = _storage.storage.jwk.as_dict(is_private=True)
         if flask.request.path == "/oauth2/authorize":
-            asked = flask.request.args
-            assert asked["code_challenge_method"] == "S256" and asked["client_id"] == CLIENT
-            made.challenges.add(asked["code_challenge"])
+            query = flask.request.args
+            assert query["code_challenge_method"] == "S256" and query["client_id"] == CLIENT
+            made.challenges.add(query["code_challenge"])
         if flask.request.path != "/oauth2/token":
             return None
         if made.moved:
@@ -71,8 +71,8 @@ def running(**users: Claims) -> Iterator[RunningProvider]:
         made.seen.append(dict(flask.request.form))
         digest = hashlib.sha256(flask.request.form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        given = flask.request.authorization
-        is_client = given is not None and (given.username, given.password) == (CLIENT, SECRET)
+        credentials = flask.request.authorization
+        is_client = credentials is not None and (credentials.username, credentials.password) == (CLIENT, SECRET)
         if challenge not in made.challenges or not is_client:
             return flask.jsonify({"error": "invalid_grant", "error_description": "nothing of ours"}), 400
         return None
@@ -80,10 +80,10 @@ def running(**users: Claims) -> Iterator[RunningProvider]:
     @app.after_request
     def answer(response: Any) -> Any:
         if flask.request.path == "/oauth2/token" and response.status_code == 200 and made.lie is not None:
-            said = response.get_json()
-            body = said["id_token"].split(".")[1]
+            content = response.get_json()
+            body = content["id_token"].split(".")[1]
             claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-            response.set_data(json.dumps({**said, "id_token": made.lie(claims)}))
+            response.set_data(json.dumps({**content, "id_token": made.lie(claims)}))
         return response
 
     with _server._threaded_server(app=app, poll_interval=0.02) as server:

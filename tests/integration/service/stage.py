@@ -36,9 +36,9 @@ class Stage:
         with open(self.folder / "server.log", "a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
-        said = json.loads(self._process.stdout.readline() or "{}")
-        assert said, (self.folder / "server.log").read_text()
-        self._address, self._tokens = said["address"], said["tokens"]
+        started = json.loads(self._process.stdout.readline() or "{}")
+        assert started, (self.folder / "server.log").read_text()
+        self._address, self._tokens = started["address"], started["tokens"]
         wait_until(lambda: self.client("ana").cluster()["capacity"]["gpus"], "the nodes")
 
     def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -86,10 +86,10 @@ class Stage:
         with open(self.folder / "stage" / f"{job.serial}.log", "a") as file:
             file.write(text)
 
-    def ends(self, job: ServiceJob, said: str = "FINISHED") -> None:
+    def ends(self, job: ServiceJob, started: str = "FINISHED") -> None:
         """End the applications of a job with a state and an optional cause."""
         fresh = self.folder / "stage" / f"{job.serial}.fresh"
-        fresh.write_text(said)
+        fresh.write_text(started)
         fresh.rename(fresh.with_suffix(".end"))
 
     def clear(self) -> None:

@@ -31,7 +31,7 @@ CHECKS = (
 )
 
 
-class Stranger:
+class FuzzClient:
     """Client of a service without rate limits."""
 
     def __init__(self, served: Served) -> None:
@@ -43,14 +43,14 @@ class Stranger:
         self, method: str, url: str, headers: Any = (), content: Any = None, token: str | None = ""
     ) -> httpx.Response:
         """Send one request; ``token`` None sends none."""
-        given = dict(headers)
+        sent_headers = dict(headers)
         if token is not None:
-            given["authorization"] = f"Bearer {token or self.token}"
+            sent_headers["authorization"] = f"Bearer {token or self.token}"
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
-                return await asking.request(method, url, headers=given, content=content)
+                return await asking.request(method, url, headers=sent_headers, content=content)
 
         answer = asyncio.run(ask())
         if answer.status_code >= 400 and method != "HEAD":
@@ -60,9 +60,9 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger(served: Served) -> Stranger:
+def client(served: Served) -> FuzzClient:
     assert served.submit().status_code == 201  # digits-1
-    return Stranger(served)
+    return FuzzClient(served)
 
 
 def _places() -> dict[str, set[str]]:
@@ -70,29 +70,29 @@ def _places() -> dict[str, set[str]]:
     return {path: {method.upper() for method in methods} for path, methods in api().openapi()["paths"].items()}
 
 
-def test_request_without_a_valid_token_is_refused_at_every_address(stranger: Stranger) -> None:
+def test_request_without_a_valid_token_is_refused_at_every_address(client: FuzzClient) -> None:
     for path, methods in _places().items():
         for method in methods:
-            assert stranger.ask(method, path.replace("{job}", "1"), token=None).status_code == 401, path
-    assert stranger.ask("GET", "/api/v1/jobs", token="nonsense").status_code == 401
+            assert client.ask(method, path.replace("{job}", "1"), token=None).status_code == 401, path
+    assert client.ask("GET", "/api/v1/jobs", token="nonsense").status_code == 401
 
 
-def test_method_that_an_address_does_not_have_is_refused_with_the_allowed_ones(stranger: Stranger) -> None:
+def test_method_that_an_address_does_not_have_is_refused_with_the_allowed_ones(client: FuzzClient) -> None:
     for path, methods in _places().items():
         for method in sorted(set(METHODS) - methods):
-            answer = stranger.ask(method, path.replace("{job}", "1"))
+            answer = client.ask(method, path.replace("{job}", "1"))
             assert answer.status_code == 405, (method, path, answer.text)
             assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == methods, path
             assert method in answer.json()["error"] and answer.headers["allow"] in answer.json()["remedy"]
     for path in ("/api/v1/nothing", "/api/v1/jobs/", "/api/nothing", "/api/v1/jobs/1/nothing", "/nothing"):
         for method in ("GET", "POST"):
-            assert stranger.ask(method, path).status_code in (404, 405), path
+            assert client.ask(method, path).status_code in (404, 405), path
 
 
 BROKEN = (b"", b"{", b"\xff\xfe", b"null", b"[]", b'"text"', b"[" * 100_000, b'{"a": 1e999}', b'{"\\ud800": 1}', b"NaN")
 
 
-def test_unparsable_body_is_refused_at_every_address(stranger: Stranger) -> None:
+def test_unparsable_body_is_refused_at_every_address(client: FuzzClient) -> None:
     with_body = [
         (method.upper(), path)
         for path, methods in api().openapi()["paths"].items()
@@ -103,20 +103,20 @@ def test_unparsable_body_is_refused_at_every_address(stranger: Stranger) -> None
     for method, path in with_body:
         for content in BROKEN:
             headers = {"content-type": "application/json"}
-            answer = stranger.ask(method, path.replace("{job}", "1").replace("{name}", "name"), headers, content)
+            answer = client.ask(method, path.replace("{job}", "1").replace("{name}", "name"), headers, content)
             assert 400 <= answer.status_code < 500, (path, content[:20], answer.status_code)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["positive", "negative"])
-def test_random_requests_conform_to_the_openapi_document(stranger: Stranger, kind: str) -> None:
+def test_random_requests_conform_to_the_openapi_document(client: FuzzClient, kind: str) -> None:
     import schemathesis
     from schemathesis.checks import CHECKS as KNOWN
     from schemathesis.checks import load_all_checks
     from schemathesis.core.parameters import ParameterLocation
 
     load_all_checks()
-    asyncio.run(stranger.streams.end())  # what can be followed ends at once: a request would not come to its end
+    asyncio.run(client.streams.end())  # what can be followed ends at once: a request would not come to its end
     checks, mode = KNOWN.get_by_names(CHECKS), schemathesis.GenerationMode(kind)
     rejected = KNOWN.get_by_names(["negative_data_rejection"])
     problems: list[str] = []
@@ -129,18 +129,18 @@ def test_random_requests_conform_to_the_openapi_document(stranger: Stranger, kin
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(operation.as_strategy(generation_mode=mode), st.booleans())
-        def asked(case: Any, known: bool) -> None:
+        def check_case(case: Any, known: bool) -> None:
             if known and "job" in case.path_parameters:
                 case.path_parameters["job"] = "digits-1"
             sent = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
-            kept = {name: value for name, value in sent.headers.items() if name.lower() != "authorization"}
-            response = stranger.ask(str(sent.method), str(sent.url), kept, sent.body)
+            forwarded = {name: value for name, value in sent.headers.items() if name.lower() != "authorization"}
+            response = client.ask(str(sent.method), str(sent.url), forwarded, sent.body)
             body = case.meta.components.get(ParameterLocation.BODY)  # more in a query than is known does no harm
             is_wrong = body is not None and body.mode == schemathesis.GenerationMode.NEGATIVE
             case.validate_response(response, checks=[*checks, *(rejected if is_wrong else [])])
 
         try:
-            asked()
+            check_case()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise

@@ -98,15 +98,15 @@ def test_jobs_survive_a_database_outage_without_loss_or_duplicates(
     (service.code / "counts.py").write_text(COUNTS)
     counts = service.code / "counts.yaml"
     counts.write_text(f"name: counts\ntasks: {{main: {{script: counts.py, arguments: {{folder: {service.jobs}}}}}}}\n")
-    talks = client.submit(counts).id
+    counting = client.submit(counts).id
     ends, waits = client.submit(service.job("ends")).id, client.submit(service.job("waits")).id
     wait_until(lambda: service.starts("counts") and service.starts("ends"), "both that have room")
-    follower = Follower(client.follow(talks))
+    follower = Follower(client.follow(counting))
     wait_until(lambda: "3\n" in follower.text, "its first lines")
 
     database.stop()
     service.end("ends")
-    _check_answers_during_outage(client, talks)
+    _check_answers_during_outage(client, counting)
     with pytest.raises(ServiceError, match="check that it runs"):
         client.submit(service.job("late"))
     with leaks.not_of_this_test():
@@ -114,11 +114,11 @@ def test_jobs_survive_a_database_outage_without_loss_or_duplicates(
 
     wait_until(reaches(client, ends, Lifecycle.FINISHED), "the end of which the service has heard late", 60)
     wait_until(lambda: service.starts("waits"), "the one that has waited for that")
-    assert client.job(talks).state == Lifecycle.RUNNING
+    assert client.job(counting).state == Lifecycle.RUNNING
     late = client.submit(service.job("late")).id
     for name in ("counts", "waits", "late"):
         service.end(name)
-    for job in (talks, waits, late):
+    for job in (counting, waits, late):
         ended = client.wait(job, WAIT_S)
         assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 1), ended.cause
     assert [len(service.starts(name)) for name in ("counts", "ends", "waits", "late")] == [1, 1, 1, 1]
@@ -133,7 +133,7 @@ def _check_answers_during_outage(client: Client, job: str) -> None:
     until = time.monotonic() + AWAY_S
     while time.monotonic() < until:
         for path, method in ((f"api/v1/jobs/{job}", "GET"), (f"api/v1/jobs/{job}/cancel", "POST"), ("", "GET")):
-            status, headers, said = answer_to(client, path, method)
-            assert (status, headers.get("retry-after")) == (503, "2"), (path, status, said)
-            assert "the database" in said["error"] and "check that it runs" in said["remedy"]
+            status, headers, problem = answer_to(client, path, method)
+            assert (status, headers.get("retry-after")) == (503, "2"), (path, status, problem)
+            assert "the database" in problem["error"] and "check that it runs" in problem["remedy"]
         time.sleep(0.5)

@@ -141,9 +141,9 @@ def test_elastic_job_starts_small_grows_shrinks_across_a_server_crash_and_regrow
     assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), (
         "each sample once: no step was repeated"
     )
-    told = [change.cause for change in client.changes(job) if not change.task]
-    begins = told.index("main grows from 1 to 2 slots, which no waiting job needs")
-    assert told[begins : begins + 4] == [
+    causes = [change.cause for change in client.changes(job) if not change.task]
+    begins = causes.index("main grows from 1 to 2 slots, which no waiting job needs")
+    assert causes[begins : begins + 4] == [
         "main grows from 1 to 2 slots, which no waiting job needs",
         "main must release 1 of 2 slots for urgent-3, which has precedence",
         "slots were released: main has 1",
@@ -158,12 +158,12 @@ def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: Job
     elastic, urgent = elastic_job(service), service.job("urgent", priority=90)
 
     def until(done: Callable[[], object], what: str) -> None:
-        def look() -> object:
+        def check() -> object:
             if service.process is None or service.process.poll() is not None:
                 raise ServiceError("the server is gone")  # its client would retry for a minute
             return done()
 
-        wait_until(look, what)
+        wait_until(check, what)
 
     def scenario(client: Client) -> None:
         job = client.submit(elastic, idempotency_key="a").id

@@ -49,7 +49,7 @@ def test_waiting_job_shows_its_reason_and_is_paused_resumed_moved_and_cancelled(
     press(page, "Cancel")
     press(page, "Cancel job")
     page.wait_for_selector(".title .state.CANCELLED")
-    said = page.locator(".timeline li:not(.of-task)").all_inner_texts()
+    entries = page.locator(".timeline li:not(.of-task)").all_inner_texts()
     causes = (
         "submitted",
         "paused by ana",
@@ -58,7 +58,7 @@ def test_waiting_job_shows_its_reason_and_is_paused_resumed_moved_and_cancelled(
         "the driver is running",
         "cancelled by ana",
     )
-    at = [next(index for index, line in enumerate(said) if cause in line) for cause in causes]
+    at = [next(index for index, line in enumerate(entries) if cause in line) for cause in causes]
     assert at == sorted(at)
     assert page.get_by_role("row", name="train").get_by_text("application_").count() == 1
 
@@ -89,16 +89,16 @@ def test_overview_shows_running_and_waiting_jobs_and_free_gpus(stage: Stage, ope
 
 @pytest.mark.variant
 def test_overview_shows_progress_and_recently_ended_jobs(stage: Stage, opens: Opens) -> None:
-    gone = stage.submit("gone", 1)
-    stage.reaches(gone, Lifecycle.RUNNING)
-    stage.ends(gone, "FAILED ValueError: no such column")
-    stage.reaches(gone, Lifecycle.FAILED)
+    failed_job = stage.submit("gone", 1)
+    stage.reaches(failed_job, Lifecycle.RUNNING)
+    stage.ends(failed_job, "FAILED ValueError: no such column")
+    stage.reaches(failed_job, Lifecycle.FAILED)
     job = stage.submit("goes", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     page = opens().open("overview")
     ended = page.get_by_role("region", name="Recently ended")
     row = ended.get_by_role("row").nth(1)
-    row.get_by_role("link", name=gone.id).wait_for()
+    row.get_by_role("link", name=failed_job.id).wait_for()
     assert "failed" in row.inner_text() and "no such column" in row.inner_text() and "ago" in row.inner_text()
     service = stage.client("ana").job(job.id).applications[0].tag.partition(f"-{job.serial}-")[0].rpartition("-")[2]
     run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=provenance.who())

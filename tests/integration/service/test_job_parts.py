@@ -92,19 +92,19 @@ def test_tasks_of_the_same_try_find_each_other_and_not_those_of_earlier_tries(se
     job = client.submit(path)
     ended = client.wait(job.id, 2 * WAIT_S)
     assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 2), client.log(job.id, "server")
-    (first, told), (second, told_again) = map(json.loads, out.read_text().splitlines())
-    assert told == told_again == ["rank 0", "rank 1"]
+    (first, found), (second, told_again) = map(json.loads, out.read_text().splitlines())
+    assert found == told_again == ["rank 0", "rank 1"]
     assert not set(first) & set(second) and len(set(second)) == 2
     (folder,) = (service.state / "project" / "Jobs").glob("pair-1-*")
     assert [path.name for path in folder.iterdir()] == ["2"], "what the first try said is gone"
     service.stop()
 
 
-def hopsml(client: Client, *words: str, said: str = "") -> str:
+def hopsml(client: Client, *words: str, stdin: str = "") -> str:
     """Run a command and return its output."""
     variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     line = [sys.executable, "-m", "hopsml", *words]
-    done = subprocess.run(line, input=said, env=variables, capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(line, input=stdin, env=variables, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -134,7 +134,7 @@ def test_secret_is_visible_only_to_the_code_that_needs_it(service: JobService) -
     client = service.start(cores=2)
     with pytest.raises(ArgumentError, match="no secret db-login"):
         client.submit(path)
-    assert hopsml(client, "secrets", "put", "db-login", said=f"{SECRET}\n") == ""
+    assert hopsml(client, "secrets", "put", "db-login", stdin=f"{SECRET}\n") == ""
     assert hopsml(client, "secrets", "ls").startswith("db-login ")
     job = client.submit(path)
     for end in ("told", "script"):
@@ -152,8 +152,8 @@ def test_secret_is_visible_only_to_the_code_that_needs_it(service: JobService) -
     everywhere = [
         path for folder in (service.state, service.log.parent) for path in folder.rglob("*") if path.is_file()
     ]
-    told = [path for path in everywhere if SECRET.encode() in path.read_bytes()]
-    assert told == [], "neither database, nor logs, nor records, nor what was handed over"
+    found = [path for path in everywhere if SECRET.encode() in path.read_bytes()]
+    assert found == [], "neither database, nor logs, nor records, nor what was handed over"
     assert not list(service.state.rglob("*.sealed"))
 
 

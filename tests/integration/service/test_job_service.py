@@ -161,11 +161,11 @@ def served(folder: Path) -> Iterator[JobService]:
 
 
 def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], ServiceJobDetail | None]:
-    def look() -> ServiceJobDetail | None:
+    def find() -> ServiceJobDetail | None:
         found = client.job(job)
         return found if found.state in states else None
 
-    return look
+    return find
 
 
 def test_job_runs_and_ends_while_another_waits_with_a_reason(service: JobService) -> None:
@@ -218,14 +218,14 @@ def test_interrupted_wait_for_a_job_explains_that_the_job_continues(service: Job
         assert waits.stdout.readline() == "one-1\n"
         assert "running one" in waits.stdout.readline()
         waits.send_signal(signal.SIGINT)
-        told = "one-1 continues: `hopsml jobs logs -f one-1` follows the job, `hopsml jobs cancel one-1` ends it\n"
-        assert waits.stderr.read() == told and waits.wait(WAIT_S) == 128 + signal.SIGINT
+        message = "one-1 continues: `hopsml jobs logs -f one-1` follows the job, `hopsml jobs cancel one-1` ends it\n"
+        assert waits.stderr.read() == message and waits.wait(WAIT_S) == 128 + signal.SIGINT
     follows = [sys.executable, "-m", "hopsml", "jobs", "logs", "--follow", "one-1"]
     with subprocess.Popen(follows, env=known, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reads:
         assert reads.stdout is not None and reads.stderr is not None
         assert "running one" in reads.stdout.readline()
         reads.send_signal(signal.SIGINT)
-        assert reads.stderr.read() == told and reads.wait(WAIT_S) == 128 + signal.SIGINT
+        assert reads.stderr.read() == message and reads.wait(WAIT_S) == 128 + signal.SIGINT
     assert client.job("one-1").state == Lifecycle.RUNNING
     service.end("one")
     client.wait("one-1", WAIT_S)
@@ -365,11 +365,11 @@ def test_jobs_continue_during_a_service_outage(service: JobService) -> None:
     service.end("ends")
     wait_until(lambda: len(service.runs()) == 1, "its end while nobody looks")
     client = service.start(cores=2)
-    began = time.monotonic()
+    started_s = time.monotonic()
     wait_until(reaches(client, jobs[0].id, Lifecycle.FINISHED), "what had ended")
     assert client.job(jobs[1].id).state == Lifecycle.RUNNING
     wait_until(reaches(client, jobs[2].id, Lifecycle.RUNNING), "what had waited")
-    assert time.monotonic() - began < WAIT_S
+    assert time.monotonic() - started_s < WAIT_S
     for name in ("runs", "waits"):
         service.end(name)
     assert [client.wait(job.id, WAIT_S).state for job in jobs] == [Lifecycle.FINISHED] * 3
@@ -511,7 +511,7 @@ def test_acknowledged_changes_survive_a_power_failure(service: JobService, tmp_p
     first = client.submit(service.job("first"))
     submitted = state_after_power_loss("submitted")
     client.put_secret("s3-key", "hunter2-and-more")
-    kept = state_after_power_loss("kept")
+    secret_stored = state_after_power_loss("kept")
     client.pause(first.id)
     paused = state_after_power_loss("paused")
     with contextlib.closing(JobStore.open(f"sqlite:///{submitted}/service.db")) as store:
@@ -519,10 +519,12 @@ def test_acknowledged_changes_survive_a_power_failure(service: JobService, tmp_p
         assert row.name == "first"
         code = Workspaces(submitted, "file:///project", lambda owner, names: {}).folder(row.workspace)
         assert (code / "script.py").read_text() == SCRIPT
-    with contextlib.closing(JobStore.open(f"sqlite:///{kept}/service.db")) as store:
-        assert Secrets(store, secrets_key(kept)).values(first.owner, ["s3-key"]) == {"s3-key": "hunter2-and-more"}
+    with contextlib.closing(JobStore.open(f"sqlite:///{secret_stored}/service.db")) as store:
+        assert Secrets(store, secrets_key(secret_stored)).values(first.owner, ["s3-key"]) == {
+            "s3-key": "hunter2-and-more"
+        }
     with contextlib.closing(JobStore.open(f"sqlite:///{paused}/service.db")) as store:
-        assert store.job(first.serial).state == Lifecycle.PAUSED or [wish.kind for wish in store.open_wishes()] == [
-            "PAUSE"
-        ]
+        assert store.job(first.serial).state == Lifecycle.PAUSED or [
+            request.kind for request in store.open_wishes()
+        ] == ["PAUSE"]
     service.stop()

@@ -60,8 +60,8 @@ def test_command_starts_in_its_workspace_and_each_try_has_its_own_log_and_run(se
     logs = [(service.state / "project" / "Experiments" / run.id / "logs" / "g0-rank0.log").read_text() for run in runs]
     assert ["reads wolves" in log for log in logs] == [True, True], "what a try writes is not what the next one reads"
     assert not list((service.state / "workspaces").rglob("made"))
-    kept = service.state / "project" / "Experiments" / runs[1].id / "artifacts"
-    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
+    artifacts = service.state / "project" / "Experiments" / runs[1].id / "artifacts"
+    assert sorted(str(path.relative_to(artifacts)) for path in artifacts.rglob("*") if path.is_file()) == [
         "data/words.txt",
         "made",
     ]

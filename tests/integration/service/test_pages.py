@@ -65,7 +65,7 @@ def fill(project: ProjectOnDisk) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
-    """A project with runs of all kinds."""
+    """Create a project with runs of all kinds."""
     project = ProjectOnDisk(tmp_path_factory.mktemp("pages") / "digits")
     fill(project)
     return project

@@ -94,8 +94,8 @@ def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
     (number,) = [place for place, frame in enumerate(profile["shared"]["frames"]) if frame["name"] == function]
     for thread in profile["profiles"]:
         both = zip(thread["samples"], thread["weights"], strict=True)
-        kept = [(stack, weight) for stack, weight in both if number in stack]
-        thread["samples"], thread["weights"] = [stack for stack, _ in kept], [weight for _, weight in kept]
+        retained = [(stack, weight) for stack, weight in both if number in stack]
+        thread["samples"], thread["weights"] = [stack for stack, _ in retained], [weight for _, weight in retained]
     return profile
 
 

@@ -27,8 +27,8 @@ def test_cluster_page_shows_jobs_per_node_and_queue_usage(stage: Stage, opens: O
     page = opens().open("cluster")
     nodes = page.get_by_role("region", name="Nodes")
     nodes.get_by_role("row", name="node2").wait_for()
-    said = nodes.get_by_role("row").all_inner_texts()
-    assert len(said) == 3 and all(f"{holder.id} ben: " in row for row in said[1:])
+    row_texts = nodes.get_by_role("row").all_inner_texts()
+    assert len(row_texts) == 3 and all(f"{holder.id} ben: " in row for row in row_texts[1:])
     widths = (
         "[...document.querySelectorAll('.nodes td[data-label=GPUs] .fill:first-child')].map((one) => one.style.width)"
     )

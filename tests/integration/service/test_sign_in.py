@@ -56,9 +56,9 @@ class BrowserSession:
     """Browser session with cookies, at a service with a provider."""
 
     def __init__(self, served: Served, issuer: str, strangers: float = 1000.0, **more: Any) -> None:
-        asked = Provider(rules(issuer, **more), SECRET, f"{HERE}sign-in/back")
+        sign_in_provider = Provider(rules(issuer, **more), SECRET, f"{HERE}sign-in/back")
         limits = Limits(strangers=Rate(1.0, strangers))
-        self._app = service_application(served.jobs, served.project, served.streams, "x", limits, asked)
+        self._app = service_application(served.jobs, served.project, served.streams, "x", limits, sign_in_provider)
         self.tokens, self.audit = Tokens(served.jobs.store), AuditLog(served.jobs.store)
         self.cookies, self.session = httpx.Cookies(), f"__Host-{served.cookie}"  # over TLS
 
@@ -87,15 +87,17 @@ class BrowserSession:
 
 def test_user_signs_in_and_out(served: Served, provider: RunningProvider) -> None:
     tab = BrowserSession(served, provider.issuer, lasts="2h")
-    stranger = tab.ask("")
-    assert stranger.status_code == 401 and 'href="sign-in"' in stranger.text and tab.ask("style.css").status_code == 200
+    anonymous = tab.ask("")
+    assert (
+        anonymous.status_code == 401 and 'href="sign-in"' in anonymous.text and tab.ask("style.css").status_code == 200
+    )
     assert "sign in" in tab.ask("api/about").json()["remedy"]
     there = tab.ask("sign-in")
-    asked = parse_qs(urlsplit(there.headers["location"]).query)
-    assert asked["redirect_uri"] == [f"{HERE}sign-in/back"] and asked["scope"] == ["openid profile email"]
-    kept = there.headers["set-cookie"]
-    assert all(word in kept for word in ("HttpOnly", "SameSite=Lax", "Max-Age=600", "Secure"))
-    assert not any(asked[name][0] in kept for name in ("state", "nonce"))  # sealed
+    query = parse_qs(urlsplit(there.headers["location"]).query)
+    assert query["redirect_uri"] == [f"{HERE}sign-in/back"] and query["scope"] == ["openid profile email"]
+    cookie = there.headers["set-cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Lax", "Max-Age=600", "Secure"))
+    assert not any(query[name][0] in cookie for name in ("state", "nonce"))  # sealed
     back = tab.ask(provider.authorized(there.headers["location"], "ana"))
     assert back.status_code == 200 and "url=../" in back.text, back.text
     session, over = back.headers.get_list("set-cookie")
@@ -111,8 +113,8 @@ def test_user_signs_in_and_out(served: Served, provider: RunningProvider) -> Non
     assert tab.ask("sign-out", "POST").status_code == 204
     assert tab.session not in tab.cookies and tab.ask("api/about").status_code == 401
     assert tab.tokens.caller(token, time.time()) is None
-    said = [(one.user, one.action, one.target) for one in tab.audit.page().entries if one.action.startswith("sign ")]
-    assert said == [("oidc:ana", "sign out", row.id), ("oidc:ana", "sign in", row.id)]
+    refused = [(one.user, one.action, one.target) for one in tab.audit.page().entries if one.action.startswith("sign ")]
+    assert refused == [("oidc:ana", "sign out", row.id), ("oidc:ana", "sign in", row.id)]
 
 
 def test_user_without_a_mapped_role_is_a_viewer(served: Served, provider: RunningProvider) -> None:
@@ -274,12 +276,12 @@ def test_callback_is_accepted_only_for_its_browser_and_sign_in(served: Served, p
     assert other.ask(back).status_code == 400  # that browser has begun nothing
     other.ask("sign-in")
     assert other.ask(back).status_code == 403  # something else
-    kept = tab.cookies
+    cookie = tab.cookies
     assert tab.ask(f"{back}x").status_code == 403 and tab.ask(f"{back}&iss=http://else.where").status_code == 403
     assert not provider.seen  # none of them caused a request to the provider
-    tab.cookies = kept
+    tab.cookies = cookie
     assert tab.ask(back).status_code == 200
-    tab.cookies = kept
+    tab.cookies = cookie
     assert tab.ask(back).status_code in (400, 502) and len(tab.made()) == 1  # a code counts once
     stolen = provider.authorized(BrowserSession(served, provider.issuer).ask("sign-in").headers["location"], "ben")
     tab.ask("sign-in")
@@ -328,9 +330,9 @@ def test_refusal_by_the_provider_is_shown_as_escaped_text(served: Served, provid
     state = parse_qs(urlsplit(there).query)["state"][0]
     denied = tab.ask(f"{provider.authorized(there, '')}&state={state}")  # which this provider leaves out
     assert denied.status_code == 403 and "access_denied" in denied.text and "Sign in again" in denied.text
-    said = tab.ask(f"sign-in/back?error=<script>alert(1)</script>&state={state}")
-    assert "<script" not in said.text and "&lt;script&gt;" in said.text
-    assert "default-src 'none'" in said.headers["content-security-policy"]
+    refused = tab.ask(f"sign-in/back?error=<script>alert(1)</script>&state={state}")
+    assert "<script" not in refused.text and "&lt;script&gt;" in refused.text
+    assert "default-src 'none'" in refused.headers["content-security-policy"]
 
 
 def test_sign_in_attempts_are_limited(served: Served, provider: RunningProvider) -> None:

@@ -60,10 +60,10 @@ def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp
                 (shared,) = served.streams._open.values()
                 feeds.append(shared._feed)  # type: ignore[arg-type]
                 async with connected(port, path, served.tokens[Role.USER]) as reader:
-                    said = 0
+                    received_text = 0
                     async for event in events(reader):  # the other client reads nothing
-                        said += len(event.get("text", ""))
-                        if said == 32 << 20:
+                        received_text += len(event.get("text", ""))
+                        if received_text == 32 << 20:
                             break
                 assert sum(len(event) for event, _ in feeds[0]._pieces.values()) < 5 << 20
 
@@ -137,7 +137,7 @@ def test_two_hundred_connections_to_one_log_share_one_reader(
     job.starts()
     engine, reads = served.jobs.engine, list[int]()
     read = engine.log
-    monkeypatch.setattr(engine, "log", lambda *asked: (reads.append(asked[1]), read(*asked))[1])
+    monkeypatch.setattr(engine, "log", lambda *arguments: (reads.append(arguments[1]), read(*arguments))[1])
 
     async def follow(port: int) -> str:
         async with connected(port, f"jobs/{job.id}/log/events", served.tokens[Role.USER]) as reader:
@@ -150,15 +150,15 @@ def test_two_hundred_connections_to_one_log_share_one_reader(
                 lambda: sum(shared.listeners for shared in served.streams._open.values()) == CLIENTS, "all of them"
             )
             assert len(served.streams) == 1
-            looks, began = len(reads), time.monotonic()
+            reads_before, started_s = len(reads), time.monotonic()
             for step in range(50):
                 job.prints(f"step {step}\n".encode())
                 await asyncio.sleep(0.02)
             job.ends()
-            said = "".join(f"step {step}\n" for step in range(50))
-            assert {await client for client in clients} == {said}
-            took_s = time.monotonic() - began
-            print(f"{CLIENTS} listeners, {len(reads) - looks} reads in {took_s:.1f} s")
-            assert len(reads) - looks <= took_s / 0.02 + 5, "as many as one listener needs"
+            received_text = "".join(f"step {step}\n" for step in range(50))
+            assert {await client for client in clients} == {received_text}
+            took_s = time.monotonic() - started_s
+            print(f"{CLIENTS} listeners, {len(reads) - reads_before} reads in {took_s:.1f} s")
+            assert len(reads) - reads_before <= took_s / 0.02 + 5, "as many as one listener needs"
 
     within_time(served, of)

@@ -87,7 +87,7 @@ def test_model_that_cannot_be_loaded_is_reported_and_nothing_runs(
 ) -> None:
     monkeypatch.setenv("HOPSML_TRUSTED_OWNERS", "")
     (pickled,) = (project / "Models" / "digits" / "3").rglob("*.pickle")
-    kept = pickled.read_bytes()
+    original = pickled.read_bytes()
     try:
         pickled.write_bytes(b"damaged")
         with pytest.raises(
@@ -96,7 +96,7 @@ def test_model_that_cannot_be_loaded_is_reported_and_nothing_runs(
             serving.start("digits", version=3, replicas=1, profile="local-cluster")
         assert serving.status("digits").state == "Stopped"
     finally:
-        pickled.write_bytes(kept)
+        pickled.write_bytes(original)
 
 
 # ------------------------------------------------------------------------------------------ without a cluster

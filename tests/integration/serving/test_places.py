@@ -279,13 +279,13 @@ async def until_ready(supervisor: Supervisor, restarts: int) -> None:
 async def check_wrong_token_is_rejected(agents: Agents) -> None:
     """Assert that an agent without the token is rejected."""
     bootstrap = msgspec.json.decode(agents.bootstrap, type=AgentBootstrap)
-    stranger = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
+    rejected = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
     try:
-        process = stranger.more()
+        process = rejected.more()
         errors = (await asyncio.to_thread(process.communicate))[1]
         assert process.returncode == 1 and b"has rejected this agent" in errors
     finally:
-        stranger.end()
+        rejected.end()
 
 
 def test_no_request_fails_when_a_replica_or_agent_is_lost_or_the_version_changes(project: Path) -> None:

@@ -104,8 +104,10 @@ def test_printed_status_has_a_working_prediction_command(served: str) -> None:
     assert (status.state, status.version, status.ready, status.model) == ("Running", 1, 2, "digits")
     line = next(one for one in str(status).splitlines() if one.startswith("a prediction:")).partition(":")[2]
     line = line.replace("[...]", "[[1, 2, 3, 4]]")
-    said = subprocess.run(["bash", "-c", line.replace("curl ", "curl -s ")], capture_output=True, text=True, check=True)
-    assert json.loads(said.stdout) == {"predictions": [1.0]}
+    output = subprocess.run(
+        ["bash", "-c", line.replace("curl ", "curl -s ")], capture_output=True, text=True, check=True
+    )
+    assert json.loads(output.stdout) == {"predictions": [1.0]}
     assert oct(Path(status.token_file).stat().st_mode & 0o777) == "0o600"
 
 
@@ -269,9 +271,9 @@ def test_serving_that_cannot_start_is_explained_and_leaves_nothing(project: Path
         with pytest.raises(ServingError, match=in_use):
             serving.start("unstarted", model="digits", version=1, port=port)
     files = project / "Models" / "digits" / "1"
-    kept = project.parent / "kept"
-    shutil.copytree(files, kept)
-    other = model.export(str(kept), "other")
+    copied = project.parent / "kept"
+    shutil.copytree(files, copied)
+    other = model.export(str(copied), "other")
     with pytest.raises(
         ArgumentError,
         match=r"version 1 of the model 'other' cannot be served: hopsml serves .* this version contains none",
@@ -336,7 +338,7 @@ def test_hanging_replica_is_killed_and_restarted(project: Path) -> None:
         until(lambda: serving.status("still").restarts == 1, "nobody has noticed that a replica stands still")
         until(lambda: serving.status("still").ready == 2, "the replica did not come again")
         assert status.pids[0] not in serving.status("still").pids
-        said = serving.logs("still")
-        assert "replica 0 is stopped: it has sent nothing for 10 s" in said and "hopsml did not send it" not in said
+        output = serving.logs("still")
+        assert "replica 0 is stopped: it has sent nothing for 10 s" in output and "hopsml did not send it" not in output
     finally:
         serving.stop("still")

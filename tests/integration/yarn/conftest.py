@@ -46,11 +46,11 @@ class Hadoop(Cluster):
             return super().add_nodemanager(wait=wait)
 
     def spark_conf(self, **options: object) -> dict[str, str]:
-        """Settings for a small application on this YARN; ``options`` are tools.hadoop.spark.spark_conf's."""
+        """Return settings for a small application on this YARN; ``options`` are those of tools.hadoop.spark.spark_conf."""
         return spark.spark_conf(**options)  # type: ignore[arg-type]
 
     def submit_env(self) -> dict[str, str]:
-        """The environment for spark-submit, or for a driver in client mode."""
+        """Return the environment for spark-submit, or for a driver in client mode."""
         return spark.submit_env(self.conf_dir)
 
     def submit(
@@ -82,7 +82,7 @@ HADOOP = pytest.StashKey[Hadoop]()
 
 
 def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
-    """The fixture ``hadoop``, which tests/chaos uses as well."""
+    """Start the cluster of the fixture ``hadoop``, which tests/chaos uses as well."""
     cluster = Hadoop(CACHE / f"tests-{os.getpid()}")
     with leaks.not_of_this_test():  # if it is first requested within a test
         cluster.start(ensure_jars(), guarded=True)
@@ -121,6 +121,6 @@ def whole_hadoop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def no_helpers_left() -> Iterator[None]:
-    """The processes through which this one reads HDFS end with the test."""
+    """End the helper processes for HDFS with the test."""
     yield
     filesystem.close_all()

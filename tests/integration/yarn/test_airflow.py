@@ -45,7 +45,7 @@ GATE = """
 
 @pytest.fixture(scope="module")
 def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database."""
+    """Create an empty database."""
     with leaks.not_of_this_test():
         return make_database(tmp_path_factory.mktemp("airflow") / "home")
 
@@ -120,18 +120,18 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
         wait_until(lambda: hadoop.application_state(application).state == "RUNNING")
         first.kill()
     second = airflow.run("again", file, "digits_pipeline", RUN_AFTER, timeout_s=200)
-    told = second.told
-    assert told["state"] == "success", second.output[-6000:]
-    assert told["xcoms"]["train"]["job"]["id"] == application
+    result = second.told
+    assert result["state"] == "success", second.output[-6000:]
+    assert result["xcoms"]["train"]["job"]["id"] == application
     fresh = [(app["name"], app["finalStatus"]) for app in hadoop.applications() if app["id"] not in before]
     once = [(f"digits_pipeline.{task}", "SUCCEEDED") for task in ("prepare", "train", "evaluate")]
-    assert fresh == once, f"{told['tasks']}\n{operator_lines(first.output)}\n{operator_lines(second.output)}"
+    assert fresh == once, f"{result['tasks']}\n{operator_lines(first.output)}\n{operator_lines(second.output)}"
     assert second.lines_with("run directory"), "the driver's log is in the task's"
-    assert told["xcoms"]["evaluate"]["metrics"]["accuracy"] >= 0.9
-    assert told["xcoms"]["serve"]["metrics"]["version"] == told["xcoms"]["register"]["metrics"]["version"] == 1
+    assert result["xcoms"]["evaluate"]["metrics"]["accuracy"] >= 0.9
+    assert result["xcoms"]["serve"]["metrics"]["version"] == result["xcoms"]["register"]["metrics"]["version"] == 1
     (version,) = model.versions("digits")
     assert version.url.startswith(hadoop.namenode_url)
-    assert version.description.lineage.run_url == told["xcoms"]["train"]["run_dir"]
+    assert version.description.lineage.run_url == result["xcoms"]["train"]["run_dir"]
 
 
 @pytest.mark.variant  # of tests/unit/airflow/test_yarn_jobs.py, with a real YARN behind it

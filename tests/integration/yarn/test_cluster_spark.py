@@ -68,7 +68,7 @@ def holders(output: str) -> list[dict[str, str]]:
 
 
 def profile(name: str) -> dict[str, str]:
-    """The Spark settings of a profile in conf/."""
+    """Return the Spark settings of a profile in conf/."""
     text = (spark.ROOT / "conf" / f"{name}.yaml").read_text().replace("{conf}", str(spark.ROOT / "conf"))
     return {key: str(value) for key, value in yaml.safe_load(text)["spark"].items()}
 

@@ -26,7 +26,7 @@ TIMEOUT_S = 1.0  # of one call
 
 @pytest.fixture
 def folder(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A fresh directory on HDFS, deleted afterwards."""
+    """Yield a new directory on HDFS, deleted afterwards."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     url = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
     filesystem.for_url(url).make_dirs(url)

@@ -70,8 +70,8 @@ def test_run_shows_yarn_node_names_regardless_of_container_hostnames(service: Ya
     there = {path.name: host(path.parts[-4]) for path in hadoop.home.glob("nm*/containers/*/container_*")}
     # A node of 8 GiB has resources for one more container next to one of the job, but not next to two.
     waits = client.submit(service.job("waits", ", count: 2, resources: {cores: 1, memory: 5500m}"))
-    said = re.compile(r"needs 2 slots of .* free \(127\.0\.0\.1[12] 1\)")
-    wait_until(lambda: said.search(client.why(waits.id)), "a reason with the node's name", WAIT_S)
+    expected = re.compile(r"needs 2 slots of .* free \(127\.0\.0\.1[12] 1\)")
+    wait_until(lambda: expected.search(client.why(waits.id)), "a reason with the node's name", WAIT_S)
     client.cancel(waits.id)
     (folder / "end").touch()
     wait_until(reaches(client, job, Lifecycle.FINISHED), "its end", WAIT_S)

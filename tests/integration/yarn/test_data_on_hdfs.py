@@ -26,7 +26,7 @@ FILES, ROWS = 3, 1000
 
 @pytest.fixture
 def root(hadoop: Hadoop) -> Iterator[str]:
-    """A folder."""
+    """Yield the URL of a new folder on HDFS."""
     yield f"{hadoop.namenode_url}/Data/{time.monotonic_ns()}"
     experiment.shutdown()
 

@@ -28,8 +28,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnSer
 
 
 def test_jobs_survive_a_resource_manager_failover(service: YarnService) -> None:
-    def goes() -> None:
+    def start_outage() -> None:
         service.hadoop.kill("rm")
         wait_until(lambda: service.client.cluster()["problem"], "the service to notice", WAIT_S)
 
-    check_no_job_is_lost_or_started_twice(service, goes, lambda: service.hadoop.fail_over("rm2"))
+    check_no_job_is_lost_or_started_twice(service, start_outage, lambda: service.hadoop.fail_over("rm2"))

@@ -133,11 +133,11 @@ def own_cluster(name: str, shape: Shape) -> Iterator[Hadoop]:
 
 
 def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], ServiceJobDetail | None]:
-    def look() -> ServiceJobDetail | None:
+    def find() -> ServiceJobDetail | None:
         found = client.job(job)
         return found if found.state in states else None
 
-    return look
+    return find
 
 
 @pytest.mark.variant
@@ -203,7 +203,7 @@ def test_service_survives_a_resource_manager_outage_and_kills_only_its_strays(
 
 
 def check_no_job_is_lost_or_started_twice(
-    service: YarnService, goes: Callable[[], None], comes: Callable[[], None]
+    service: YarnService, start_outage: Callable[[], None], end_outage: Callable[[], None]
 ) -> None:
     """Assert that jobs survive an outage in which one runs, one is being stopped, and one was just submitted."""
     client = service.start()
@@ -211,10 +211,10 @@ def check_no_job_is_lost_or_started_twice(
     for job in (runs, stops):
         wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the jobs", WAIT_S)
     wait_until(lambda: all((service.folder / f"{name}.starts").exists() for name in ("runs", "stops")), "both", WAIT_S)
-    goes()
+    start_outage()
     waits = client.submit(service.job("waits"))
     client.cancel(stops.id)
-    comes()
+    end_outage()
     client = service.client
     wait_until(reaches(client, stops.id, Lifecycle.CANCELLED), "the end of the one", WAIT_S)
     wait_until(reaches(client, waits.id, Lifecycle.RUNNING), "the start of the other", WAIT_S)
@@ -230,22 +230,22 @@ def check_no_job_is_lost_or_started_twice(
 @pytest.mark.variant
 @pytest.mark.parametrize("away_s", [20, 60])
 def test_jobs_survive_a_service_outage(service: YarnService, away_s: int) -> None:
-    def comes() -> None:
+    def end_outage() -> None:
         service.signal(signal.SIGKILL)
         time.sleep(away_s)  # what is tried is the length of an outage
         service.start()
 
-    check_no_job_is_lost_or_started_twice(service, lambda: None, comes)
+    check_no_job_is_lost_or_started_twice(service, lambda: None, end_outage)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("away_s", [20, 60])
 def test_jobs_survive_a_resource_manager_outage(hadoop: Hadoop, service: YarnService, away_s: int) -> None:
-    def comes() -> None:
+    def end_outage() -> None:
         time.sleep(away_s)
         hadoop.revive("rm")
 
-    check_no_job_is_lost_or_started_twice(service, lambda: hadoop.kill("rm"), comes)
+    check_no_job_is_lost_or_started_twice(service, lambda: hadoop.kill("rm"), end_outage)
 
 
 @pytest.mark.variant

@@ -88,7 +88,7 @@ def names(url: str) -> list[str]:
 
 
 def events(url: str) -> bytes:
-    """All event files directly in a folder on HDFS."""
+    """Return the content of all event files directly in a folder on HDFS."""
     files = [entry.url for entry in for_url(url).list_dir(url) if "tfevents" in entry.name]
     return b"".join(map(for_url(url).read_bytes, files))
 

@@ -80,7 +80,7 @@ def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def submitted(service: YarnService, name: str, how: str, blocks: int) -> str:
-    """A job's id."""
+    """Submit a job and return its id."""
     path = service.folder / "code" / f"{name}.yaml"
     path.write_text(JOB.format(name=name, how=how, folder=service.folder, blocks=blocks))
     return service.client.submit(path).id
@@ -165,8 +165,8 @@ def test_driver_log_is_readable_from_start_end_and_a_listener_position(service: 
 
 def disk_mb(folder: Path) -> int:
     """Return the size of a folder in MiB, while its files change."""
-    said = subprocess.run(["du", "-sm", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return int(said.stdout.split()[0])
+    output = subprocess.run(["du", "-sm", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return int(output.stdout.split()[0])
 
 
 def test_worker_output_is_stored_once_and_not_limited_by_yarn(service: YarnService) -> None:

@@ -84,7 +84,7 @@ def test_serving_on_yarn_ends_when_its_driver_dies(project: None, profile: str) 
 
 
 def _executors_of(replica: int) -> list[int]:
-    """The JVM above a replica: its ancestors are the agent, Spark's daemon for Python, and the JVM."""
+    """Return the executor JVM of a replica, whose ancestors are the agent, Spark's Python daemon, and the JVM."""
     pid = replica
     for _ in range(3):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -53,7 +53,7 @@ def _is_ours(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def folder(hadoop: Any) -> Iterator[str]:
-    """A fresh directory on HDFS, deleted afterwards."""
+    """Yield a new directory on HDFS, deleted afterwards."""
     url = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
     for_url(url).make_dirs(url)
     yield url
@@ -74,13 +74,13 @@ class TestWebHdfs(FileSystemContract):
 
 @pytest.fixture
 def both(hadoop: Any, folder: str) -> list[str]:
-    """The same fresh directory by both protocols."""
+    """Return the new directory as a URL of each protocol."""
     return [folder, f"{hadoop.webhdfs_url}{urls.split(folder)[2]}"]
 
 
 @pytest.fixture(params=["hdfs", "webhdfs"])
 def either(request: pytest.FixtureRequest, hadoop: Any, folder: str) -> str:
-    """The same fresh directory by both protocols."""
+    """Return the new directory as a URL of each protocol."""
     return folder if request.param == "hdfs" else f"{hadoop.webhdfs_url}{urls.split(folder)[2]}"
 
 

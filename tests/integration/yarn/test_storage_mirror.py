@@ -25,7 +25,7 @@ pytestmark = pytest.mark.hadoop
 
 @pytest.fixture
 def folder(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A fresh directory on HDFS, deleted afterwards."""
+    """Yield a new directory on HDFS, deleted afterwards."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
     url = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"

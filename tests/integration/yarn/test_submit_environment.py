@@ -69,8 +69,8 @@ def test_environment_is_packed_once_and_used_by_driver_and_executors(
     first = submit()
     assert first.returncode == 0, first.stderr + first.stdout
     assert f"packing {python.parents[1]} (1 packages)" in first.stderr
-    said = json.loads(first.stdout)
-    for place in (said["driver"], said["executor"]):
+    places = json.loads(first.stdout)
+    for place in (places["driver"], places["executor"]):
         assert place["value"] == 42
         for file in (place["prefix"], place["file"], place["standard_library"]):
             assert file.startswith(f"{place['work']}/environment"), place

@@ -63,10 +63,10 @@ def test_tensorflow_file_operation_succeeds_on_hdfs(outcomes: dict[str, str], na
 
 
 def environment(hadoop: Hadoop, **more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key != "HADOOP_USER_NAME"}
+    inherited = {key: value for key, value in os.environ.items() if key != "HADOOP_USER_NAME"}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     root = str(Path(__file__).parents[3])
-    return {**kept, **quiet, "PYTHONPATH": root, "HADOOP_CONF_DIR": str(hadoop.conf_dir), **more}
+    return {**inherited, **quiet, "PYTHONPATH": root, "HADOOP_CONF_DIR": str(hadoop.conf_dir), **more}
 
 
 class Process:
@@ -107,7 +107,7 @@ class Process:
 
 @pytest.fixture
 def at(hadoop: Hadoop) -> Iterator[str]:
-    """A fresh folder."""
+    """Yield a new folder on HDFS."""
     url = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
     for_url(url).make_dirs(url)
     for_url(url).write_bytes(f"{url}/f", b"x" * 3_000_000)
@@ -237,8 +237,8 @@ def test_unreadable_folder_does_not_hide_the_others_in_a_glob(hadoop: Hadoop, at
 
 
 def test_failed_write_is_an_error_at_close(hadoop: Hadoop, at: str, process: Process) -> None:
-    began = "import os; file = gfile.GFile('{at}/g', 'wb'); file.write(os.urandom(4_000_000)); file.flush()"
-    assert process.ask(began.format(at=at))[1] == "ok"
+    writing = "import os; file = gfile.GFile('{at}/g', 'wb'); file.write(os.urandom(4_000_000)); file.flush()"
+    assert process.ask(writing.format(at=at))[1] == "ok"
     datanodes = hadoop.names("dn")
     for name in datanodes:
         hadoop.kill(name, signal_number=signal.SIGSTOP)

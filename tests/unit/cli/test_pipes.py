@@ -15,7 +15,7 @@ from tests.helpers.clock import END_S
 pytestmark = pytest.mark.fast
 
 
-@pytest.mark.parametrize("buffering", [1, -1], ids=["while it prints", "at its end"])
+@pytest.mark.parametrize("buffering", [1, -1], ids=["during output", "at exit"])
 def test_closed_output_pipe_ends_the_command_without_an_error_message(
     buffering: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

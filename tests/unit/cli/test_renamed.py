@@ -42,7 +42,7 @@ PLAYED = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one run that has ended, and no job service."""
+    """Create a project with one ended run, and no job service."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path / "state"))

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A script, and the profiles ``here`` (no YARN) and ``there``."""
+    """Create a script, and the profiles ``here`` (no YARN) and ``there``."""
     for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME", "HOPSML_PROJECT_URL", "HOPSML_PROJECT"):
         monkeypatch.delenv(variable, raising=False)
     (tmp_path / "here.yaml").write_text("master: local-cluster[2,1,512]\nspark: {spark.ui.enabled: false}\n")
@@ -150,7 +150,7 @@ def test_each_cluster_profile_builds_its_command(
 
 
 @pytest.mark.parametrize(
-    ("given", "got"),
+    ("arguments", "passed"),
     [
         (["--epochs", "3"], ["--epochs", "3"]),
         (
@@ -161,12 +161,12 @@ def test_each_cluster_profile_builds_its_command(
         (["--config", "a.json"], ["--config", "a.json"]),
     ],
 )
-def test_options_of_the_script_are_passed_on(cli: Cli, job: str, given: list[str], got: list[str]) -> None:
-    done = cli("submit", "--profile", "here", "--dry-run", job, *given)
+def test_options_of_the_script_are_passed_on(cli: Cli, job: str, arguments: list[str], passed: list[str]) -> None:
+    done = cli("submit", "--profile", "here", "--dry-run", job, *arguments)
     assert done.status == 0, done.err
     words = shlex.split(done.out)
-    assert words[words.index(job) + 1 :] == got
-    assert settings(done.out).get("spark.executor.instances") == ("4" if "--num-workers" in given else None)
+    assert words[words.index(job) + 1 :] == passed
+    assert settings(done.out).get("spark.executor.instances") == ("4" if "--num-workers" in arguments else None)
 
 
 @pytest.mark.parametrize(

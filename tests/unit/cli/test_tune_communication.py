@@ -36,10 +36,12 @@ def test_tuning_table_starts_with_the_fastest():
 
 def test_unchanged_default_is_reported_as_no_gain():
     same = choose({"tensorflow": [30.0], "hopsml": [29.9]}, "tensorflow")
-    kept = Tuning(
+    unchanged = Tuning(
         "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
     )
-    assert "the default settings are used: implementation='tensorflow', merge_scope=32" in command.tuning_text(kept)
+    assert "the default settings are used: implementation='tensorflow', merge_scope=32" in command.tuning_text(
+        unchanged
+    )
 
 
 @pytest.mark.parametrize(

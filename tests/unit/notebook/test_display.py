@@ -194,10 +194,10 @@ def test_display_does_not_hold_references_to_the_run_or_its_error(monkeypatch: p
     state, error = RunState("app_1", 1), failed()
     state.observe(RunDisplay(state, "digits", DIRECTORY, FrontEnd()).show())
     state.publish(Change("closed", error=error))
-    gone = weakref.ref(error)
+    reference = weakref.ref(error)
     del state, error
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_error_of_another_kind_is_displayed(state: RunState, front_end: FrontEnd) -> None:

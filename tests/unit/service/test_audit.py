@@ -28,9 +28,9 @@ def entries(served: Served, query: str = "") -> list[tuple[str, ...]]:
 
 def test_every_change_is_recorded_once(served: Served) -> None:
     digest = served.workspace()
-    asked = {"json": {"spec": "name: digits\ntasks: {main: {script: train.py}}\n", "workspace": digest}}
+    submission = {"json": {"spec": "name: digits\ntasks: {main: {script: train.py}}\n", "workspace": digest}}
     for _ in range(2):
-        served.ask("POST", "jobs", **asked, headers={"Idempotency-Key": "k"})
+        served.ask("POST", "jobs", **submission, headers={"Idempotency-Key": "k"})
     served.ask("POST", "jobs/1/move", Role.OPERATOR, json={"priority": 7})
     for verb in ("pause", "resume", "cancel"):
         served.ask("POST", f"jobs/digits-1/{verb}")

@@ -234,7 +234,7 @@ def test_listeners_of_one_log_share_one_reader(served: Served, tmp_path: Path, m
     job.prints(text.encode() * 10_000)
     engine, reads = served.jobs.engine, list[int]()
     read = engine.log
-    monkeypatch.setattr(engine, "log", lambda *asked: (reads.append(asked[1]), read(*asked))[1])
+    monkeypatch.setattr(engine, "log", lambda *arguments: (reads.append(arguments[1]), read(*arguments))[1])
 
     async def of() -> None:
         listeners = [asyncio.create_task(until_end(job.listen())) for _ in range(50)]

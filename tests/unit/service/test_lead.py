@@ -36,11 +36,11 @@ class SlowEngine(LocalEngine):
         self.during_poll: Callable[[], object] = lambda: None  # done by another server during this poll
 
     def poll(self) -> EngineState:
-        look = super().poll()
+        state = super().poll()
         self.now += self.poll_s
         self.during_poll()
         seen = {"hopsml-job-x-7-1": (SeenApplication("app-7", Lifecycle.RUNNING),)}
-        return EngineState(EngineSnapshot(seen, look.sight.submitting), look.nodes)
+        return EngineState(EngineSnapshot(seen, state.sight.submitting), state.nodes)
 
     def kill(self, application_id: str) -> None:
         self.killed.append(application_id)
@@ -109,11 +109,11 @@ def test_living_process_and_one_of_another_machine_are_not_taken_for_ended() -> 
     assert machine.endswith(f"-{os.stat('/proc/self/ns/pid').st_ino}") and len(own) <= 100
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    gone = f"{process.pid}.1.{token}"
+    ended = f"{process.pid}.1.{token}"
     assert not processes.is_gone(own)
-    assert processes.is_gone(f"{machine}.{gone}") and processes.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
-    assert not processes.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
-    assert not processes.is_gone(f"another-boot.{gone}")
+    assert processes.is_gone(f"{machine}.{ended}") and processes.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
+    assert not processes.is_gone(f"{machine.rpartition('-')[0]}-1.{ended}"), "of another PID namespace"
+    assert not processes.is_gone(f"another-boot.{ended}")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")

@@ -1,4 +1,4 @@
-"""Tests that only a user who calls too often must wait, and that the client does so."""
+"""Tests of rate limits per user and address, and of a client that waits."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class LimitedService:
 
         return asyncio.run(ask())
 
-    def statuses(self, count: int, *asked: str) -> list[int]:
-        return [self.ask(*asked).status_code for _ in range(count)]
+    def statuses(self, count: int, *request: str) -> list[int]:
+        return [self.ask(*request).status_code for _ in range(count)]
 
 
 def test_each_user_has_separate_limits_for_changes_and_reads(served: Served) -> None:
@@ -334,20 +334,20 @@ def test_slow_requests_hold_a_bounded_number_of_threads_and_do_not_delay_authent
         transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=WAIT_S) as client:
 
-            def asked(token: str, path: str) -> asyncio.Task[httpx.Response]:
+            def request(token: str, path: str) -> asyncio.Task[httpx.Response]:
                 return asyncio.create_task(client.get(path, headers={"authorization": f"Bearer {token}"}))
 
             viewer, *others = served.tokens.values()
-            slow = [asked(viewer, "/api/runs/x") for _ in range(60)]
+            slow = [request(viewer, "/api/runs/x") for _ in range(60)]
             try:
                 for _ in range(limited.MOST_AT_ONCE):
                     assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
-                answer = await asyncio.wait_for(asked(others[0], "/api/v1/jobs"), WAIT_S)
+                answer = await asyncio.wait_for(request(others[0], "/api/v1/jobs"), WAIT_S)
                 assert answer.status_code == 200 and not blocked.acquire(blocking=False)
-                slow += [asked(token, "/api/runs/x") for token in others for _ in range(limited.MOST_AT_ONCE)]
+                slow += [request(token, "/api/runs/x") for token in others for _ in range(limited.MOST_AT_ONCE)]
                 for _ in range(len(others) * limited.MOST_AT_ONCE):
                     assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
-                answer = await asyncio.wait_for(asked("nobody's", "/api/v1/jobs"), WAIT_S)
+                answer = await asyncio.wait_for(request("nobody's", "/api/v1/jobs"), WAIT_S)
                 assert answer.status_code == 401
             finally:
                 release.set()

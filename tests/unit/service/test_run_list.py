@@ -40,8 +40,8 @@ ROW = RunRow(
 )
 
 
-def shown(index: RunIndex, **asked: Any) -> list[str]:
-    return [row.id for row in index.page(**asked).rows]
+def shown(index: RunIndex, **query: Any) -> list[str]:
+    return [row.id for row in index.page(**query).rows]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_runs_are_sorted_with_missing_values_last(project: ProjectOnDisk) -> Non
     assert page.states == {"FINISHED": 4}
 
 
-@pytest.mark.parametrize("asked", [{"sort": "password"}, {"limit": 0}, {"limit": 501}, {"offset": -1}])
-def test_invalid_sort_or_page_is_refused(project: ProjectOnDisk, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("query", [{"sort": "password"}, {"limit": 0}, {"limit": 501}, {"offset": -1}])
+def test_invalid_sort_or_page_is_refused(project: ProjectOnDisk, query: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        RunIndex(project.url).page(**asked)
+        RunIndex(project.url).page(**query)
 
 
 def test_ended_run_is_not_read_again(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +177,10 @@ def test_ended_runs_are_stored_compactly_and_returned_unchanged(project: Project
                 ROW, id=f"app_{number}", arguments={f"lr{each}": number / 7 for each in range(8)}
             )
             index._keep(row.id, row)
-        held = tracemalloc.get_traced_memory()[0] - before
+        held_bytes = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert held < 2_000 * 800
+    assert held_bytes < 2_000 * 800
     assert index.rows("app_77")["app_77"] == msgspec.structs.replace(
         ROW, id="app_77", arguments={f"lr{each}": 11.0 for each in range(8)}
     )

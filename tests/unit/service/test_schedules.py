@@ -73,7 +73,7 @@ def test_each_planned_time_starts_one_job_and_an_outage_one(served: Served) -> N
     assert jobs(served) == ["digits-1"]
     start_due(schedules, ME, row.planned_s + 30 * 86_400)
     assert jobs(served) == ["digits-2", "digits-1"], "one for thirty days"
-    assert [(wish.job, wish.kind) for wish in store.open_wishes()] == [(1, "CANCEL")]
+    assert [(request.job, request.kind) for request in store.open_wishes()] == [(1, "CANCEL")]
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
 
 

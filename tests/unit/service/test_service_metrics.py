@@ -62,10 +62,10 @@ def test_requests_are_counted_by_route_template_and_status(served: Served) -> No
     served.ask("GET", "jobs/1", headers={"authorization": "Bearer nonsense"})
     served.ask("BREW", "jobs/1")
     served.ask("GET", "../runs")
-    asked = {"route": "/api/v1/jobs/{job}", "method": "GET"}
-    assert value(served, "hopsml_http_requests_total", **asked, status="200") == 2
-    assert value(served, "hopsml_http_requests_total", **asked, status="404") == 3
-    assert value(served, "hopsml_http_request_seconds_count", **asked) == 5
+    route = {"route": "/api/v1/jobs/{job}", "method": "GET"}
+    assert value(served, "hopsml_http_requests_total", **route, status="200") == 2
+    assert value(served, "hopsml_http_requests_total", **route, status="404") == 3
+    assert value(served, "hopsml_http_request_seconds_count", **route) == 5
     assert value(served, "hopsml_http_requests_total", route="", method="GET", status="401") == 1
     assert value(served, "hopsml_http_requests_total", route="/api/runs", method="GET", status="200") == 1
     names = served.ask("GET", "../../metrics", Role.VIEWER).text

@@ -55,14 +55,14 @@ def test_unsuitable_user_name_is_refused(name: object) -> None:
 
 def test_unverified_mail_address_is_refused_as_user_name() -> None:
     by_mail = _rules(user_claim="email")
-    for said in ({}, {"email_verified": False}, {"email_verified": "true"}):
+    for message in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(PermissionRefused, match="verified"):
-            sign_in.caller({"email": "ana@example.org", **said}, by_mail)
+            sign_in.caller({"email": "ana@example.org", **message}, by_mail)
     assert sign_in.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{}", "issuer: Field required"),
         ("{issuer: 'http://login.example.org', client_id: x}", "reached by https://"),
@@ -75,9 +75,9 @@ def test_unverified_mail_address_is_refused_as_user_name() -> None:
         ("[", "the file is not YAML"),
     ],
 )
-def test_invalid_sign_in_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_sign_in_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "sign-in.yaml").write_text(text)
-    with pytest.raises(ArgumentError, match=said):
+    with pytest.raises(ArgumentError, match=message):
         sign_in.load(tmp_path / "sign-in.yaml")
 
 

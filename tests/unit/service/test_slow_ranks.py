@@ -42,7 +42,7 @@ def test_rank_that_computes_while_others_wait_is_marked() -> None:
         [use(0, silent_s=15.0), use(1), use(2)],
         [],
     ],
-    ids=["alone", "all work", "all wait", "all read", "reads little", "too new", "a late sample", "nobody"],
+    ids=["alone", "all work", "all wait", "all read", "reads little", "too new", "a late sample", "no ranks"],
 )
 def test_no_rank_is_marked_without_a_clear_difference(ranks: list[RankUse]) -> None:
     assert slow_ranks(ranks) == []

@@ -290,8 +290,8 @@ def test_omitted_files_are_named_with_the_reason(
     os.mkfifo(code / "pipe")
     (code / "a\x1b[31m").symlink_to("/etc/passwd")
     assert uploaded(code_store, code) == {"train.py": "train.py", "package/a.py": "package/a.py"}
-    (said,) = caplog.messages
-    assert said == (
+    (warning,) = caplog.messages
+    assert warning == (
         f"not uploaded from {code}: folders of tools: .git, hooks, package/__pycache__; hidden folders: .streamlit; "
         "links out of the folder: a\\x1b[31m, data, rows.csv; links to nothing: circle, gone; compiled Python: old.pyc; "
         "links to a folder that they lie in: package/around; neither files nor folders: pipe"

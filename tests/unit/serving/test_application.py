@@ -325,17 +325,17 @@ def test_model_error_and_full_queue_and_missed_deadline_are_reported() -> None:
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         model.gate.clear()
         model.entered.clear()
-        held = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
+        computing = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
         await asyncio.to_thread(model.entered.wait, 30)
         waits = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
         while not server.loaded_versions.waiting:
             await asyncio.sleep(0)
         too_many = await client.post(f"{V1}:predict", json=ONES)
         model.gate.set()
-        return [await held, await waits, too_many]
+        return [await computing, await waits, too_many]
 
-    held, waits, too_many = server.play(ask)
-    assert (held.status_code, waits.status_code, too_many.status_code) == (200, 200, 429)
+    computing, waits, too_many = server.play(ask)
+    assert (computing.status_code, waits.status_code, too_many.status_code) == (200, 200, 429)
     assert too_many.headers["retry-after"] == "1"
     late = answer_to(f"{V1}:predict", ONES, deadline_s=0.0)
     assert late.status_code in (408, 503)

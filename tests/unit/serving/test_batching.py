@@ -193,9 +193,9 @@ def test_cancelled_request_is_not_computed() -> None:
         model.gate.clear()
         first = asyncio.create_task(batcher.predict(rows(1), FAR))
         await asyncio.to_thread(model.entered.wait, 30)
-        gone, stays = (asyncio.create_task(batcher.predict(rows(n), FAR)) for n in (2, 3))
+        cancelled_request, stays = (asyncio.create_task(batcher.predict(rows(n), FAR)) for n in (2, 3))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled_request.cancel()
         model.gate.set()
         await asyncio.gather(first, stays)
 
@@ -501,10 +501,10 @@ def test_batch_whose_requests_were_all_cancelled_is_not_computed() -> None:
         model.gate.clear()
         first = asyncio.create_task(batcher.predict(rows(1), FAR))
         await asyncio.to_thread(model.entered.wait, 30)
-        gone = asyncio.create_task(batcher.predict(rows(2), FAR))
+        cancelled_request = asyncio.create_task(batcher.predict(rows(2), FAR))
         while not len(batcher):
             await asyncio.sleep(0)
-        gone.cancel()
+        cancelled_request.cancel()
         model.gate.set()
         await first
         return await batcher.predict(rows(3), FAR)
@@ -526,13 +526,13 @@ def test_request_cancelled_during_its_batch_does_not_affect_the_others() -> None
         model.gate.clear()
         first = asyncio.create_task(batcher.predict(rows(1), FAR))
         await asyncio.to_thread(model.entered.wait, 30)
-        before, gone, behind = (asyncio.create_task(batcher.predict(rows(n), FAR)) for n in (1, 2, 3))
+        before, cancelled_request, behind = (asyncio.create_task(batcher.predict(rows(n), FAR)) for n in (1, 2, 3))
         while len(batcher) < 3:
             await asyncio.sleep(0)
         model.gate.set()
         await first
         await asyncio.to_thread(model.entered.wait, 30)
-        gone.cancel()
+        cancelled_request.cancel()
         await asyncio.sleep(0)
         model.gate.set()
         return [await before, await behind]

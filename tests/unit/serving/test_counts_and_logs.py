@@ -120,8 +120,8 @@ def test_final_shipping_waits_for_a_segment_in_progress(tmp_path: Path, monkeypa
         written.flush()
     written.close()
     project = f"file://{tmp_path}/project"
-    asked = ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, True, ServingLimits(), Route(1, 1), {})
-    shipper = Shipper(folder, asked)
+    settings = ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, True, ServingLimits(), Route(1, 1), {})
+    shipper = Shipper(folder, settings)
     upload, begun = shipper._upload, threading.Event()
 
     def slow(path: Path) -> None:

@@ -241,11 +241,11 @@ def test_labels_choose_their_versions_and_unknown_ones_are_refused() -> None:
         router.choose(label="old")
 
 
-@given(share=st.floats(0, 1), asked=st.integers(1, 300))
-def test_canary_gets_its_share_at_any_time(share: float, asked: int) -> None:
+@given(share=st.floats(0, 1), count=st.integers(1, 300))
+def test_canary_gets_its_share_at_any_time(share: float, count: int) -> None:
     router = following(Route(1, default=1, canary=2, share=share))
-    answered = [router.choose() for _ in range(asked)]
-    assert abs(answered.count(2) - asked * share) <= 1
+    answered = [router.choose() for _ in range(count)]
+    assert abs(answered.count(2) - count * share) <= 1
 
 
 @given(
@@ -254,7 +254,7 @@ def test_canary_gets_its_share_at_any_time(share: float, asked: int) -> None:
 def test_router_loads_the_chosen_version_and_unloads_all_others(events: list[tuple[str, int]]) -> None:
     """A caller that follows the router's actions always has the versions of requests in flight loaded."""
     router = Router()
-    held: set[int] = set()
+    available: set[int] = set()
     loading: set[int] = set()
     in_flight: list[int] = []
     number = 0
@@ -267,7 +267,7 @@ def test_router_loads_the_chosen_version_and_unloads_all_others(events: list[tup
             chosen = sorted(loading)[version % len(loading)]
             loading.discard(chosen)
             if event == "loaded":
-                held.add(chosen)
+                available.add(chosen)
                 actions = router.loaded(chosen)
             else:
                 actions = router.failed(chosen, "broken")
@@ -278,11 +278,11 @@ def test_router_loads_the_chosen_version_and_unloads_all_others(events: list[tup
             actions = router.end_request(in_flight.pop(version % len(in_flight)))
         for action in actions:
             if isinstance(action, Load):
-                assert action.version not in held | loading
+                assert action.version not in available | loading
                 loading.add(action.version)
             elif isinstance(action, Unload):
-                held.remove(action.version)
-        assert set(in_flight) <= held
-        assert router.route is None or set(router.route.versions) <= held
+                available.remove(action.version)
+        assert set(in_flight) <= available
+        assert router.route is None or set(router.route.versions) <= available
     if not loading and router.route:
-        assert held == {*router.route.versions, *in_flight}
+        assert available == {*router.route.versions, *in_flight}

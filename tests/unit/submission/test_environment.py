@@ -76,10 +76,10 @@ def test_archive_works_in_another_folder_without_compiling(small: Environment, t
     )  # its compiled file counts, whatever the source's time
     code = "import sys, one, mine; print(sys.prefix, one.VALUE, mine.VALUE, mine.__file__)"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    said = subprocess.run(
+    lines = subprocess.run(
         [str(elsewhere / "bin" / "python"), "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
-    assert said.stdout.split() == [str(elsewhere), "1", "mine", str(site / "mine" / "__init__.py")], said.stderr
+    assert lines.stdout.split() == [str(elsewhere), "1", "mine", str(site / "mine" / "__init__.py")], lines.stderr
 
 
 def test_compiled_file_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_compiled_file_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store/environments/{small.hash}.tar.gz"
-    both, said, failed = threading.Barrier(2), [], []
+    both, lines, failed = threading.Barrier(2), [], []
 
     def meet() -> None:  # called before each file: both find nothing, and both pack
         if not both.broken:
@@ -106,7 +106,7 @@ def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path:
 
     def submit() -> None:
         try:
-            shipping.ensure(shipping.Shipment(url, small), said.append, meet)
+            shipping.ensure(shipping.Shipment(url, small), lines.append, meet)
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
@@ -117,12 +117,12 @@ def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path:
         thread.join()
     assert not failed
     assert sorted(os.listdir(tmp_path / "store" / "environments")) == [f"{small.hash}.json", f"{small.hash}.tar.gz"]
-    assert sum(line.startswith("packing") for line in said) == 2
+    assert sum(line.startswith("packing") for line in lines) == 2
     content = json.loads((tmp_path / "store" / "environments" / f"{small.hash}.json").read_text())
     assert content["packages"] == {"one": "1.0"} and {"one", "mine", "json", "pyspark"} <= set(content["modules"])
-    said.clear()
-    shipping.ensure(shipping.Shipment(url, small), said.append)
-    assert said == []
+    lines.clear()
+    shipping.ensure(shipping.Shipment(url, small), lines.append)
+    assert lines == []
 
 
 def test_packing_can_be_interrupted(small: Environment, tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_shipping_mode_is_checked_against_the_profile(monkeypatch: pytest.Monkey
 
 def test_module_list_of_an_archive_is_not_requested_over_http(tmp_path: Path) -> None:
     """The script imports a missing module, which a readable list would refuse."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_error(404)
 
         do_HEAD = do_GET
@@ -194,7 +194,7 @@ def test_module_list_of_an_archive_is_not_requested_over_http(tmp_path: Path) ->
         shipping.check_imports(str(script), shipment, {}, YARN)
         server.shutdown()
         thread.join()
-    assert asked == []
+    assert requested == []
     (tmp_path / "e.json").write_text('{"modules": []}')
     with pytest.raises(ArgumentError, match="lacks nowhere_to_be_found"):
         shipping.check_imports(str(script), shipping.Shipment(f"file://{tmp_path}/e.tar.gz"), {}, YARN)

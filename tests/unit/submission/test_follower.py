@@ -169,7 +169,7 @@ def test_random_observations_keep_exit_status_and_end_requests_consistent(
     seen: list[tuple[float, Observation]], timeout_s: float | None
 ) -> None:
     """Zero only for SUCCEEDED; a requested end is requested again until it occurs, and never withdrawn."""
-    state, now_s, asked = FollowState(ID, 0.0, timeout_s), 0.0, False
+    state, now_s, end_requested = FollowState(ID, 0.0, timeout_s), 0.0, False
     for pause_s, observation in seen:
         now_s += pause_s
         state, result = step(state, observation, now_s)
@@ -178,5 +178,5 @@ def test_random_observations_keep_exit_status_and_end_requests_consistent(
         assert not is_over or result.status is not None
         if result.status is not None:
             return
-        assert result.end or not asked
-        asked = asked or result.end
+        assert result.end or not end_requested
+        end_requested = end_requested or result.end

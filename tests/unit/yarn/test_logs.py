@@ -126,20 +126,20 @@ def test_missing_container_or_file_of_an_aggregated_log_is_none() -> None:
 
 @pytest.mark.parametrize("cut", [0, 10, 27, 100])
 def test_truncated_or_foreign_file_is_a_format_error(cut: int) -> None:
-    whole = (DATA / "logs-none.tfile").read_bytes()
+    file_bytes = (DATA / "logs-none.tfile").read_bytes()
     with pytest.raises(tfile.FormatError, match="not a TFile"):
-        list(tfile.records(io.BytesIO(whole[:cut])))
+        list(tfile.records(io.BytesIO(file_bytes[:cut])))
     with pytest.raises(tfile.FormatError):  # the end is present, something before it is missing
-        list(tfile.records(io.BytesIO(whole[: 28 + cut] + whole[-1200:])))
+        list(tfile.records(io.BytesIO(file_bytes[: 28 + cut] + file_bytes[-1200:])))
 
 
 def test_any_damage_to_an_aggregated_log_is_a_format_error() -> None:
     """The owner may write into the file that the job service reads."""
     random_bytes = random.Random(1)
     for name in ("logs-gz.tfile", "logs-none.tfile"):
-        whole = (DATA / name).read_bytes()
+        file_bytes = (DATA / name).read_bytes()
         for _ in range(3000):
-            harmed = bytearray(whole)
+            harmed = bytearray(file_bytes)
             for _ in range(random_bytes.choice((1, 1, 1, 3, 20))):
                 harmed[random_bytes.randrange(len(harmed))] = random_bytes.choice((0, 1, 127, 128, 136, 255))
             with contextlib.suppress(tfile.FormatError):
@@ -171,16 +171,16 @@ def _text(value: bytes) -> bytes:
 
 def _packed_tfile(blocks: list[bytes]) -> bytes:
     """Return a TFile with these data blocks, compressed."""
-    whole, regions = b"", b""
+    file_bytes, regions = b"", b""
     for plain in blocks:
         packed = zlib.compress(plain, 1)
-        regions += _number(len(whole)) + _number(len(packed)) + _number(len(plain))
-        whole += packed
+        regions += _number(len(file_bytes)) + _number(len(packed)) + _number(len(plain))
+        file_bytes += packed
     index = _text(b"gz") + _number(len(blocks)) + regions
-    start, whole = len(whole), whole + index
+    start, file_bytes = len(file_bytes), file_bytes + index
     listing = _number(1) + _text(b"data:BCFile.index") + _text(b"none")
     listing += _number(start) + _number(len(index)) + _number(len(index))
-    return whole + listing + struct.pack(">q", len(whole)) + bytes(4) + tfile.MAGIC
+    return file_bytes + listing + struct.pack(">q", len(file_bytes)) + bytes(4) + tfile.MAGIC
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MOST_SKIPPED_BYTES", 20 << 20), ("SEARCH_S", 0.0)])
@@ -188,17 +188,17 @@ def test_search_in_an_aggregated_log_is_bounded(bound: str, value: float, monkey
     """A chunk of terabytes or many records may precede the log; the test uses 64 MiB and two records."""
     log = b"\0\6stdout\0\1" + b"5" + b"hello"
     other = _text(b"\0\5other") + _number(64 << 20) + bytes(64 << 20)
-    whole = _packed_tfile([other + _text(b"\0\1c") + _number(len(log)) + log])
-    assert logs.within(io.BytesIO(whole), "c", "stdout", 0, 100) == (b"hello", 5)
+    file_bytes = _packed_tfile([other + _text(b"\0\1c") + _number(len(log)) + log])
+    assert logs.within(io.BytesIO(file_bytes), "c", "stdout", 0, 100) == (b"hello", 5)
     monkeypatch.setattr(tfile, bound, value)
     with pytest.raises(tfile.FormatError, match="the search in the file stopped after"):
-        logs.within(io.BytesIO(whole), "c", "stdout", 0, 100)
+        logs.within(io.BytesIO(file_bytes), "c", "stdout", 0, 100)
 
 
 def test_unsupported_codec_is_named() -> None:
-    whole = (DATA / "logs-gz.tfile").read_bytes().replace(b"\x02gz", b"\x02xz")
+    file_bytes = (DATA / "logs-gz.tfile").read_bytes().replace(b"\x02gz", b"\x02xz")
     with pytest.raises(tfile.FormatError, match="'xz'"):
-        list(tfile.records(io.BytesIO(whole)))
+        list(tfile.records(io.BytesIO(file_bytes)))
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,10 @@ def test_requested_instance_that_does_not_exist_yet_is_a_booting_node(account: A
 
 def test_spot_requests_are_queried_for_their_interruption_state(account: Account, nodes: Ec2Provider) -> None:
     """moto marks none of them: the codes are from the list of EC2."""
-    asked = account.machines.request_spot_instances(
+    requests = account.machines.request_spot_instances(
         SpotPrice="1", LaunchSpecification={"ImageId": account.image["ImageId"], "InstanceType": "m5.large"}
     )["SpotInstanceRequests"]
-    assert nodes._marked([{"SpotInstanceRequestId": asked[0]["SpotInstanceRequestId"]}, {}]) == set()
+    assert nodes._marked([{"SpotInstanceRequestId": requests[0]["SpotInstanceRequestId"]}, {}]) == set()
     assert is_marked("marked-for-termination") and is_marked("marked-for-stop") and not is_marked("fulfilled")
 
 

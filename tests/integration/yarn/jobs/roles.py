@@ -12,8 +12,8 @@ from tests.helpers.cluster.roles_contract import PLAYS, submit
 
 if __name__ == "__main__":
     if sys.argv[2:] == ["gpus"]:
-        told = Path(sys.argv[1]) / "told"
-        Path(sys.argv[1], "held.json").write_text(json.dumps(held_by_role(submit(told), told)))
+        report = Path(sys.argv[1]) / "told"
+        Path(sys.argv[1], "held.json").write_text(json.dumps(held_by_role(submit(report), report)))
         sys.exit(0)
     for play in PLAYS:
         folder = Path(sys.argv[1]) / play.__name__

@@ -150,7 +150,7 @@ def large_writes(tf: Any, at: str) -> None:
 def folders(tf: Any, at: str) -> None:
     gfile = tf.io.gfile
     gfile.mkdir(f"{at}/d")
-    gfile.mkdir(f"{at}/d")  # TensorFlow's mkdir takes one that is there
+    gfile.mkdir(f"{at}/d")  # TensorFlow's mkdir accepts an existing folder
     gfile.makedirs(f"{at}/a/b/c")
     gfile.makedirs(f"{at}/a/b/c")
     assert gfile.isdir(f"{at}/a/b/c") and not gfile.isdir(f"{at}/none")
@@ -221,7 +221,7 @@ def list_and_walk(tf: Any, at: str) -> None:
     found = {folder.removeprefix(at): (sorted(folders), sorted(files)) for folder, folders, files in gfile.walk(at)}
     assert found == {"": (["a", "b"], []), "/a": ([], ["f", "g"]), "/b": (["c"], []), "/b/c": ([], ["h"])}, found
     refuses(tf.errors.NotFoundError, lambda: gfile.listdir(f"{at}/none"))
-    refuses(tf.errors.NotFoundError, lambda: gfile.listdir(f"{at}/a/f"))  # TensorFlow asks is_directory first
+    refuses(tf.errors.NotFoundError, lambda: gfile.listdir(f"{at}/a/f"))  # TensorFlow calls is_directory first
 
 
 @case
@@ -317,7 +317,7 @@ def events_while_they_are_written(tf: Any, at: str) -> None:
             for step in range(end - 50, end):
                 tf.summary.scalar("loss", 1.0, step=step)
         writer.flush()
-        deadline = time.monotonic() + 10  # a reader that is at the end looks for more every 100 ms
+        deadline = time.monotonic() + 10  # a reader at the end polls every 100 ms
         while newest() != end - 1:
             assert time.monotonic() < deadline, f"step {newest()}, and not {end - 1}"
     writer.close()
@@ -403,12 +403,12 @@ def ten_thousand_opens(tf: Any, at: str) -> None:
 
     before, after = open_often(1_000), open_often(9_000)
     assert after[0] - before[0] < 30_000_000, (before, after)
-    assert after[1] <= before[1] + 2 and after[2] <= before[2] + 4, (before, after)  # sockets that are kept for 3 s
+    assert after[1] <= before[1] + 2 and after[2] <= before[2] + 4, (before, after)  # sockets remain open for 3 s
 
 
 @case
 def forked_after_use(tf: Any, at: str) -> None:
-    """The child is told; the parent's data are its own."""
+    """A forked child gets an error, and the parent's data are unaffected."""
     write(tf, f"{at}/f", b"parent" * 1000)
     child = os.fork()
     if child == 0:
@@ -434,7 +434,7 @@ def main(base: str, names: list[str]) -> None:
         try:
             CASES[name](tf, f"{base}/{name}")
             problem = ""
-        except Exception:  # noqa: BLE001 told to the test
+        except Exception:  # noqa: BLE001 reported to the test
             problem = traceback.format_exc()
         print(json.dumps({"case": name, "problem": problem}), flush=True)
 

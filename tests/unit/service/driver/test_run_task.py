@@ -92,7 +92,7 @@ def main(out):
 
 @pytest.fixture
 def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job of one task of each kind, its code in a folder of the workspace."""
+    """Write a job with one task of each kind, and its code in a folder of the workspace."""
     monkeypatch.setenv("HOPSML_PROJECT_URL", (tmp_path / "project").as_uri())
     monkeypatch.setenv("HOPSML_JOB_FOLDER", (tmp_path / "1").as_uri())
     monkeypatch.chdir(tmp_path)
@@ -208,8 +208,8 @@ def test_last_output_line_of_a_failed_task_names_the_failed_rank(job_file: Path)
 
 @pytest.mark.fast
 def test_full_disk_drops_output_lines_but_does_not_end_the_driver(job_file: Path, tmp_path: Path) -> None:
-    whole = job_file.parent / "code" / "whole.py"
-    whole.write_text("import sys\nprint('to be lost', flush=True)\n" + whole.read_text() + "print('this, too')\n")
+    script = job_file.parent / "code" / "whole.py"
+    script.write_text("import sys\nprint('to be lost', flush=True)\n" + script.read_text() + "print('this, too')\n")
     room = 1 << 20
     with open(tmp_path / "output.log", "wb") as output:
         output.write(b"." * room)

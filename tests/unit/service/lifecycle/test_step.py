@@ -190,8 +190,8 @@ def test_paused_and_preempted_jobs_release_slots_and_end_in_different_states() -
     paused = stepped(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
     assert (paused.state, paused.ending, paused.preemptions) == (Lifecycle.PAUSED, Ending.NONE, 0)
     assert resume(paused, "resumed").state == Lifecycle.WAITING
-    gone = stepped(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
-    assert (gone.state, gone.preemptions, gone.retries) == (Lifecycle.WAITING, 1, record.retries)
+    requeued = stepped(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
+    assert (requeued.state, requeued.preemptions, requeued.retries) == (Lifecycle.WAITING, 1, record.retries)
     hasty = resume(end(record, Ending.PAUSED, "paused", 110.0), "resumed")
     assert stepped(hasty, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
 
@@ -249,8 +249,8 @@ def test_each_ending_has_its_own_grace_period_before_the_kill(ending: Ending) ->
     seen = snapshot(record, Lifecycle.RUNNING, containers=3)
     assert step(ends, seen, PREFIX, 110.0 + grace_s).kill
     if grace_s:
-        asked = step(ends, seen, PREFIX, 110.0 + grace_s - 0.5)
-        assert asked.ask and not asked.kill
+        before_kill = step(ends, seen, PREFIX, 110.0 + grace_s - 0.5)
+        assert before_kill.ask and not before_kill.kill
 
 
 def test_pending_submission_is_withdrawn_until_the_ending_is_complete() -> None:

@@ -15,7 +15,7 @@ EVERY = 60.0
 
 
 def following(moment: float) -> float:
-    """Each full minute."""
+    """Return the next full minute."""
     return (moment // EVERY + 1) * EVERY
 
 

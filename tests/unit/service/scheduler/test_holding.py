@@ -49,9 +49,9 @@ def make_hold(
     job: QueuedJob, running: list[QueuedJob], policy: Policy = KEEPS, lenders: tuple[str, ...] = (), **gpus: int
 ) -> tuple[float, Placement, list[int]]:
     """Return the start of a hold, its placement, and the spare GPUs of each node."""
-    held = taking.make_hold(job, cluster(running, **gpus), running, NOW, policy, lenders)
-    assert held is not None and held.job is job and held.refused == set()
-    return held.starts_s, held.placement, [int(each) for each in held.spare[: len(gpus), 0]]
+    made = taking.make_hold(job, cluster(running, **gpus), running, NOW, policy, lenders)
+    assert made is not None and made.job is job and made.refused == set()
+    return made.starts_s, made.placement, [int(each) for each in made.spare[: len(gpus), 0]]
 
 
 class TestWhoMakesWay:
@@ -130,14 +130,14 @@ class TestWhatIsKept:
 
     def test_hold_requires_slots_that_fit_on_one_node(self):
         running = [runs("one", {"a": 1}, expected_s=200.0), runs("two", {"b": 1}, expected_s=300.0)]
-        whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=2)),))), 1, 0.0)
-        assert make_hold(whole, running, a=2, b=1) == (1100.0, ({"a": 1},), [0, 0])
-        assert make_hold(whole, list(reversed(running)), a=1, b=2) == (1200.0, ({"b": 1},), [0, 0])
+        single_slot = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=2)),))), 1, 0.0)
+        assert make_hold(single_slot, running, a=2, b=1) == (1100.0, ({"a": 1},), [0, 0])
+        assert make_hold(single_slot, list(reversed(running)), a=1, b=2) == (1200.0, ({"b": 1},), [0, 0])
 
     def test_oldest_job_of_unknown_duration_is_assumed_to_end_first(self):
         running = [runs("old", {"a": 1}), runs("young", {"b": 1}), runs("known", {"c": 1}, expected_s=9e9)]
-        whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
-        assert make_hold(whole, running, a=4, b=4, c=1) == (NOW, ({"a": 1},), [0, 3, 0])
+        single_slot = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
+        assert make_hold(single_slot, running, a=4, b=4, c=1) == (NOW, ({"a": 1},), [0, 3, 0])
         assert make_hold(waiting("job", 7), running, a=4, b=4, c=1)[0] == 900.0 + 9e9
         started_s, placement, spare = make_hold(waiting("job", 8), running, a=5, b=4, c=1)
         assert (started_s, placement, spare) == (900.0 + 9e9, ({"a": 4, "b": 3, "c": 1},), [0, 0, 0])
@@ -173,8 +173,8 @@ class TestWhatIsKept:
         assert make_hold(waiting("job", 2), running, a=4) == (NOW, ({"a": 2},), [0])
         assert make_hold(waiting("job", 3), running, a=4, b=2) == (NOW, ({"a": 2, "b": 1},), [0, 1])
         assert make_hold(waiting("job", 1), running, a=4, b=2) == (NOW, ({"a": 1},), [1, 2])
-        whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
-        assert make_hold(whole, running, a=4, b=2) == (math.inf, ({"a": 1},), [0, 2])
+        single_slot = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
+        assert make_hold(single_slot, running, a=4, b=2) == (math.inf, ({"a": 1},), [0, 2])
 
 
 class TestWhoMayPass:

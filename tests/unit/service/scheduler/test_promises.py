@@ -270,7 +270,7 @@ def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
     cluster = play(history, policy)
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
-    kept = scheduler.kept_for
+    held_for = scheduler.kept_for
     reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     promised = {
         job_id: reason.starts_s
@@ -283,7 +283,7 @@ def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
     followed = PredictedCourse(cluster)
     for job_id, starts_s in sorted(promised.items(), key=lambda pair: pair[1]):
         followed.until(starts_s)
-        if job_id == kept and followed.started.get(job_id, math.inf) > starts_s:
+        if job_id == held_for and followed.started.get(job_id, math.inf) > starts_s:
             passed_by = [other for other, behind in followed.before.items() if job_id in behind]
             before = scheduler.jobs.get(
                 scheduler.kept_for
@@ -323,10 +323,10 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
     cluster = SlowCluster(policy)
     for number, detail in enumerate(first):
         _submit(cluster, f"j{number}", detail, priority=50)
-    kept = cluster.scheduler.kept_for
-    if not kept:
+    held_for = cluster.scheduler.kept_for
+    if not held_for:
         return
-    reason = why(cluster.scheduler, kept, cluster.now)
+    reason = why(cluster.scheduler, held_for, cluster.now)
     if reason.starts_s == math.inf:  # no node is large enough
         return
     followed = PredictedCourse(cluster)
@@ -335,7 +335,7 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
             followed.until(at_s)
             _submit(cluster, f"late{number}", detail, detail["priority"])
     followed.until(reason.starts_s)
-    assert followed.started.get(kept, math.inf) <= reason.starts_s, (reason.text(clock), followed.started)
+    assert followed.started.get(held_for, math.inf) <= reason.starts_s, (reason.text(clock), followed.started)
 
 
 @settings(deadline=None)

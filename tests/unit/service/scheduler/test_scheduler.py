@@ -567,9 +567,9 @@ def test_timers_of_ended_jobs_are_discarded():
             cluster.ended(f"short-{number}")
         else:
             cluster.cancel(f"short-{number}")
-    held = [
+    timed = [
         entry[3].request.job_id for heap in (cluster.scheduler._falls, cluster.scheduler._overdue) for entry in heap
     ]
-    assert len(held) < 300 and {"runs", "waits"} <= {*held}
+    assert len(timed) < 300 and {"runs", "waits"} <= {*timed}
     cluster.advance(2e6)
     assert cluster.scheduler.jobs["waits"].is_overdue

@@ -126,8 +126,8 @@ class TestSurplus:
 class TestTaking:
     @staticmethod
     def find(what: GangShape, elastic: list[QueuedJob], ended: list[QueuedJob], **gpus: int) -> Taking | None:
-        everybody = {one.request.job_id: one for one in (*elastic, *ended)}.values()
-        nodes = cluster(list(everybody), **gpus)
+        jobs_by_id = {one.request.job_id: one for one in (*elastic, *ended)}.values()
+        nodes = cluster(list(jobs_by_id), **gpus)
         before = nodes.copy()
         found = taking.find(job("new", what), nodes, elastic, iter(ended))
         assert (nodes.copy() == before).all()  # nothing is taken yet
@@ -149,12 +149,12 @@ class TestTaking:
         )
 
     def test_jobs_are_preempted_only_if_elastic_surplus_does_not_suffice(self):
-        elastic, whole = job("elastic", gang(3, 1), {"a": 3}), job("whole", gang(2), {"b": 2}, sequence=2)
-        assert self.find(gang(2), [elastic], [whole], a=3, b=2) == Taking(({"a": 2},), {"elastic": ({"a": 1},)}, ())
-        assert self.find(gang(4), [elastic], [whole], a=3, b=2) == Taking(
+        elastic, rigid = job("elastic", gang(3, 1), {"a": 3}), job("whole", gang(2), {"b": 2}, sequence=2)
+        assert self.find(gang(2), [elastic], [rigid], a=3, b=2) == Taking(({"a": 2},), {"elastic": ({"a": 1},)}, ())
+        assert self.find(gang(4), [elastic], [rigid], a=3, b=2) == Taking(
             ({"a": 2, "b": 2},), {"elastic": ({"a": 1},)}, ("whole",)
         )
-        assert self.find(gang(2, gpus=2), [elastic], [whole], a=3, b=2) == Taking(
+        assert self.find(gang(2, gpus=2), [elastic], [rigid], a=3, b=2) == Taking(
             ({"a": 1, "b": 1},), {"elastic": ({"a": 1},)}, ("whole",)
         )
 

@@ -62,12 +62,12 @@ def test_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_unreachable_or_unsupported_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, but a text that is long enough" * 100)
-    for url, said in (
+    for url, message in (
         (f"sqlite:///{tmp_path}/text.db", "damaged"),
         (f"sqlite:///{tmp_path}/no/folder/x.db", "write permission for the file"),
         ("postgresql://alice:s3cr3t@127.0.0.1:1/x", "check that it runs"),
     ):
-        with pytest.raises(StoreError, match=said) as refused:
+        with pytest.raises(StoreError, match=message) as refused:
             JobStore.open(url)
         assert "s3cr3t" not in str(refused.value)
     for url in ("nonsense", "mysql://host/x", "sqlite://", "sqlite:///:memory:"):
