@@ -106,7 +106,7 @@ def address(cell: Cell) -> str:
     return found.group()
 
 
-def listed(url: str) -> list[str]:
+def listed_runs(url: str) -> list[str]:
     """Return the runs that the page lists once it has read the events."""
 
     def ask() -> list[str]:
@@ -123,7 +123,7 @@ def test_tensorboard_shows_the_events_of_a_run_until_the_kernel_ends(notebook: K
     with kernel() as own:  # of the same project
         own.run("%load_ext hopsml")
         page = address(own.run("%tensorboard_run"))
-        assert listed(page) == ["train"]
+        assert listed_runs(page) == ["train"]
         assert address(own.run(f"%tensorboard_run {ids[1]}")) == page  # the same run: the same page
         below = psutil.Process(own.pid).children(recursive=True)
         servers = [process.pid for process in below if "tensorboard" in " ".join(process.cmdline())]
@@ -133,7 +133,7 @@ def test_tensorboard_shows_the_events_of_a_run_until_the_kernel_ends(notebook: K
     assert not list(temporary_folder().glob("hopsml-tensorboard-*"))
 
 
-def refused(url: str) -> bool:
+def is_refused(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=10).close()
     except urllib.error.HTTPError as error:
@@ -158,7 +158,7 @@ def test_project_page_is_started_once_and_ends_with_the_kernel(tmp_path: Path) -
         known.open(page[0], timeout=10).close()
         with known.open(page[0].partition("?")[0] + "api/runs", timeout=10) as answer:
             assert [row["id"] for row in json.load(answer)["rows"]] == ["app_1"]
-        assert refused(page[0].partition("?")[0])
+        assert is_refused(page[0].partition("?")[0])
         assert page[0] in str(own.run(f"%hopsml_ui --project {project.url}").displays)
         below = psutil.Process(own.pid).children(recursive=True)
         (server,) = [process.pid for process in below if "--no-browser" in process.cmdline()]
@@ -204,7 +204,7 @@ def test_server_note_is_read_from_the_runtime_directory(tmp_path: Path, monkeypa
     assert tensorboard.server_note({"JPY_PARENT_PID": "8"}) == tensorboard.server_note({}) == {}
 
 
-class Answering(BaseHTTPRequestHandler):
+class ProxyServer(BaseHTTPRequestHandler):
     """Notebook server with a token, whose proxy serves one port."""
 
     requested: ClassVar[list[str]] = []
@@ -222,7 +222,7 @@ class Answering(BaseHTTPRequestHandler):
 @pytest.mark.fast
 def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # unused: the token must not be sent there
-    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+    with HTTPServer(("127.0.0.1", 0), ProxyServer) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         note = {"url": f"http://127.0.0.1:{server.server_port}/lab/", "token": "abc"}
@@ -231,9 +231,9 @@ def test_notebook_server_is_queried_for_its_proxy(monkeypatch: pytest.MonkeyPatc
             assert tensorboard.server_shows("/lab/proxy/6007/", note) is False
             assert tensorboard.server_shows("/lab/proxy/6008/", note) is None
             assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": "wrong"}) is None
-            requested = len(Answering.requested)
+            requested = len(ProxyServer.requested)
             assert tensorboard.server_shows("/lab/proxy/6006/", {**note, "token": ""}) is None
-            assert tensorboard.server_shows("/lab/proxy/6006/", {}) is None and len(Answering.requested) == requested
+            assert tensorboard.server_shows("/lab/proxy/6006/", {}) is None and len(ProxyServer.requested) == requested
         finally:
             server.shutdown()
             thread.join()

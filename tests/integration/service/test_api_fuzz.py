@@ -65,20 +65,20 @@ def client(served: Served) -> FuzzClient:
     return FuzzClient(served)
 
 
-def _places() -> dict[str, set[str]]:
+def _methods_by_path() -> dict[str, set[str]]:
     """Return the methods of each address."""
     return {path: {method.upper() for method in methods} for path, methods in api().openapi()["paths"].items()}
 
 
 def test_request_without_a_valid_token_is_refused_at_every_address(client: FuzzClient) -> None:
-    for path, methods in _places().items():
+    for path, methods in _methods_by_path().items():
         for method in methods:
             assert client.ask(method, path.replace("{job}", "1"), token=None).status_code == 401, path
     assert client.ask("GET", "/api/v1/jobs", token="nonsense").status_code == 401
 
 
 def test_method_that_an_address_does_not_have_is_refused_with_the_allowed_ones(client: FuzzClient) -> None:
-    for path, methods in _places().items():
+    for path, methods in _methods_by_path().items():
         for method in sorted(set(METHODS) - methods):
             answer = client.ask(method, path.replace("{job}", "1"))
             assert answer.status_code == 405, (method, path, answer.text)

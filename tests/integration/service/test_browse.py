@@ -243,43 +243,43 @@ def test_event_id_that_is_too_old_gets_a_reset(project: ProjectOnDisk, monkeypat
 
 
 @dataclass
-class Held:
+class SizedReader:
     held_bytes: int = 0
 
 
 def test_least_recently_used_reader_is_dropped() -> None:
     cache = ReaderCache(2, 100)
-    first = cache.get("a", Held)
-    cache.get("b", Held)
-    assert cache.get("a", Held) is first
-    cache.get("c", Held)
-    assert cache.get("a", Held) is first
+    first = cache.get("a", SizedReader)
+    cache.get("b", SizedReader)
+    assert cache.get("a", SizedReader) is first
+    cache.get("c", SizedReader)
+    assert cache.get("a", SizedReader) is first
     assert len(cache) == 2
-    cache.get("b", lambda: Held(1))
+    cache.get("b", lambda: SizedReader(1))
     assert cache.held_bytes == 1, "the first reader of b was dropped"
 
 
 def test_readers_beyond_the_memory_limit_are_dropped_except_the_newest() -> None:
     cache = ReaderCache(10, 100)
-    readers = [cache.get(name, lambda: Held(40)) for name in "ab"]
+    readers = [cache.get(name, lambda: SizedReader(40)) for name in "ab"]
     readers[1].held_bytes = 90
     cache.trim()
     assert len(cache) == 1 and cache.held_bytes == 90
     readers[1].held_bytes = 500
     cache.trim()
-    assert cache.get("b", Held) is readers[1]
-    assert cache.get("c", lambda: Held(10)).held_bytes == cache.held_bytes == 10
+    assert cache.get("b", SizedReader) is readers[1]
+    assert cache.get("c", lambda: SizedReader(10)).held_bytes == cache.held_bytes == 10
 
 
 def test_unused_reader_is_dropped_after_its_idle_time() -> None:
     now = [0.0]
     cache = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
-    cache.get("a", Held)
+    cache.get("a", SizedReader)
     now[0] = 50.0
-    second = cache.get("b", Held)
+    second = cache.get("b", SizedReader)
     now[0] = 100.0
     cache.trim()
-    assert len(cache) == 1 and cache.get("b", Held) is second
+    assert len(cache) == 1 and cache.get("b", SizedReader) is second
 
 
 def test_viewed_runs_stay_within_the_memory_limit_and_are_read_again(project: ProjectOnDisk) -> None:

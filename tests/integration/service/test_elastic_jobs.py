@@ -73,7 +73,7 @@ def elastic_job(service: JobService) -> Path:
     return path
 
 
-def trained(service: JobService) -> list[tuple[int, int]]:
+def trained_samples(service: JobService) -> list[tuple[int, int]]:
     """Return the samples in order, each with the number of workers."""
     path = service.jobs / "samples"
     lines = path.read_text().splitlines() if path.exists() else []
@@ -82,7 +82,7 @@ def trained(service: JobService) -> list[tuple[int, int]]:
 
 def has_trained_with(service: JobService, workers: int, since: int) -> bool:
     """Return True if ``workers`` workers trained together after the first ``since`` samples."""
-    return any(size == workers for _, size in trained(service)[since:])
+    return any(size == workers for _, size in trained_samples(service)[since:])
 
 
 def size(client: Client, job: str) -> JobSize:
@@ -125,20 +125,20 @@ def test_elastic_job_starts_small_grows_shrinks_across_a_server_crash_and_regrow
     assert size(client, job) == JobSize("main", 2, 1, 1, 2)
     assert client.why(job).startswith("main runs with 2 slots of 1 to 2, and has to release 1, or is stopped at ")
     assert service.starts("urgent") == []
-    known = len(trained(service))
+    known = len(trained_samples(service))
     (service.jobs / "hold").unlink()
     wait_until(lambda: service.starts("urgent"), "the other one")
     assert agents(service) == 1
     wait_until(lambda: has_trained_with(service, 1, known), "the training with one worker")
     assert client.job(job).state == Lifecycle.RUNNING and size(client, job).slots == 1
 
-    known = len(trained(service))
+    known = len(trained_samples(service))
     service.end("urgent")
     wait_until(lambda: has_trained_with(service, 2, known), "its growth after that")
     (service.jobs / "hurry").touch()
     ended = client.wait(job, WAIT_S)
     assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0)
-    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), (
+    assert sorted(sample for sample, _ in trained_samples(service)) == list(range(2000)), (
         "each sample once: no step was repeated"
     )
     causes = [change.cause for change in client.changes(job) if not change.task]
@@ -172,14 +172,14 @@ def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: Job
         until(lambda: service.starts("urgent"), "the other one")
         service.end("urgent")
         until(reaches(client, other, Lifecycle.FINISHED), "its end")
-        known = len(trained(service))
+        known = len(trained_samples(service))
         until(lambda: has_trained_with(service, 2, known) or client.job(job).state.is_final, "the growth after that")
         (service.jobs / "hurry").touch()
         until(reaches(client, job, Lifecycle.FINISHED), "the end of all")
 
     client = run_scenario_twice(service, scenario, act)
     assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
-    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), "each sample once"
+    assert sorted(sample for sample, _ in trained_samples(service)) == list(range(2000)), "each sample once"
     assert len(service.starts("urgent")) == 1 and not (service.jobs / "DOUBLED").exists()
     wait_until(lambda: not service.runs(), "no application is left")
     service.stop()
@@ -205,12 +205,12 @@ def script_job(service: JobService) -> Path:
     return path
 
 
-def tried(service: JobService) -> list[str]:
+def finished_trials(service: JobService) -> list[str]:
     path = service.jobs / "tried"
     return path.read_text().split() if path.exists() else []
 
 
-def at_once(service: JobService) -> int:
+def running_trials(service: JobService) -> int:
     """Return the number of running trials."""
     return len(list(service.jobs.glob("runs-*")))
 
@@ -221,10 +221,10 @@ def test_search_starts_on_one_free_slot_grows_and_releases_slots(service: JobSer
     first = client.submit(service.job("first"))
     wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
     job = client.submit(search_job(service)).id
-    wait_until(lambda: tried(service), "a trial on one slot")
+    wait_until(lambda: finished_trials(service), "a trial on one slot")
     assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
     service.end("first")
-    wait_until(lambda: at_once(service) == 2, "two trials at once")
+    wait_until(lambda: running_trials(service) == 2, "two trials at once")
     assert size(client, job) == JobSize("main", 2, 2, 1, 2)
     urgent = client.submit(service.job("urgent", priority=90)).id
     wait_until(lambda: service.starts("urgent"), "the other one")
@@ -232,7 +232,9 @@ def test_search_starts_on_one_free_slot_grows_and_releases_slots(service: JobSer
     (service.jobs / "hurry").touch()
     ended = client.wait(job, WAIT_S)
     assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
-    assert len(tried(service)) == len(set(tried(service))) == TRIALS, "each trial once: none was broken off"
+    assert len(finished_trials(service)) == len(set(finished_trials(service))) == TRIALS, (
+        "each trial once: none was broken off"
+    )
     service.end("urgent")
     assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
     service.stop()
@@ -254,7 +256,10 @@ def test_runs_of_a_script_use_the_free_slots(service: JobService) -> None:
     (service.jobs / "hurry").touch()
     ended = client.wait(job, WAIT_S)
     assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
-    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)) and len(tried(service)) == 6
+    assert (
+        sorted(sample for sample, _ in trained_samples(service)) == list(range(2000))
+        and len(finished_trials(service)) == 6
+    )
     service.end("urgent")
     assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
     service.stop()

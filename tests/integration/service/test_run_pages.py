@@ -44,7 +44,7 @@ BORDERS = """(() => {
 })()"""
 
 
-def used(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
+def write_samples(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
     """Write samples of a worker as its agent does: percent of a core, megabytes a second."""
     now = time.time()
     samples: list[dict[str, float]] = [
@@ -68,11 +68,11 @@ def running_run(project: ProjectOnDisk, run_id: str, cpus: list[float], loaded: 
     run.write("driver.json", {"time": time.time()})
     for rank, cpu in enumerate(cpus):
         run.print(rank, "begins")
-        used(run, rank, cpu, 90.0 if rank == loaded else 0.0)
+        write_samples(run, rank, cpu, 90.0 if rank == loaded else 0.0)
     return run
 
 
-def profiled(run: RunOnDisk) -> None:
+def write_profiles(run: RunOnDisk) -> None:
     """Create a profile of a real process, and one with malicious names."""
     folder = run.folder / "profiles"
     folder.mkdir()
@@ -81,7 +81,7 @@ def profiled(run: RunOnDisk) -> None:
     spy = [str(Path(sys.executable).parent / "py-spy"), "record", "--format", "speedscope", "--rate", "50"]
     spy += ["--output", str(file), "--", sys.executable, str(folder.parent / "work.py")]
     subprocess.run(spy, check=True, capture_output=True)
-    file.write_text(json.dumps(below(json.loads(file.read_text()), "outer")))
+    file.write_text(json.dumps(samples_below(json.loads(file.read_text()), "outer")))
     frames = [{"name": text, "file": text, "line": 1} for text in HOSTILE]
     stacks = [list(range(number + 1)) for number in range(len(HOSTILE))]
     thread = {"type": "sampled", "samples": stacks, "weights": [1.0] * len(stacks)}
@@ -89,7 +89,7 @@ def profiled(run: RunOnDisk) -> None:
     (folder / "rank-0-20261127T104400Z.speedscope.json").write_text(content)
 
 
-def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
+def samples_below(profile: dict[str, Any], function: str) -> dict[str, Any]:
     """Return the samples of a profile below a function, without the interpreter's start."""
     (number,) = [place for place, frame in enumerate(profile["shared"]["frames"]) if frame["name"] == function]
     for thread in profile["profiles"]:
@@ -99,7 +99,7 @@ def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
     return profile
 
 
-def filed(run: RunOnDisk) -> None:
+def write_files(run: RunOnDisk) -> None:
     """Create valid and invalid pictures and tables."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -118,8 +118,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a server for a project with such runs and yield its address with the token."""
     project = ProjectOnDisk(tmp_path_factory.mktemp("run_pages") / "digits")
     run = running_run(project, "app_slow", [4.0, 5.0, 96.0, 4.0])
-    profiled(run)
-    filed(run)
+    write_profiles(run)
+    write_files(run)
     running_run(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
     running_run(project, "app_even", [90.0, 91.0, 92.0])
     running_run(project, "app_many", [90.0] * 12)

@@ -25,7 +25,7 @@ def test_closed_connection_leaves_no_stream_or_task(served: Served, tmp_path: Pa
     job = PlayedJob(served, tmp_path)
     job.starts()
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with listening(served) as port:
             before = len(asyncio.all_tasks())
             async with contextlib.AsyncExitStack() as stack:
@@ -43,7 +43,7 @@ def test_closed_connection_leaves_no_stream_or_task(served: Served, tmp_path: Pa
                 await served.streams.end()
                 assert [event async for event in received] == []
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp
     job.prints(b"x" * (32 << 20))
     feeds: list[LogFeed] = []
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with listening(served) as port:
             path = f"jobs/{job.id}/log/events"
             async with connected(port, path, served.tokens[Role.USER]):
@@ -67,7 +67,7 @@ def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp
                             break
                 assert sum(len(event) for event, _ in feeds[0]._pieces.values()) < 5 << 20
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_stream_ends_when_its_token_is_revoked(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_stream_ends_when_its_token_is_revoked(served: Served, tmp_path: Path, m
     tokens = Tokens(served.jobs.store)
     token = tokens.create("eve", Role.VIEWER, time.time())
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with listening(served) as port, connected(port, f"jobs/{job.id}/log/events", token) as reader:
             received = events(reader)
             assert (await anext(received))["event"] == "hello"
@@ -88,7 +88,7 @@ def test_stream_ends_when_its_token_is_revoked(served: Served, tmp_path: Path, m
             assert [event async for event in received] == []
             await until(lambda: len(served.streams) == 0, "the end of what was looked at")
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_log_stream_of_one_try_ends_with_the_try(served: Served, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_log_stream_of_one_try_ends_with_the_try(served: Served, tmp_path: Path)
     job.starts()
     job.prints(b"of the second\n")
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with listening(served) as port:
             path, token = f"jobs/{job.id}/log/events", served.tokens[Role.USER]
             async with connected(port, f"{path}?try=1", token) as reader:
@@ -110,7 +110,7 @@ def test_log_stream_of_one_try_ends_with_the_try(served: Served, tmp_path: Path)
                 job.prints(b"more\n")
                 assert (await anext(received))["text"] == "more\n"
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_two_hundred_connections_to_one_log_share_one_reader(
         async with connected(port, f"jobs/{job.id}/log/events", served.tokens[Role.USER]) as reader:
             return await until_end(reader)
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with listening(served) as port:
             clients = [asyncio.create_task(follow(port)) for _ in range(CLIENTS)]
             await until(
@@ -161,4 +161,4 @@ def test_two_hundred_connections_to_one_log_share_one_reader(
             print(f"{CLIENTS} listeners, {len(reads) - reads_before} reads in {took_s:.1f} s")
             assert len(reads) - reads_before <= took_s / 0.02 + 5, "as many as one listener needs"
 
-    within_time(served, of)
+    within_time(served, scenario)

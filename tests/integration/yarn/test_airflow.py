@@ -74,7 +74,7 @@ def states(hadoop: Hadoop, before: set[str]) -> dict[str, str]:
     return {app["id"]: app["finalStatus"] for app in hadoop.applications() if app["id"] not in before}
 
 
-def known(hadoop: Hadoop) -> set[str]:
+def application_ids(hadoop: Hadoop) -> set[str]:
     return {app["id"] for app in hadoop.applications()}
 
 
@@ -110,7 +110,7 @@ def test_pipeline_on_yarn_continues_after_a_kill_during_training(
 
 def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
     """Kill the pipeline during training, and then run it to its end."""
-    before = known(hadoop)
+    before = application_ids(hadoop)
     file = str(ROOT / "airflow_dags" / "digits_pipeline.py")
     airflow.more["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(file).parent)
     conf = json.dumps({"profile": "yarn-test", "epochs": 8})
@@ -138,7 +138,7 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
 def test_yarn_application_is_submitted_once_found_again_and_ended_with_its_task(
     hadoop: Hadoop, airflow: Airflow, tmp_path: Path
 ) -> None:
-    before = known(hadoop)
+    before = application_ids(hadoop)
     script = airflow.script("gate.py", GATE)
     dag = airflow.dag(
         f"""
@@ -153,7 +153,7 @@ def test_yarn_application_is_submitted_once_found_again_and_ended_with_its_task(
     assert ended.told["state"] == "failed" and ended.lines_with("killed while it started its job")
     assert set(states(hadoop, before).values()) <= {"KILLED"}, "whatever has reached YARN was ended"
 
-    before = known(hadoop)
+    before = application_ids(hadoop)
     with airflow.started("test", *dag, RUN_AFTER) as first:
         wait_until(lambda: states(hadoop, before), lambda: first.output[-4000:], 60)
         first.kill()  # most often before spark-submit has ended: the task has not learnt the id
@@ -174,9 +174,9 @@ def test_trigger_follows_an_application_across_restarts(hadoop: Hadoop, airflow:
     script = airflow.script("gate.py", GATE)
     conf = hadoop.spark_conf(executors=1)
     command = spark.submit_command(script, str(go), conf={**conf, "spark.yarn.submit.waitAppCompletion": "false"})
-    before = known(hadoop)
+    before = application_ids(hadoop)
     subprocess.run(command, env=hadoop.submit_env(), check=True, capture_output=True, timeout=100)
-    (application,) = known(hadoop) - before
+    (application,) = application_ids(hadoop) - before
     address = hadoop.resource_manager.base.partition("://")[2]
     # Shorter than the time after which a resumed ResourceManager expires its silent nodes.
     where = {"addresses": [address], "scheme": "http", "user": "root", "timeout_s": 1.5}

@@ -114,16 +114,16 @@ def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     cluster.make_whole()
 
 
-def trained(folder: Path) -> list[tuple[int, int]]:
+def trained_samples(folder: Path) -> list[tuple[int, int]]:
     """Return the samples in order, each with the number of workers."""
     path = folder / "samples"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(sample), int(workers)) for sample, workers in map(str.split, lines)]
 
 
-def grown(service: YarnService, workers: int, since: int = 0) -> bool:
+def has_trained_with(service: YarnService, workers: int, since: int = 0) -> bool:
     """Return True if ``workers`` workers trained together after the first ``since`` samples."""
-    return any(size == workers for _, size in trained(service.folder)[since:])
+    return any(size == workers for _, size in trained_samples(service.folder)[since:])
 
 
 def urgent_job(service: YarnService) -> Path:
@@ -134,22 +134,22 @@ def urgent_job(service: YarnService) -> Path:
 
 
 def test_elastic_training_shrinks_across_a_server_crash_and_grows_again(service: YarnService) -> None:
-    grows_shrinks_and_grows_again(service, "elastic")
-    assert sorted(sample for sample, _ in trained(service.folder)) == list(range(2000)), "each sample once"
+    check_growth_and_shrinking(service, "elastic")
+    assert sorted(sample for sample, _ in trained_samples(service.folder)) == list(range(2000)), "each sample once"
     assert service.signal(signal.SIGTERM) == 0
 
 
 def test_elastic_torch_script_shrinks_across_a_server_crash_and_grows_again(service: YarnService) -> None:
     """All workers restart in new processes each time, since DDP holds the group together."""
     first = service.job("first", ", resources: {cores: 1, memory: 1g}")
-    grows_shrinks_and_grows_again(service, "script", first)
-    samples = [sample for sample, _ in trained(service.folder)]
+    check_growth_and_shrinking(service, "script", first)
+    samples = [sample for sample, _ in trained_samples(service.folder)]
     assert sorted(samples) == list(range(600)), "each sample once"
     assert "FINISHED" in "".join(service.client.follow("script-2")), "what the script prints in the end"
     assert service.signal(signal.SIGTERM) == 0
 
 
-def grows_shrinks_and_grows_again(service: YarnService, name: str, first: Path | None = None) -> None:
+def check_growth_and_shrinking(service: YarnService, name: str, first: Path | None = None) -> None:
     """Run a training that records its samples through growth and shrinking; ``first`` is a job that runs before it."""
     folder, client = service.folder, service.start()
     wait_until(lambda: client.cluster()["capacity"]["memory_mib"], "the node", WAIT_S)
@@ -158,22 +158,22 @@ def grows_shrinks_and_grows_again(service: YarnService, name: str, first: Path |
         wait_until(reaches(client, before, Lifecycle.RUNNING), "the first", WAIT_S)
     job = client.submit(folder / "code" / f"{name}.yaml").id
     if first is not None:
-        wait_until(lambda: grown(service, 1), "a training with the one that is free", WAIT_S)
+        wait_until(lambda: has_trained_with(service, 1), "a training with the one that is free", WAIT_S)
         assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2)
         service.end(first.stem)
-    wait_until(lambda: grown(service, 2), "a training with two workers", WAIT_S)
+    wait_until(lambda: has_trained_with(service, 2), "a training with two workers", WAIT_S)
     urgent = client.submit(urgent_job(service)).id
     wait_until(lambda: client.job(job).sizes[0].target == 1, "the wish for one of its slots", WAIT_S)
     service.signal(signal.SIGKILL)
     client = service.start()
     wait_until(lambda: (folder / "urgent.starts").exists(), "the other job", WAIT_S)
-    known = len(trained(folder))
-    wait_until(lambda: grown(service, 1, known), "the training with one worker", WAIT_S)
+    known = len(trained_samples(folder))
+    wait_until(lambda: has_trained_with(service, 1, known), "the training with one worker", WAIT_S)
     assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2)
     service.end("urgent")
     assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
-    known = len(trained(folder))
-    wait_until(lambda: grown(service, 2, known), "its growth after that", WAIT_S)
+    known = len(trained_samples(folder))
+    wait_until(lambda: has_trained_with(service, 2, known), "its growth after that", WAIT_S)
     (folder / "hurry").touch()
     wait_until(reaches(client, job, Lifecycle.FINISHED), "its end", WAIT_S)
     ended = client.job(job)
@@ -181,7 +181,7 @@ def grows_shrinks_and_grows_again(service: YarnService, name: str, first: Path |
     wait_until(lambda: not service.running(), "no application is left", WAIT_S)
 
 
-def tried(folder: Path) -> list[float]:
+def finished_trials(folder: Path) -> list[float]:
     path = folder / "tried"
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
@@ -190,30 +190,32 @@ def test_elastic_search_starts_small_shrinks_and_grows_again(service: YarnServic
     """A trial on a slot to be released ends first: none is started twice."""
     folder, client = service.folder, service.start()
 
-    def at_once() -> int:
+    def running_trials() -> int:
         return len(list(folder.glob("runs-*")))
 
     wait_until(lambda: client.cluster()["capacity"]["memory_mib"], "the node", WAIT_S)
     first = client.submit(service.job("first", ", resources: {cores: 1, memory: 1g}"))
     wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first", WAIT_S)
     job = client.submit(folder / "code" / "search.yaml").id
-    wait_until(lambda: tried(folder), "a trial on one slot", WAIT_S)
-    assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2) and at_once() <= 1
+    wait_until(lambda: finished_trials(folder), "a trial on one slot", WAIT_S)
+    assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2) and running_trials() <= 1
     service.end("first")
-    wait_until(lambda: at_once() == 2, "two trials at once", WAIT_S)
+    wait_until(lambda: running_trials() == 2, "two trials at once", WAIT_S)
     urgent = client.submit(urgent_job(service)).id
     wait_until(lambda: (folder / "urgent.starts").exists(), "the other job", WAIT_S)
-    assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2) and at_once() <= 1
-    known = len(tried(folder))
-    wait_until(lambda: len(tried(folder)) > known, "trials on the slot that is left", WAIT_S)
+    assert client.job(job).sizes[0] == JobSize("main", 1, 1, 1, 2) and running_trials() <= 1
+    known = len(finished_trials(folder))
+    wait_until(lambda: len(finished_trials(folder)) > known, "trials on the slot that is left", WAIT_S)
     service.end("urgent")
     assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
-    wait_until(lambda: at_once() == 2, "its growth after that", WAIT_S)
+    wait_until(lambda: running_trials() == 2, "its growth after that", WAIT_S)
     (folder / "hurry").touch()
     wait_until(reaches(client, job, Lifecycle.FINISHED), "its end", WAIT_S)
     ended = client.job(job)
     assert (ended.tries, ended.preemptions, len(ended.applications)) == (1, 0, 1)
-    assert len(tried(folder)) == len(set(tried(folder))) == TRIALS, "each trial once: none was lost, or broken off"
-    assert [run.metric for run in client.runs(job)] == [max(tried(folder))], "the best of all"
-    assert str(max(tried(folder)))[:6] in "".join(client.follow(job))
+    assert len(finished_trials(folder)) == len(set(finished_trials(folder))) == TRIALS, (
+        "each trial once: none was lost, or broken off"
+    )
+    assert [run.metric for run in client.runs(job)] == [max(finished_trials(folder))], "the best of all"
+    assert str(max(finished_trials(folder)))[:6] in "".join(client.follow(job))
     assert service.signal(signal.SIGTERM) == 0

@@ -42,7 +42,7 @@ def read(url: str) -> Any:
     return json.loads(filesystem.for_url(url).read_bytes(url))
 
 
-def left(settings: dict[str, str]) -> list[int]:
+def remaining_processes(settings: dict[str, str]) -> list[int]:
     return processes.carrying(MARK, project_of(settings))
 
 
@@ -66,7 +66,7 @@ def test_yarn_job_succeeds_with_one_gpu_per_worker(hadoop, settings, deploy_mode
     assert len(places) == 2 and all(len(gpus) == 1 for _, gpus in places)
     assert len({(worker["executor"], *worker["gpu_indices"]) for worker in status["workers"]}) == 2
     assert read(f"{run}/.outputs.json")["tasks"] == 2
-    wait_until(lambda: not left(settings))
+    wait_until(lambda: not remaining_processes(settings))
 
 
 @pytest.mark.timeout(300)
@@ -78,7 +78,7 @@ def test_failing_worker_fails_the_application(hadoop, settings, how, deploy_mode
     assert done.state.final_status == "FAILED"
     status = read(f"{project_of(settings)}/Experiments/{done.app_id}_1/status.json")
     assert status["state"] == "FAILED" and "rank 1" in status["error"]
-    wait_until(lambda: not left(settings))
+    wait_until(lambda: not remaining_processes(settings))
 
 
 @pytest.mark.variant  # of test_submit.py, with GPUs
@@ -92,7 +92,7 @@ def test_application_killed_by_yarn_leaves_no_process(hadoop, settings):
             wait_until(lambda: len(workers(settings)) == 2)
             (application,) = [app["id"] for app in hadoop.applications() if app["state"] == "RUNNING"]
             hadoop.kill_application(application)
-            wait_until(lambda: not left(settings))
+            wait_until(lambda: not remaining_processes(settings))
             assert job.wait(END_S) != 0
         finally:
             job.kill()
@@ -101,7 +101,7 @@ def test_application_killed_by_yarn_leaves_no_process(hadoop, settings):
 def workers(settings: dict[str, str]) -> list[int]:
     """Return the process ids of running workers."""
     found = []
-    for pid in left(settings):
+    for pid in remaining_processes(settings):
         try:
             if os.getpgid(pid) == pid and b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)

@@ -23,7 +23,7 @@ from tests.helpers.search.searching import Counting
 pytestmark = pytest.mark.fast
 
 
-class Wide(Counting):
+class WideSearcher(Counting):
     """Searcher whose configurations do not fit into a line of a terminal."""
 
     def ask(self, number: int) -> Any:
@@ -31,13 +31,13 @@ class Wide(Counting):
         return Suggestion({f"a_parameter_with_a_long_name_{place}": number + 0.5 for place in range(4)})
 
 
-class Written:
+class RecordedSearch:
     """Recorded search of six trials on two lanes: one has ended, two run."""
 
     def __init__(self, project: Path) -> None:
         self.root = project / "Experiments" / "app_1"
         self.directory = RunDir(f"file://{self.root}")
-        self.dispatch = Dispatch(SearchSpec(6, "min", "loss"), Wide())
+        self.dispatch = Dispatch(SearchSpec(6, "min", "loss"), WideSearcher())
         self.root.mkdir(parents=True)
         search = {"version": 1, "direction": "min", "metric": "loss", "total": 6, "folder": "trials"}
         record = {"verb": "search", "search": search, "started": time.time(), "driver_process": provenance.who()}
@@ -73,12 +73,12 @@ class Written:
 
 
 @pytest.fixture
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedSearch:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
-    return Written(tmp_path)
+    return RecordedSearch(tmp_path)
 
 
-def test_status_of_a_search_has_trial_counts_and_the_best_trial(search: Written, cli: Cli) -> None:
+def test_status_of_a_search_has_trial_counts_and_the_best_trial(search: RecordedSearch, cli: Cli) -> None:
     shown = cli("runs", "status", "app_1")
     for words in ("RUNNING", "1 of 6 ended, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
         assert words in shown.out, shown.out + shown.err
@@ -89,13 +89,13 @@ def test_status_of_a_search_has_trial_counts_and_the_best_trial(search: Written,
     assert [one["trial_id"] for one in facts["trials_running"]] == ["id-1", "id-2"]
 
 
-def test_running_trials_of_a_cancelled_search_are_not_listed_as_running(search: Written, cli: Cli) -> None:
+def test_running_trials_of_a_cancelled_search_are_not_listed_as_running(search: RecordedSearch, cli: Cli) -> None:
     search.directory.write_status({"state": "CANCELLED", "seconds": 3.0, "error": "enough"})
     facts = json.loads(cli("runs", "status", "app_1", "--json").out)
     assert (facts["trials"]["waiting"], facts["trials_running"]) == (3, []), "one had only been asked for"
 
 
-def test_metrics_of_a_search_are_the_reports_of_its_trials(search: Written, cli: Cli) -> None:
+def test_metrics_of_a_search_are_the_reports_of_its_trials(search: RecordedSearch, cli: Cli) -> None:
     head, *rows = cli("runs", "metrics", "app_1").out.splitlines()
     assert head.split() == ["trial", "number", "step", "loss"]
     assert [row.split() for row in rows] == [
@@ -107,15 +107,15 @@ def test_metrics_of_a_search_are_the_reports_of_its_trials(search: Written, cli:
     assert json.loads(newest) == {"trial": "id-1", "number": 1, "step": 1, "loss": 0.3}
 
 
-def test_logs_of_a_search_are_the_outputs_of_its_trials(search: Written, cli: Cli) -> None:
+def test_logs_of_a_search_are_the_outputs_of_its_trials(search: RecordedSearch, cli: Cli) -> None:
     assert cli("runs", "logs", "app_1").out == "==> trial 0, id-0, completed: output.log <==\ntrial 0 speaks\n"
 
 
-def test_ls_shows_the_best_value_of_a_running_search(search: Written, cli: Cli) -> None:
+def test_ls_shows_the_best_value_of_a_running_search(search: RecordedSearch, cli: Cli) -> None:
     assert "loss=0.25 so far" in cli("runs", "ls").out
 
 
-def test_follow_shows_the_progress_of_a_search(search: Written, cli: Cli) -> None:
+def test_follow_shows_the_progress_of_a_search(search: RecordedSearch, cli: Cli) -> None:
     search.directory.write_status({"state": "FINISHED", "seconds": 3.0})
     shown = cli("runs", "follow", "app_1")
     assert shown.status == 0 and "trials 1 of 6 ended" in shown.err and "best loss 0.25" in shown.err

@@ -289,15 +289,15 @@ def test_workers_running_at_a_failure_are_shown_as_stopped_or_lost() -> None:
     assert column(view_at(timeline, members("RUNNING", "FAILED")), "state") == ["STOPPED", "FAILED"]
 
 
-def sampled(timeline: RunTimeline, rank: int, cpu: float, memory: float, **more: float) -> None:
+def add_sample(timeline: RunTimeline, rank: int, cpu: float, memory: float, **more: float) -> None:
     values = {"cpu_utilization_percentage": cpu, "memory_usage_megabytes": memory, **more}
     timeline.handle(Change("system", rank, metrics=values), timeline.stages[-1].phase, STARTED_S + 9)
 
 
 def test_cpu_memory_and_gpu_use_of_each_worker_are_shown() -> None:
     timeline, found = running(), members("RUNNING", "RUNNING")
-    sampled(timeline, 0, 182.4, 1312.0)
-    sampled(timeline, 1, 7.6, 84.0, gpu_0_utilization_percentage=80.0, gpu_1_utilization_percentage=90.0)
+    add_sample(timeline, 0, 182.4, 1312.0)
+    add_sample(timeline, 1, 7.6, 84.0, gpu_0_utilization_percentage=80.0, gpu_1_utilization_percentage=90.0)
     view = view_at(timeline, found)
     assert view.table.columns == ("rank", "state", "CPU", "memory", "GPU use", "host", "executor")
     shown = [column(view, name) for name in ("CPU", "memory", "GPU use")]
@@ -306,10 +306,10 @@ def test_cpu_memory_and_gpu_use_of_each_worker_are_shown() -> None:
 
 def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
     timeline = running()
-    sampled(timeline, 0, 999.0, 9999.0)
+    add_sample(timeline, 0, 999.0, 9999.0)
     timeline.enter(Phase.REFORMING, STARTED_S + 9)
     for cpu, memory in ((100.0, 500.0), (200.0, 400.0)):
-        sampled(timeline, 0, cpu, memory)
+        add_sample(timeline, 0, cpu, memory)
     timeline.handle(Change("closed"), Phase.FINISHED, STARTED_S + 10)
     view = view_at(timeline, members("FINISHED"))
     assert (column(view, "CPU, mean"), column(view, "memory, peak")) == (["150 %"], ["500 MB"])

@@ -41,7 +41,7 @@ def test_characters_split_between_pieces_are_completed(letters: list[str], lengt
 def test_job_changes_are_streamed_and_continued_after_the_last_event(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
 
-    async def of() -> None:
+    async def scenario() -> None:
         stream = served.streams.stream("jobs", lambda: JobFeed(served.jobs.store), "")
         async with aclosing(stream):
             received = events(stream)
@@ -56,7 +56,7 @@ def test_job_changes_are_streamed_and_continued_after_the_last_event(served: Ser
             text_seen = [await anext(received) for _ in range(3)]
             assert [one.get("state") for one in text_seen] == [None, "CLOSING", "FINISHED"]
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 @pytest.mark.parametrize("last", ["1", "99", "nonsense"], ids=["too far behind", "of another database", "no id"])
@@ -68,14 +68,14 @@ def test_listener_with_an_unusable_event_id_is_reset(
     for _ in range(5):
         job.changes(Lifecycle.RUNNING)
 
-    async def of() -> None:
+    async def scenario() -> None:
         feed = JobFeed(served.jobs.store)
         at, _ = await feed.start_listener(last)
         (events_seen,), at_next = await feed.since(at)
         assert b"event: reset" in events_seen and b"id: 6\n" in events_seen
         assert at_next is not None and await feed.since(at_next) == ([], at_next)
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_row_stored_after_one_with_a_higher_id_is_not_skipped(served: Served, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_row_stored_after_one_with_a_higher_id_is_not_skipped(served: Served, tm
 def test_log_is_followed_to_the_end_of_its_job(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with aclosing(job.listen()) as stream:
             received = events(stream)
             assert (await anext(received))["application"] == ""
@@ -114,7 +114,7 @@ def test_log_is_followed_to_the_end_of_its_job(served: Served, tmp_path: Path) -
             with pytest.raises(StopAsyncIteration):
                 await anext(received)
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_log_of_an_ended_job_is_sent_completely(served: Served, tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_log_of_an_ended_job_is_sent_completely(served: Served, tmp_path: Path) 
     job.prints(text.encode() + b"\xc3")  # an incomplete character
     job.ends()
 
-    async def of() -> None:
+    async def scenario() -> None:
         assert await until_end(job.listen()) == text + "\ufffd"
         assert await until_end(never.listen()) == ""
         async with aclosing(job.listen("-6 ")) as stream:
             assert await until_end(stream) == "9 ü\n\ufffd"
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_log_that_is_truncated_or_of_a_new_try_is_reset(served: Served, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_log_that_is_truncated_or_of_a_new_try_is_reset(served: Served, tmp_path
     first = job.starts()
     job.prints(b"before\n")
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with aclosing(job.listen()) as stream:
             received = events(stream)
             assert [(await anext(received))["event"] for _ in range(2)] == ["hello", "log"]
@@ -157,7 +157,7 @@ def test_log_that_is_truncated_or_of_a_new_try_is_reset(served: Served, tmp_path
                 received = events(stream)
                 assert [(await anext(received))["event"] for _ in range(3)] == ["hello", "reset", "log"]
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_log_of_ten_gigabytes_is_followed_from_its_end_in_bounded_memory(served: Served, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_log_of_ten_gigabytes_is_followed_from_its_end_in_bounded_memory(served:
         file.truncate(10 << 30)
     job.prints(b"\nlast line\n")
 
-    async def of() -> None:
+    async def scenario() -> None:
         tracemalloc.start()
         try:
             async with aclosing(job.listen("-11 ")) as stream:
@@ -185,7 +185,7 @@ def test_log_of_ten_gigabytes_is_followed_from_its_end_in_bounded_memory(served:
         finally:
             tracemalloc.stop()
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_log_unreadable_for_a_while_is_sent_completely_and_a_removed_one_ends(
@@ -206,7 +206,7 @@ def test_log_unreadable_for_a_while_is_sent_completely_and_a_removed_one_ends(
 
     monkeypatch.setattr(served.jobs.engine, "log", counted)
 
-    async def of() -> None:
+    async def scenario() -> None:
         async with aclosing(job.listen()) as stream:
             received = events(stream)
             events_seen = [await anext(received), await anext(received)]
@@ -224,7 +224,7 @@ def test_log_unreadable_for_a_while_is_sent_completely_and_a_removed_one_ends(
             job.log.unlink()
             assert (await anext(received))["event"] == "end"
 
-    within_time(served, of)
+    within_time(served, scenario)
 
 
 def test_listeners_of_one_log_share_one_reader(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_listeners_of_one_log_share_one_reader(served: Served, tmp_path: Path, m
     read = engine.log
     monkeypatch.setattr(engine, "log", lambda *arguments: (reads.append(arguments[1]), read(*arguments))[1])
 
-    async def of() -> None:
+    async def scenario() -> None:
         listeners = [asyncio.create_task(until_end(job.listen())) for _ in range(50)]
         await until(lambda: len(reads) > 5, "the first pieces")
         assert len(served.streams) == 1
@@ -248,4 +248,4 @@ def test_listeners_of_one_log_share_one_reader(served: Served, tmp_path: Path, m
             "what already exists is read once; looks at the end are not counted"
         )
 
-    within_time(served, of)
+    within_time(served, scenario)

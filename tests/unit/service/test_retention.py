@@ -105,7 +105,9 @@ def test_a_launch_is_dropped_once_no_active_job_waits_for_its_end() -> None:
 NOW = 2_000_000_000.0
 
 
-def ended(served: Served, tmp_path: Path, days: float, *, code: str = "", role: Any = Role.USER) -> PlayedJob:
+def create_ended_job(
+    served: Served, tmp_path: Path, days: float, *, code: str = "", role: Any = Role.USER
+) -> PlayedJob:
     """Create a job that ended ``days`` days before NOW, with its files."""
     played = PlayedJob(served, tmp_path)
     tag = f"{served.jobs.manager.prefix}-{played.serial}-1"
@@ -123,7 +125,7 @@ def ended(served: Served, tmp_path: Path, days: float, *, code: str = "", role: 
     return played
 
 
-def left(tmp_path: Path, *path: str) -> list[str]:
+def remaining(tmp_path: Path, *path: str) -> list[str]:
     folder = tmp_path.joinpath(*path)
     return sorted(name for name in os.listdir(folder) if name != ASIDE)
 
@@ -131,13 +133,13 @@ def left(tmp_path: Path, *path: str) -> list[str]:
 def test_files_of_jobs_are_removed_after_the_retention_and_their_rows_are_retained(
     served: Served, tmp_path: Path
 ) -> None:
-    old, new = ended(served, tmp_path, 91), ended(served, tmp_path, 89)
+    old, new = create_ended_job(served, tmp_path, 91), create_ended_job(served, tmp_path, 89)
     served.jobs.manager.run_pass()
-    assert left(tmp_path, "applications") == [], "both have ended, and were moved aside"
+    assert remaining(tmp_path, "applications") == [], "both have ended, and were moved aside"
     assert served.jobs.retention.sweep(NOW) == Removed(jobs=1, logs=1)
-    assert left(tmp_path, "jobs") == [new.id]
-    assert left(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{new.serial}-1"]
-    assert len(left(tmp_path, "project", "Jobs")) == 2
+    assert remaining(tmp_path, "jobs") == [new.id]
+    assert remaining(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{new.serial}-1"]
+    assert len(remaining(tmp_path, "project", "Jobs")) == 2
     assert served.ask("GET", f"jobs/{old.id}").json()["state"] == "FINISHED"
     assert served.ask("GET", f"jobs/{old.id}/log").json() == {"text": "", "end": 0}
     assert served.jobs.retention.sweep(NOW) == Removed()
@@ -152,9 +154,9 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
         (folder / "train.py").write_text("")
         os.utime(folder, (NOW - 100 * DAY_S,) * 2)
     os.utime(tmp_path / "workspaces" / "uploaded-now", (NOW - UPLOADED_S + 60,) * 2)
-    ended(served, tmp_path, 91, code="of-old")
-    ended(served, tmp_path, 91, code="of-schedule")
-    ended(served, tmp_path, 89, code="of-new")
+    create_ended_job(served, tmp_path, 91, code="of-old")
+    create_ended_job(served, tmp_path, 91, code="of-schedule")
+    create_ended_job(served, tmp_path, 89, code="of-new")
     waiting = PlayedJob(served, tmp_path)
     with served.jobs.store.writing() as connection:
         connection.execute(
@@ -164,24 +166,24 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
 
     wanted = {"spec": "{}", "profile": "local", "workspace": "of-schedule", "planned_s": NOW, "now": NOW}
     Schedules(served.jobs.store).store_schedule("bob", "nightly", **wanted)  # type: ignore[arg-type]
-    uploaded = {name for name in left(tmp_path, "workspaces") if len(name) == 64}
+    uploaded = {name for name in remaining(tmp_path, "workspaces") if len(name) == 64}
     found = served.jobs.retention.sweep(NOW)
     assert found.workspaces == 2 + len(uploaded)
-    assert left(tmp_path, "workspaces") == sorted({*names} - {"of-old", "of-nobody"})
+    assert remaining(tmp_path, "workspaces") == sorted({*names} - {"of-old", "of-nobody"})
     os.utime(tmp_path / "workspaces" / "of-new", (0, 0))
     assert workspaces.folder("of-new").stat().st_mtime > time.time() - 60, "a lookup of code renews its retention"
 
 
 def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -> None:
-    one, other = ended(served, tmp_path, 1), ended(served, tmp_path, 1)
+    one, other = create_ended_job(served, tmp_path, 1), create_ended_job(served, tmp_path, 1)
     waiting = PlayedJob(served, tmp_path)
     served.jobs.manager.run_pass()
     refused = served.ask("POST", f"jobs/{waiting.id}/remove")
     assert refused.status_code == 400 and f"hopsml jobs cancel {waiting.id}" in refused.json()["remedy"]
     assert served.ask("POST", f"jobs/{one.id}/remove", "bob").status_code == 403
     assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200
-    assert left(tmp_path, "jobs") == [other.id]
-    assert left(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{other.serial}-1"]
+    assert remaining(tmp_path, "jobs") == [other.id]
+    assert remaining(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{other.serial}-1"]
     assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200, "a second removal succeeds"
     assert served.ask("GET", f"jobs/{one.id}").json()["state"] == "FINISHED"
     cloned = served.ask("POST", f"jobs/{one.id}/clone")
@@ -193,13 +195,15 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
 
 def test_files_of_jobs_whose_rows_were_removed_are_removed(served: Served, tmp_path: Path) -> None:
     """Their owner has submitted more jobs than are stored of one user."""
-    ended(served, tmp_path, 91)
+    create_ended_job(served, tmp_path, 91)
     served.jobs.manager.run_pass()
     served.jobs.store.limits = JobLimits(unfinished=10, stored=1)
     waiting = served.jobs.store.submit(NewJob("digits", "user", "default", 50, "{}", "local"), NOW)
     assert served.ask("GET", "jobs/1").status_code == 404
     found = served.jobs.retention.sweep(NOW)
-    assert (found.jobs, found.logs) == (1, 1) and left(tmp_path, "jobs") == [] == left(tmp_path, "project", "Jobs")
+    assert (found.jobs, found.logs) == (1, 1) and remaining(tmp_path, "jobs") == [] == remaining(
+        tmp_path, "project", "Jobs"
+    )
     assert served.ask("GET", f"jobs/{waiting.id}").status_code == 200
 
 

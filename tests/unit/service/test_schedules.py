@@ -21,7 +21,7 @@ ME = Leader("me", "here", 1e12, 1)
 NIGHTLY = JOB + 'schedule: "0 3 * * *"\nschedule_zone: Europe/Berlin\n'
 
 
-def put(served: Served, role: Any = Role.USER, spec: str = NIGHTLY) -> Any:
+def put_schedule(served: Served, role: Any = Role.USER, spec: str = NIGHTLY) -> Any:
     return served.ask("POST", "schedules", role, json={"spec": spec, "workspace": served.workspace()})
 
 
@@ -29,19 +29,19 @@ def jobs(served: Served) -> list[str]:
     return [job["id"] for job in served.ask("GET", "jobs").json()["jobs"]]
 
 
-def led(served: Served) -> tuple[JobStore, Schedules]:
+def lead_with_schedules(served: Served) -> tuple[JobStore, Schedules]:
     store = served.jobs.store
     store.lead("me", "here", 0.0, 1e12)
     return store, Schedules(store)
 
 
 def test_schedule_is_created_shown_paused_triggered_and_removed(served: Served) -> None:
-    made = put(served)
+    made = put_schedule(served)
     assert made.status_code == 201, made.text
     shown = served.ask("GET", "schedules/digits-1", Role.VIEWER).json()
     assert (shown["schedule"], shown["zone"], shown["overlap"]) == ("0 3 * * *", "Europe/Berlin", "skip")
     assert shown["planned_s"] > time.time() and jobs(served) == []
-    assert put(served, spec=NIGHTLY + "overlap: queue\n").json()["id"] == "digits-1", "in its place"
+    assert put_schedule(served, spec=NIGHTLY + "overlap: queue\n").json()["id"] == "digits-1", "in its place"
     for what, status in (("pause", 204), ("resume", 204), ("trigger", 201)):
         assert served.ask("POST", f"schedules/1/{what}", "bob").status_code == 403
         assert served.ask("POST", f"schedules/1/{what}").status_code == status
@@ -55,16 +55,16 @@ def test_schedule_is_created_shown_paused_triggered_and_removed(served: Served) 
 
 
 def test_invalid_schedule_is_refused(served: Served) -> None:
-    assert put(served, Role.VIEWER).status_code == 403
-    assert "has no schedule" in put(served, spec=JOB).json()["error"]
-    assert put(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
+    assert put_schedule(served, Role.VIEWER).status_code == 403
+    assert "has no schedule" in put_schedule(served, spec=JOB).json()["error"]
+    assert put_schedule(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
     assert "the job has none" in served.submit(spec=JOB + "overlap: queue\n").text
-    assert put(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
+    assert put_schedule(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
 
 
 def test_each_planned_time_starts_one_job_and_an_outage_one(served: Served) -> None:
-    put(served, spec=NIGHTLY + "overlap: cancel\n")
-    store, schedules = led(served)
+    put_schedule(served, spec=NIGHTLY + "overlap: cancel\n")
+    store, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     start_due(schedules, ME, row.planned_s - 1)
     assert jobs(served) == []
@@ -81,8 +81,8 @@ def test_planned_time_is_skipped_while_the_owner_has_too_many_jobs(served: Serve
     """The leader's pass continues with the schedules of others."""
     assert served.submit().status_code == 201
     for role in (Role.USER, "bob"):
-        assert put(served, role).status_code == 201
-    store, schedules = led(served)
+        assert put_schedule(served, role).status_code == 201
+    store, schedules = lead_with_schedules(served)
     store.limits = JobLimits(unfinished=1, stored=100)
     mine, _ = schedules.all()
     start_due(schedules, ME, mine.planned_s + 1)
@@ -95,8 +95,8 @@ def test_planned_time_is_skipped_while_the_owner_has_too_many_jobs(served: Serve
 
 
 def test_clock_set_back_starts_no_job_twice(served: Served) -> None:
-    put(served, spec=NIGHTLY + "overlap: cancel\n")
-    _, schedules = led(served)
+    put_schedule(served, spec=NIGHTLY + "overlap: cancel\n")
+    _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     start_due(schedules, ME, row.planned_s + 1)
     start_due(schedules, ME, row.planned_s - 7200)
@@ -108,8 +108,8 @@ def test_clock_set_back_starts_no_job_twice(served: Served) -> None:
 
 
 def test_running_job_makes_the_next_planned_time_skip(served: Served) -> None:
-    put(served)
-    _, schedules = led(served)
+    put_schedule(served)
+    _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     start_due(schedules, ME, row.planned_s + 1)
     start_due(schedules, ME, row.planned_s + 86_401)
@@ -118,8 +118,8 @@ def test_running_job_makes_the_next_planned_time_skip(served: Served) -> None:
 
 
 def test_server_that_does_not_lead_starts_no_scheduled_job(served: Served) -> None:
-    put(served)
-    _, schedules = led(served)
+    put_schedule(served)
+    _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     with pytest.raises(StaleRecord):
         start_due(schedules, replace(ME, holder="you"), row.planned_s + 1)
@@ -130,7 +130,7 @@ def test_server_that_does_not_lead_starts_no_scheduled_job(served: Served) -> No
 
 
 def test_manager_pass_starts_due_schedules(served: Served) -> None:
-    put(served)
+    put_schedule(served)
     schedules = Schedules(served.jobs.store)
     schedules.pause(1, False, time.time() - 1, time.time() - 1)
     served.jobs.manager.run_pass()
@@ -143,8 +143,8 @@ def test_schedule_is_paused_when_its_owner_may_not_submit_any_more(served: Serve
     served.tokens["eve"] = tokens.create(  # type: ignore[index]
         "eve", Role.USER, now, lasts_s=3600 if lost == "expired" else None
     )
-    assert put(served, "eve").status_code == 201
-    _, schedules = led(served)
+    assert put_schedule(served, "eve").status_code == 201
+    _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     if lost != "expired":
         (own,) = [one for one in tokens.all() if one.user == "eve"]
@@ -185,7 +185,9 @@ def test_signed_in_owner_may_submit_after_the_session_until_role_or_token_is_los
 
 def test_number_of_schedules_of_an_owner_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.service.store.schedules.MOST", 2)
-    made = [put(served, spec=NIGHTLY.replace("digits", f"digits-{n}")).status_code for n in range(3)]
+    made = [put_schedule(served, spec=NIGHTLY.replace("digits", f"digits-{n}")).status_code for n in range(3)]
     assert made == [201, 201, 400]
-    assert put(served, spec=NIGHTLY.replace("digits", "digits-1")).status_code == 201, "in the place of the one before"
-    assert put(served, "bob").status_code == 201
+    assert put_schedule(served, spec=NIGHTLY.replace("digits", "digits-1")).status_code == 201, (
+        "in the place of the one before"
+    )
+    assert put_schedule(served, "bob").status_code == 201

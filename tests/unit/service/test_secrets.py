@@ -24,20 +24,22 @@ pytestmark = pytest.mark.fast
 VALUE = "Hush-93-wolves"
 
 
-def put(served: Served, name: str, value: Any = VALUE, role: Any = Role.USER) -> Any:
+def put_secret(served: Served, name: str, value: Any = VALUE, role: Any = Role.USER) -> Any:
     return served.ask("PUT", f"secrets/{name}", role, json={"value": value})
 
 
 def test_secrets_are_separate_for_each_user_and_never_returned(served: Served, tmp_path: Path) -> None:
-    assert put(served, "s3-key").status_code == 204
-    assert put(served, "s3-key", "Other-94-wolves").status_code == 204, "the newer one wins"
+    assert put_secret(served, "s3-key").status_code == 204
+    assert put_secret(served, "s3-key", "Other-94-wolves").status_code == 204, "the newer one wins"
     listed = served.ask("GET", "secrets")
     assert [one["name"] for one in listed.json()] == ["s3-key"] and "wolves" not in listed.text
     assert served.ask("GET", "secrets", "bob").json() == []
     assert served.ask("DELETE", "secrets/s3-key", "bob").status_code == 400
     assert served.jobs.secrets.values("user", ["s3-key"]) == {"s3-key": "Other-94-wolves"}
     assert (
-        put(served, "x-1", role=Role.VIEWER).status_code == served.ask("GET", "secrets", Role.VIEWER).status_code == 403
+        put_secret(served, "x-1", role=Role.VIEWER).status_code
+        == served.ask("GET", "secrets", Role.VIEWER).status_code
+        == 403
     )
     found = [path for path in tmp_path.rglob("*") if path.is_file() and b"wolves" in path.read_bytes()]
     assert not found, found
@@ -48,14 +50,14 @@ def test_secrets_are_separate_for_each_user_and_never_returned(served: Served, t
 
 @pytest.mark.parametrize("value", ["wolf5", "12345678 "[:7], "/home/ana/key", "x\0" + VALUE, "a1" * 20_000, 5, None])
 def test_unsuitable_secret_value_is_refused_and_not_repeated(served: Served, value: Any) -> None:
-    answer = put(served, "s3-key", value)
+    answer = put_secret(served, "s3-key", value)
     assert answer.status_code in (400, 422) and not (isinstance(value, str) and value in answer.text)
-    assert put(served, "S3_KEY").status_code == 422
+    assert put_secret(served, "S3_KEY").status_code == 422
 
 
 def test_job_naming_a_missing_or_foreign_secret_is_refused(served: Served) -> None:
     wanted = JOB + "secrets: [s3-key]\n"
-    put(served, "s3-key", role="bob")
+    put_secret(served, "s3-key", role="bob")
     answer = served.submit(spec=wanted)
     assert answer.status_code == 400 and "user has no secret s3-key; `hopsml secrets put s3-key`" in (
         "; ".join(answer.json().values())
@@ -126,10 +128,10 @@ def test_secret_that_would_hide_another_variable_is_refused(more: str, words: st
     "name", ["path", "ld-preload", "pythonpath", "spark-home", "cuda-visible-devices", "hopsml-token"]
 )
 def test_secret_named_like_a_variable_of_programs_is_refused(served: Served, name: str) -> None:
-    answer = put(served, name)
+    answer = put_secret(served, name)
     variable = name.upper().replace("-", "_")
     assert answer.status_code == 400 and f"secret {name} would be {variable}" in answer.json()["error"], answer.text
     assert served.ask("GET", "secrets").json() == []
     with pytest.raises(JobFileError, match=f"secret {name} would be {variable}"):
         spec.loads(f"{JOB}secrets: [{name}]\n")
-    assert put(served, f"my-{name}").status_code == 204
+    assert put_secret(served, f"my-{name}").status_code == 204

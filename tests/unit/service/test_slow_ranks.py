@@ -14,7 +14,7 @@ from tests.unit.service.test_rest import send_request
 pytestmark = pytest.mark.fast
 
 
-def use(rank: int, cpu: float = 20.0, disk: float = 0.0, network: float = 0.0, silent_s: float = 0.0) -> RankUse:
+def rank_use(rank: int, cpu: float = 20.0, disk: float = 0.0, network: float = 0.0, silent_s: float = 0.0) -> RankUse:
     return RankUse(rank, 12, silent_s, 5.0, cpu, disk, network)
 
 
@@ -23,23 +23,25 @@ def phases(marks: list[Mark]) -> dict[int, str]:
 
 
 def test_rank_that_computes_while_others_wait_is_marked() -> None:
-    marks = slow_ranks([use(0), use(1), use(2, cpu=95.0), use(3)])
+    marks = slow_ranks([rank_use(0), rank_use(1), rank_use(2, cpu=95.0), rank_use(3)])
     assert phases(marks) == {0: "waits", 1: "waits", 2: "cpu", 3: "waits"}
     assert marks[0].why == "waits for rank 2"
     assert marks[2].why == "it computes (95 % of a core) while the others wait (20 %)"
-    assert phases(slow_ranks([use(0, cpu=10.0), use(1, cpu=99.0)])) == {0: "waits", 1: "cpu"}, "of two as well"
+    assert phases(slow_ranks([rank_use(0, cpu=10.0), rank_use(1, cpu=99.0)])) == {0: "waits", 1: "cpu"}, (
+        "of two as well"
+    )
 
 
 @pytest.mark.parametrize(
     "ranks",
     [
-        [use(0, cpu=95.0)],
-        [use(0, cpu=90.0), use(1, cpu=99.0), use(2, cpu=95.0)],
-        [use(0, cpu=2.0), use(1, cpu=5.0), use(2, cpu=3.0)],
-        [use(0, disk=40.0), use(1, disk=38.0), use(2, disk=44.0)],
-        [use(0, disk=4.0), use(1), use(2)],
-        [RankUse(0, LEAST_SAMPLES - 1, 0.0, 5.0, 99.0, 0.0, 0.0), use(1), use(2)],
-        [use(0, silent_s=15.0), use(1), use(2)],
+        [rank_use(0, cpu=95.0)],
+        [rank_use(0, cpu=90.0), rank_use(1, cpu=99.0), rank_use(2, cpu=95.0)],
+        [rank_use(0, cpu=2.0), rank_use(1, cpu=5.0), rank_use(2, cpu=3.0)],
+        [rank_use(0, disk=40.0), rank_use(1, disk=38.0), rank_use(2, disk=44.0)],
+        [rank_use(0, disk=4.0), rank_use(1), rank_use(2)],
+        [RankUse(0, LEAST_SAMPLES - 1, 0.0, 5.0, 99.0, 0.0, 0.0), rank_use(1), rank_use(2)],
+        [rank_use(0, silent_s=15.0), rank_use(1), rank_use(2)],
         [],
     ],
     ids=["alone", "all work", "all wait", "all read", "reads little", "too new", "a late sample", "no ranks"],
@@ -49,11 +51,13 @@ def test_no_rank_is_marked_without_a_clear_difference(ranks: list[RankUse]) -> N
 
 
 def test_rank_that_reads_disk_network_or_is_silent_is_marked() -> None:
-    assert phases(slow_ranks([use(0), use(1, disk=40.0), use(2)])) == {1: "disk"}
-    assert phases(slow_ranks([use(0), use(1), use(2, network=90.0)])) == {2: "network"}
-    idle = slow_ranks([use(0, cpu=1.0), use(1, silent_s=45.0), use(2, cpu=1.0)])
+    assert phases(slow_ranks([rank_use(0), rank_use(1, disk=40.0), rank_use(2)])) == {1: "disk"}
+    assert phases(slow_ranks([rank_use(0), rank_use(1), rank_use(2, network=90.0)])) == {2: "network"}
+    idle = slow_ranks([rank_use(0, cpu=1.0), rank_use(1, silent_s=45.0), rank_use(2, cpu=1.0)])
     assert phases(idle) == {0: "waits", 1: "silent", 2: "waits"} and "no sample for 45 s" in idle[1].why
-    assert phases(slow_ranks([use(0, cpu=60.0), use(1, silent_s=45.0)])) == {1: "silent"}, "who computes does not wait"
+    assert phases(slow_ranks([rank_use(0, cpu=60.0), rank_use(1, silent_s=45.0)])) == {1: "silent"}, (
+        "who computes does not wait"
+    )
 
 
 def test_single_pause_or_burst_does_not_mark_a_rank() -> None:
@@ -73,7 +77,7 @@ def test_marks_do_not_depend_on_rank_order_and_blame_no_waiting_rank() -> None:
     for _ in range(300):
         size = chance.randint(1, 8)
         ranks = [
-            use(rank, chance.uniform(0, 200), chance.choice([0, 30]), 0, chance.choice([0, 0, 60]))
+            rank_use(rank, chance.uniform(0, 200), chance.choice([0, 30]), 0, chance.choice([0, 0, 60]))
             for rank in range(size)
         ]
         marks = slow_ranks(ranks)

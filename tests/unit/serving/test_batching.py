@@ -75,7 +75,7 @@ def rows(count: int, value: float = 1.0) -> Any:
     return {"x": np.full((count, 4), value, np.float32)}
 
 
-def played(model: Any, play: Callable[[Batcher], Awaitable[Any]], **settings: Any) -> Any:
+def run_batcher(model: Any, play: Callable[[Batcher], Awaitable[Any]], **settings: Any) -> Any:
     """Return the result of ``play``; an error of the batcher itself fails the test at once."""
     errors: list[dict[str, Any]] = []
 
@@ -116,21 +116,25 @@ async def behind_a_held_request(batcher: Batcher, model: Scaled, *requests: Any)
 
 def test_waiting_requests_are_computed_in_one_batch_and_get_their_own_rows() -> None:
     model = Scaled()
-    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(2, 1), rows(3, 2), rows(1, 3)))
+    answers = run_batcher(
+        model, lambda batcher: behind_a_held_request(batcher, model, rows(2, 1), rows(3, 2), rows(1, 3))
+    )
     assert model.batches == [1, 6]
     assert [answer["y"].tolist() for answer in answers] == [[[2.0] * 4] * 2, [[4.0] * 4] * 3, [[6.0] * 4]]
 
 
 def test_batch_is_limited_in_rows_but_a_single_request_may_have_more() -> None:
     model = Scaled()
-    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(5), rows(4), rows(20), rows(1)))
+    answers = run_batcher(
+        model, lambda batcher: behind_a_held_request(batcher, model, rows(5), rows(4), rows(20), rows(1))
+    )
     assert model.batches == [1, 5, 4, 20, 1]
     assert [len(answer["y"]) for answer in answers] == [5, 4, 20, 1]
 
 
 def test_failing_request_in_a_batch_does_not_affect_the_others() -> None:
     model = Scaled()
-    good, bad, also = played(
+    good, bad, also = run_batcher(
         model, lambda batcher: behind_a_held_request(batcher, model, rows(1), rows(1, -1), rows(2))
     )
     assert isinstance(bad, ValueError)
@@ -140,19 +144,19 @@ def test_failing_request_in_a_batch_does_not_affect_the_others() -> None:
 def test_answer_with_a_wrong_number_of_rows_is_an_error() -> None:
     model = Doubling()
     with pytest.raises(ValueError, match=r"output 'y' has the shape \(2, 4\) for 1 row$"):
-        played(model, lambda batcher: batcher.predict(rows(1), FAR))
+        run_batcher(model, lambda batcher: batcher.predict(rows(1), FAR))
 
 
 def test_model_with_a_fixed_number_of_rows_is_called_per_request() -> None:
     model = Scaled(free=False)
-    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(2), rows(2)))
+    answers = run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, rows(2), rows(2)))
     assert model.batches == [1, 2, 2] and [len(answer["y"]) for answer in answers] == [2, 2]
 
 
 def test_rows_of_different_shapes_are_not_batched_together() -> None:
     model = Scaled()
     longer = {"x": np.ones((1, 5), np.float32)}
-    answers = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(1), longer, rows(1)))
+    answers = run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, rows(1), longer, rows(1)))
     assert model.batches == [1, 1, 1, 1] and answers[1]["y"].shape == (1, 5)
 
 
@@ -168,7 +172,7 @@ def test_request_beyond_its_deadline_or_the_queue_limit_is_refused() -> None:
         model.gate.set()
         await batcher.predict(rows(1), FAR)
 
-    played(model, late)
+    run_batcher(model, late)
     assert model.batches == [1, 1]
 
     async def fill(batcher: Batcher) -> None:
@@ -183,7 +187,7 @@ def test_request_beyond_its_deadline_or_the_queue_limit_is_refused() -> None:
         model.gate.set()
         await asyncio.gather(first, second)
 
-    played(model, fill, most_waiting=1)
+    run_batcher(model, fill, most_waiting=1)
 
 
 def test_cancelled_request_is_not_computed() -> None:
@@ -199,7 +203,7 @@ def test_cancelled_request_is_not_computed() -> None:
         model.gate.set()
         await asyncio.gather(first, stays)
 
-    played(model, leave)
+    run_batcher(model, leave)
     assert model.batches == [1, 3]
 
 
@@ -241,7 +245,7 @@ def test_length_of_a_batcher_is_the_number_of_waiting_requests() -> None:
         await asyncio.gather(first, *waiting)
         return count
 
-    assert played(model, play) == 3
+    assert run_batcher(model, play) == 3
 
 
 def test_request_errors_state_the_cause() -> None:
@@ -253,9 +257,9 @@ def test_request_errors_state_the_cause() -> None:
             await batcher.predict(rows(1), asyncio.get_running_loop().time() + 0.01)
         model.gate.set()
 
-    played(model, late)
+    run_batcher(model, late)
     with pytest.raises(ValueError, match=r"for 3 rows$"):
-        played(Doubling(), lambda batcher: batcher.predict(rows(3), FAR))
+        run_batcher(Doubling(), lambda batcher: batcher.predict(rows(3), FAR))
 
 
 # ------------------------------------------------------------------------------------------ which are a batch
@@ -361,7 +365,7 @@ def test_exception_that_a_future_cannot_hold_fails_only_that_request(
             return super().predict(inputs)
 
     model = Raising()
-    bad, good = played(model, lambda batcher: behind_a_held_request(batcher, model, rows(1, -1.0), rows(1, 3.0)))
+    bad, good = run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, rows(1, -1.0), rows(1, 3.0)))
     assert isinstance(bad, RuntimeError) and str(bad) == f"its code raised {error.__name__}('odd')"
     assert good["y"].tolist() == [[6.0] * 4]
 
@@ -418,14 +422,14 @@ class Constant:
 )
 def test_number_of_rows_is_that_of_the_first_input(model: Any, inputs: Any, expected: int) -> None:
     counts: list[int] = []
-    answer = played(model, lambda batcher: batcher.predict(inputs, FAR), on_batch=counts.append)
+    answer = run_batcher(model, lambda batcher: batcher.predict(inputs, FAR), on_batch=counts.append)
     assert counts == [expected] and "y" in answer
 
 
 def test_rows_of_each_batch_are_reported_when_it_starts() -> None:
     model, counts = Scaled(), list[int]()
     requests = rows(2), rows(3), rows(4)
-    played(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=counts.append)
+    run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=counts.append)
     assert counts == model.batches == [1, 5, 4]
 
 
@@ -437,7 +441,7 @@ def test_error_outside_the_model_fails_only_the_requests_of_its_batch() -> None:
             raise LookupError("no such counter")
 
     requests = rows(2), rows(7), rows(1)
-    found = played(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=refuse)
+    found = run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, *requests), on_batch=refuse)
     assert isinstance(found[0], LookupError) and str(found[0]) == "no such counter"
     assert model.batches == [1, 8] and [len(one["y"]) for one in found[1:]] == [7, 1]
 
@@ -468,7 +472,7 @@ def test_requests_fail_with_the_cause_when_the_executor_is_shut_down(cancelled: 
 
 def test_requests_without_rows_are_not_joined_if_the_model_takes_no_batches() -> None:
     model = Scaled(free=False)
-    played(model, lambda batcher: behind_a_held_request(batcher, model, rows(0), rows(1), rows(0)))
+    run_batcher(model, lambda batcher: behind_a_held_request(batcher, model, rows(0), rows(1), rows(0)))
     assert model.batches == [1, 0, 1, 0]
 
 
@@ -480,7 +484,7 @@ def test_model_runs_on_the_thread_of_its_executor() -> None:
             names.append(threading.current_thread().name)
             return super().predict(inputs)
 
-    played(Named(), lambda batcher: batcher.predict(rows(1), FAR))
+    run_batcher(Named(), lambda batcher: batcher.predict(rows(1), FAR))
     assert names == ["model_0"]
 
 
@@ -490,7 +494,7 @@ def test_idle_batcher_computes_later_requests() -> None:
     async def play(batcher: Batcher) -> list[Any]:
         return [await batcher.predict(rows(1, value), FAR) for value in (1.0, 2.0, 3.0)]
 
-    answers = played(model, play)
+    answers = run_batcher(model, play)
     assert model.batches == [1, 1, 1] and [answer["y"][0, 0] for answer in answers] == [2.0, 4.0, 6.0]
 
 
@@ -509,7 +513,7 @@ def test_batch_whose_requests_were_all_cancelled_is_not_computed() -> None:
         await first
         return await batcher.predict(rows(3), FAR)
 
-    assert len(played(model, leave, on_batch=counts.append)["y"]) == 3
+    assert len(run_batcher(model, leave, on_batch=counts.append)["y"]) == 3
     assert counts == model.batches == [1, 3]
 
 
@@ -537,7 +541,7 @@ def test_request_cancelled_during_its_batch_does_not_affect_the_others() -> None
         model.gate.set()
         return [await before, await behind]
 
-    answers = played(model, leave, on_batch=hold)
+    answers = run_batcher(model, leave, on_batch=hold)
     assert model.batches == [1, 6] and [len(answer["y"]) for answer in answers] == [1, 3]
 
 
@@ -550,4 +554,4 @@ def test_deadline_timer_of_an_answered_request_is_cancelled() -> None:
         timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
         return sum(timer.when() == FAR and not timer.cancelled() for timer in timers)
 
-    assert played(model, play) == 0
+    assert run_batcher(model, play) == 0

@@ -180,7 +180,9 @@ async def answer_command(command: Command) -> SupervisorAnswer:
     return SupervisorAnswer(ready=2)
 
 
-def play(handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None]], deadline_s: float = 20.0) -> None:
+def run_front(
+    handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None]], deadline_s: float = 20.0
+) -> None:
     """Run ``body`` with a front over the given replicas, and its port."""
 
     async def run() -> None:
@@ -204,7 +206,7 @@ def test_request_in_a_failed_replica_is_answered_by_another() -> None:
         found = await asyncio.gather(*(answer_to(port, b"%d" % number) for number in range(20)))
         assert found == [(200, b"%d" % number) for number in range(20)]
 
-    play({0: disconnects, 1: echoes}, body)
+    run_front({0: disconnects, 1: echoes}, body)
 
 
 def test_request_that_fails_in_every_replica_is_an_error() -> None:
@@ -212,7 +214,7 @@ def test_request_that_fails_in_every_replica_is_an_error() -> None:
         status, text = await answer_to(port, b"1")
         assert status == 503 and b"2 replicas failed while they computed the request" in text
 
-    play({0: disconnects, 1: disconnects}, body)
+    run_front({0: disconnects, 1: disconnects}, body)
 
 
 def test_requests_wait_for_a_replica_and_are_answered_when_one_is_added() -> None:
@@ -225,7 +227,7 @@ def test_requests_wait_for_a_replica_and_are_answered_when_one_is_added() -> Non
             assert await waiting == (200, b"1")
             front.remove_replica(0)
 
-    play({}, body)
+    run_front({}, body)
 
 
 def test_request_without_a_replica_is_refused_at_its_deadline() -> None:
@@ -233,7 +235,7 @@ def test_request_without_a_replica_is_refused_at_its_deadline() -> None:
         status, text = await answer_to(port, b"1")
         assert status == 503 and b"no replica has answered for 0.1 s; check `hopsml serve show digits`" in text
 
-    play({}, body, deadline_s=0.1)
+    run_front({}, body, deadline_s=0.1)
 
 
 def test_front_requires_the_client_token_and_the_control_token() -> None:
@@ -246,4 +248,4 @@ def test_front_requires_the_client_token_and_the_control_token() -> None:
         assert code == 200 and json.loads(text)["ready"] == 2
         assert (await answer_to(port, b"x" * 101))[0] == 413
 
-    play({0: echoes}, body)
+    run_front({0: echoes}, body)

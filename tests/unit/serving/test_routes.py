@@ -174,7 +174,7 @@ def test_new_replica_that_cannot_follow_the_route_is_restarted() -> None:
 pytestmark = pytest.mark.fast
 
 
-def following(route: Route) -> Router:
+def router_following(route: Route) -> Router:
     router = Router()
     router.switch_to(route)
     for version in route.versions:
@@ -193,7 +193,7 @@ def test_first_version_is_chosen_once_it_is_loaded() -> None:
 
 
 def test_route_switches_when_the_new_version_is_loaded_and_the_old_one_drains() -> None:
-    router = following(Route(1, default=3))
+    router = router_following(Route(1, default=3))
     router.begin_request(router.choose())
     assert router.switch_to(Route(2, default=4)) == [Load(4)]
     assert router.choose() == 3
@@ -206,14 +206,14 @@ def test_route_switches_when_the_new_version_is_loaded_and_the_old_one_drains() 
 
 
 def test_version_that_cannot_be_loaded_leaves_the_route_unchanged() -> None:
-    router = following(Route(1, default=3))
+    router = router_following(Route(1, default=3))
     assert router.switch_to(Route(2, default=3, canary=4, share=0.5)) == [Load(4)]
     assert router.failed(4, "broken") == [RouteRefused(2, "broken")]
     assert router.choose() == 3 and router.versions == {3: "AVAILABLE"}
 
 
 def test_replaced_route_change_unloads_its_version() -> None:
-    router = following(Route(1, default=3))
+    router = router_following(Route(1, default=3))
     router.switch_to(Route(2, default=4))
     assert router.switch_to(Route(3, default=5)) == [
         RouteRefused(2, "a later request has replaced this one: route 3"),
@@ -224,7 +224,7 @@ def test_replaced_route_change_unloads_its_version() -> None:
 
 
 def test_route_back_to_a_draining_version_loads_nothing() -> None:
-    router = following(Route(1, default=3))
+    router = router_following(Route(1, default=3))
     router.begin_request(3)
     router.switch_to(Route(2, default=4))
     router.loaded(4)
@@ -233,7 +233,7 @@ def test_route_back_to_a_draining_version_loads_nothing() -> None:
 
 
 def test_labels_choose_their_versions_and_unknown_ones_are_refused() -> None:
-    router = following(Route(1, default=3, canary=4, share=0.1, labels={"production": 3, "old": 1}))
+    router = router_following(Route(1, default=3, canary=4, share=0.1, labels={"production": 3, "old": 1}))
     assert [router.choose(label=one) for one in ("stable", "canary", "production")] == [3, 4, 3]
     with pytest.raises(NoSuchVersion, match="no version has the label 'prodution'; did you mean production"):
         router.choose(label="prodution")
@@ -243,7 +243,7 @@ def test_labels_choose_their_versions_and_unknown_ones_are_refused() -> None:
 
 @given(share=st.floats(0, 1), count=st.integers(1, 300))
 def test_canary_gets_its_share_at_any_time(share: float, count: int) -> None:
-    router = following(Route(1, default=1, canary=2, share=share))
+    router = router_following(Route(1, default=1, canary=2, share=share))
     answered = [router.choose() for _ in range(count)]
     assert abs(answered.count(2) - count * share) <= 1
 

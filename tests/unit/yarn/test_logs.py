@@ -27,7 +27,7 @@ LAST = b"".join(b"stdout line %d of 2\n" % line for line in range(40))
 ID = "application_1_0001"
 
 
-class Put:
+class LoggedApplication:
     """Ended application whose node is removed; ``queries`` counts the queries for it."""
 
     def __init__(self, folder: Path, container: str) -> None:
@@ -48,7 +48,9 @@ class Put:
 
 
 @pytest.fixture(params=["none", "gz"])
-def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
+def logged(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LoggedApplication]:
     folder = tmp_path / "logs" / "anna" / "bucket-logs-tfile" / "0001" / ID
     folder.mkdir(parents=True)
     shutil.copy(DATA / f"logs-{request.param}.tfile", folder / "node_1")
@@ -58,19 +60,21 @@ def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "yarn-site.xml").write_text(f"<configuration>{setting}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-    made = Put(folder, "container_1_0001_01_000002")
+    made = LoggedApplication(folder, "container_1_0001_01_000002")
     yield made
     made.reader.close()
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(0, 7), (0, 10_000), (300, 64), (len(LAST), 10), (10 * len(LAST), 10)])
-def test_pieces_of_a_log_join_to_its_content_from_the_offset(put: Put, offset: int, limit: int) -> None:
-    assert b"".join(put.pieces(offset, limit)) == LAST[offset:]
-    assert put.queries <= 2, "once at its beginning, once at its end"
+def test_pieces_of_a_log_join_to_its_content_from_the_offset(
+    logged: LoggedApplication, offset: int, limit: int
+) -> None:
+    assert b"".join(logged.pieces(offset, limit)) == LAST[offset:]
+    assert logged.queries <= 2, "once at its beginning, once at its end"
 
 
-def test_readers_at_different_offsets_reuse_a_bounded_number_of_open_logs(put: Put) -> None:
-    read, queries = put.reader.read, lambda: put.queries
+def test_readers_at_different_offsets_reuse_a_bounded_number_of_open_logs(logged: LoggedApplication) -> None:
+    read, queries = logged.reader.read, lambda: logged.queries
     assert read(ID, "stdout", 0, 100).data == LAST[:100]  # type: ignore[union-attr]
     assert read(ID, "stdout", 97, 100).data == LAST[97:197], "a character was cut"  # type: ignore[union-attr]
     assert read(ID, "stdout", 97, 50).data == LAST[97:147] and queries() == 1, "the same for another one"  # type: ignore[union-attr]
@@ -81,28 +85,30 @@ def test_readers_at_different_offsets_reuse_a_bounded_number_of_open_logs(put: P
     assert read(ID, "stdout", 520, 10).data == LAST[520:530] and queries() == 4, "no more than two are"  # type: ignore[union-attr]
 
 
-def test_open_log_is_closed_after_its_idle_time(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert put.reader.read(ID, "stdout", 0, 100) is not None
+def test_open_log_is_closed_after_its_idle_time(logged: LoggedApplication, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged.reader.read(ID, "stdout", 0, 100) is not None
     with monkeypatch.context() as impatient:
         impatient.setattr(logs, "IDLE_S", 0.0)
-        assert put.reader.read(ID, "stdout", 500, 10) is not None
-    assert put.reader.read(ID, "stdout", 510, 10) is not None and put.queries == 2
-    assert put.reader.read(ID, "stdout", 100, 10) is not None and put.queries == 3
+        assert logged.reader.read(ID, "stdout", 500, 10) is not None
+    assert logged.reader.read(ID, "stdout", 510, 10) is not None and logged.queries == 2
+    assert logged.reader.read(ID, "stdout", 100, 10) is not None and logged.queries == 3
 
 
-def test_missing_log_is_none_and_an_invalid_file_is_an_error(put: Put) -> None:
-    assert put.reader.read(ID, "syslog", 0, 10) is None
-    (put.folder / "node_1").write_bytes(b"x" * 100)
+def test_missing_log_is_none_and_an_invalid_file_is_an_error(logged: LoggedApplication) -> None:
+    assert logged.reader.read(ID, "syslog", 0, 10) is None
+    (logged.folder / "node_1").write_bytes(b"x" * 100)
     with pytest.raises(ClusterError, match=f"yarn logs -applicationId {ID}"):
-        put.reader.read(ID, "stdout", 0, 10)
+        logged.reader.read(ID, "stdout", 0, 10)
 
 
-def test_offset_that_takes_too_long_to_reach_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_that_takes_too_long_to_reach_is_refused(
+    logged: LoggedApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file may declare any length, and users choose the offset."""
     monkeypatch.setattr(logs, "SKIP_S", 0.0)
     with pytest.raises(ClusterError, match="cannot be read from byte 500 on"):
-        put.reader.read(ID, "stdout", 500, 10)
-    assert put.reader.read(ID, "stdout", 0, 10) is not None
+        logged.reader.read(ID, "stdout", 500, 10)
+    assert logged.reader.read(ID, "stdout", 0, 10) is not None
 
 
 @pytest.mark.parametrize("codec", ["none", "gz"])

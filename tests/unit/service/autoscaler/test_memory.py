@@ -68,7 +68,7 @@ class TestGroupMemory:
         assert after.group("gpu").failures == 1 and after.group("other") == GroupMemory()
 
 
-class TestLooked:
+class TestPolled:
     def test_first_poll_without_nodes_records_empty_groups(self):
         after, overdue = polled(FleetMemory(), 1000.0)
         assert overdue == [] and after == FleetMemory({"cpu": GroupMemory(), "gpu": GroupMemory()}, known={})

@@ -32,7 +32,7 @@ events = st.lists(
 )
 
 
-def play(history: list[Any], seen: list[str] | None = None) -> World:
+def apply_events(history: list[Any], seen: list[str] | None = None) -> World:
     """Apply events to a ``World``, which asserts group limits and that no node in use ends."""
     world = World(*GROUPS, static={"a": 3})
     for number, (kind, detail) in enumerate(history):
@@ -85,7 +85,7 @@ def finish(world: World) -> None:
 @settings(deadline=None, max_examples=20)
 @given(history=events)
 def test_empty_queue_shrinks_every_group_to_its_minimum_and_stays_there(history: list[Any]) -> None:
-    world = play(history)
+    world = apply_events(history)
     world.waiting.clear()
     finish(world)
     world.run_passes(100, 10.0)
@@ -97,7 +97,7 @@ def test_empty_queue_shrinks_every_group_to_its_minimum_and_stays_there(history:
 @settings(deadline=None, max_examples=20)
 @given(history=events)
 def test_every_job_that_fits_the_possible_nodes_runs(history: list[Any]) -> None:
-    world = play(history)
+    world = apply_events(history)
     for kind in [node for node in world.fleet.values() if node.is_warned]:
         world.fleet[kind.id] = replace(world.fleet[kind.id], is_warned=False)  # the provider does not carry it out
     possible = Packing(World(static={"a": 3}).nodes)
@@ -111,7 +111,7 @@ def test_every_job_that_fits_the_possible_nodes_runs(history: list[Any]) -> None
 @settings(deadline=None, max_examples=20)
 @given(history=events)
 def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(history: list[Any]) -> None:
-    world = play(history)
+    world = apply_events(history)
     decision = world.decided()
     launches = [action for action in decision.actions if isinstance(action, LaunchNodes)]
     served = {job for launch in launches for job in launch.jobs}
@@ -140,7 +140,7 @@ def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(history: list
 def test_equal_events_give_equal_actions(history: list[Any]) -> None:
     first: list[str] = []
     second: list[str] = []
-    play(history, first), play(history, second)
+    apply_events(history, first), apply_events(history, second)
     assert first == second
 
 

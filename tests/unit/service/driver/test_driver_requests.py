@@ -16,7 +16,7 @@ from tests.helpers.cluster.workloads import wait_until
 pytestmark = pytest.mark.fast
 
 
-class Runs:
+class SlotHolder:
     """Slots that a driver holds, within its grant from the next poll on."""
 
     def __init__(self) -> None:
@@ -30,24 +30,24 @@ class Runs:
 
 
 def test_slots_watch_follows_the_grant_and_answers_with_the_slots_it_holds(tmp_path: Path) -> None:
-    project, runs = f"file://{tmp_path}", Runs()
-    watch = SlotsWatch("t-1", 3, runs.allowed.append, runs.hold)
-    assert runs.allowed == [3] and driver_requests.answered_slots(project, "t-1") is None
-    runs.held = 3
+    project, holder = f"file://{tmp_path}", SlotHolder()
+    watch = SlotsWatch("t-1", 3, holder.allowed.append, holder.hold)
+    assert holder.allowed == [3] and driver_requests.answered_slots(project, "t-1") is None
+    holder.held = 3
     watch.poll(project)
     assert driver_requests.answered_slots(project, "t-1") == (3, 3)
     driver_requests.send_slots(project, "t-1", 1)
     watch.poll(project)
-    assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (
+    assert holder.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (
         1,
         3,
     )  # the grant is received, but the slots are not released
-    runs.is_gone = True
+    holder.is_gone = True
     with pytest.raises(CoordinatorLost):
         watch.poll(project)
-    runs.held, runs.is_gone = 1, False
+    holder.held, holder.is_gone = 1, False
     watch.poll(project)
-    assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (1, 1)
+    assert holder.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (1, 1)
 
 
 NONSENSE = ['["a", "b"]', "[[1], [2]]", "[1e999, 1]", "[" * 100_000, "\0" * 200, '{"a": 1, "b": 2}']

@@ -44,18 +44,18 @@ def snapshot(record: JobRecord, answer: SlotsAnswer | None = None) -> EngineSnap
     return EngineSnapshot(seen)
 
 
-def stepped(record: JobRecord, now: float, answer: SlotsAnswer | None = None) -> NextStep:
+def step_once(record: JobRecord, now: float, answer: SlotsAnswer | None = None) -> NextStep:
     return step(record, snapshot(record, answer), PREFIX, now)
 
 
 def test_elastic_task_is_sent_its_slots_at_each_step_and_a_fixed_one_never() -> None:
     record = running()
-    assert stepped(record, 111.0).tell == (("app-train", 4),)
+    assert step_once(record, 111.0).tell == (("app-train", 4),)
     smaller = resize(record, (2, 0), "for another", 112.0)
     assert (smaller.state, smaller.cause, smaller.shrinking_since_s) == (Lifecycle.RUNNING, "for another", 112.0)
     for now in (112.0, 113.0):  # also after a restart of the service
-        assert stepped(smaller, now).tell == (("app-train", 2),)
-    assert stepped(running(()), 111.0).tell == ()
+        assert step_once(smaller, now).tell == (("app-train", 2),)
+    assert step_once(running(()), 111.0).tell == ()
 
 
 def test_shrinking_ends_once_the_driver_confirms_and_holds_no_more_slots() -> None:
@@ -65,8 +65,8 @@ def test_shrinking_ends_once_the_driver_confirms_and_holds_no_more_slots() -> No
         SlotsAnswer(4, 2),
         SlotsAnswer(2, 3),
     ):  # silent; not notified yet, though it has few; still holds one more
-        assert stepped(smaller, 113.0, answer).record.shrinking_since_s == 112.0
-    done = stepped(smaller, 114.0, SlotsAnswer(2, 2)).record
+        assert step_once(smaller, 113.0, answer).record.shrinking_since_s == 112.0
+    done = step_once(smaller, 114.0, SlotsAnswer(2, 2)).record
     assert done.shrinking_since_s == 0.0 and done.cause == "slots were released: train has 2"
     assert [change for change in differences(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
 
@@ -76,7 +76,7 @@ def test_late_release_of_slots_ends_the_job_in_order_and_it_waits_again() -> Non
     late = 112.0 + SHRINK_S + 1
     silent = step(smaller, EngineSnapshot(None), PREFIX, late)
     assert silent.record.ending == Ending.NONE  # its answer is unknown
-    ended = stepped(smaller, late, SlotsAnswer(2, 4))
+    ended = step_once(smaller, late, SlotsAnswer(2, 4))
     assert ended.record.ending == Ending.PREEMPTED and ended.record.shrinking_since_s == 0.0
     assert ended.ask == ("app-train", "app-serve") and ended.tell == ()
     assert "within 180 s (for another)" in ended.record.cause
@@ -90,9 +90,9 @@ def test_driver_that_starts_late_has_the_full_release_time() -> None:
     starting = place(JobRecord(7, TASKS), PREFIX, 100.0, (4, 0)).record
     smaller = resize(starting, (2, 0), "for another", 101.0)
     late = 101.0 + SHRINK_S
-    record = stepped(smaller, late).record
+    record = step_once(smaller, late).record
     assert record.state == Lifecycle.RUNNING
-    assert stepped(record, late + SHRINK_S - 1).record.ending == Ending.NONE
+    assert step_once(record, late + SHRINK_S - 1).record.ending == Ending.NONE
 
 
 def test_growth_takes_effect_at_once_and_ending_jobs_are_not_resized() -> None:
@@ -105,7 +105,7 @@ def test_growth_takes_effect_at_once_and_ending_jobs_are_not_resized() -> None:
 
 def test_driver_of_an_ended_application_is_sent_no_slots() -> None:
     both = replace(running((4, 3)), state=Lifecycle.RUNNING)
-    assert stepped(both, 111.0).tell == (("app-train", 4), ("app-serve", 3))
+    assert step_once(both, 111.0).tell == (("app-train", 4), ("app-serve", 3))
     states = {"train": Lifecycle.FINISHED, "serve": Lifecycle.RUNNING}
     seen = EngineSnapshot({one.tag: (SeenApplication(one.application_id, states[one.task]),) for one in both.newest})
     assert step(both, seen, PREFIX, 112.0).tell == (("app-serve", 3),)
@@ -132,8 +132,8 @@ def test_cause_lists_the_slots_of_each_task_after_the_release() -> None:
 
 def test_slots_are_late_only_after_the_release_time_has_passed() -> None:
     smaller = resize(running(), (2, 0), "for another", 112.0)
-    assert stepped(smaller, 112.0 + SHRINK_S).record.ending == Ending.NONE
-    ended = stepped(smaller, 112.5 + SHRINK_S).record
+    assert step_once(smaller, 112.0 + SHRINK_S).record.ending == Ending.NONE
+    ended = step_once(smaller, 112.5 + SHRINK_S).record
     assert (ended.ending, ended.ending_since_s) == (Ending.PREEMPTED, 112.5 + SHRINK_S)
     assert ended.cause == "the slots were not released within 180 s (for another), so the job ends"
 

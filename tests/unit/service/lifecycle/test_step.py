@@ -51,7 +51,7 @@ def snapshot(record: JobRecord, *states: Lifecycle, containers: int | None = Non
     )
 
 
-def stepped(record: JobRecord, seen: EngineSnapshot, now: float = 101.0) -> JobRecord:
+def step_once(record: JobRecord, seen: EngineSnapshot, now: float = 101.0) -> JobRecord:
     return step(record, seen, PREFIX, now).record
 
 
@@ -65,24 +65,24 @@ def test_launch_is_recorded_before_submission_with_a_tag_that_yarn_accepts() -> 
 
 def test_job_runs_when_all_containers_are_allocated_and_finishes_with_its_tasks() -> None:
     record = placed()
-    record = stepped(record, snapshot(record, Lifecycle.STARTING))
+    record = step_once(record, snapshot(record, Lifecycle.STARTING))
     assert record.state == Lifecycle.STARTING
-    record = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2))
+    record = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=2))
     assert record.state == Lifecycle.STARTING
-    record = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3), 105.0)
+    record = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=3), 105.0)
     assert (record.state, record.started_s) == (Lifecycle.RUNNING, 105.0)
-    record = stepped(record, snapshot(record, Lifecycle.FINISHED), 200.0)
+    record = step_once(record, snapshot(record, Lifecycle.FINISHED), 200.0)
     assert (record.state, record.ended_s) == (Lifecycle.FINISHED, 200.0)
-    assert stepped(record, snapshot(record, Lifecycle.FAILED)) == record  # what is over stays as it is
+    assert step_once(record, snapshot(record, Lifecycle.FAILED)) == record  # what is over stays as it is
     assert end(record, Ending.CANCELLED, "too late", 300.0) == record
 
 
 def test_cause_of_a_running_job_states_only_what_was_observed() -> None:
     one, two = placed(), placed(TRAIN, TaskRule("eval"))
     running = (Lifecycle.RUNNING, Lifecycle.RUNNING)
-    assert stepped(one, snapshot(one, *running, containers=3)).cause == "all workers are connected"
-    assert stepped(one, snapshot(one, *running)).cause == "the driver is running"
-    assert stepped(two, snapshot(two, *running)).cause == "all drivers are running"
+    assert step_once(one, snapshot(one, *running, containers=3)).cause == "all workers are connected"
+    assert step_once(one, snapshot(one, *running)).cause == "the driver is running"
+    assert step_once(two, snapshot(two, *running)).cause == "all drivers are running"
 
 
 @pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING])
@@ -97,20 +97,20 @@ def test_job_without_applications_is_not_finished_but_retried(state: Lifecycle) 
 
 
 def test_job_state_does_not_change_while_the_engine_is_unreachable() -> None:
-    record = stepped(placed(), EMPTY, 101.0)
+    record = step_once(placed(), EMPTY, 101.0)
     for now in range(102, 5000, 100):
-        record = stepped(record, SILENT, float(now))
+        record = step_once(record, SILENT, float(now))
     assert record.state == Lifecycle.STARTING and not record.launches[0].state.is_final
-    record = stepped(record, EMPTY, 5000.0)
-    assert stepped(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off restarts
+    record = step_once(record, EMPTY, 5000.0)
+    assert step_once(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off restarts
 
 
 def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -> None:
     record = placed()
     for number in range(1, FREE_SUBMISSIONS + 2):
         assert record.tries == number
-        record = stepped(record, EMPTY, 1000.0 * number)
-        record = stepped(record, EMPTY, 1000.0 * number + SETTLE_S)
+        record = step_once(record, EMPTY, 1000.0 * number)
+        record = step_once(record, EMPTY, 1000.0 * number + SETTLE_S)
         if number <= FREE_SUBMISSIONS:
             assert (record.state, record.failed_submissions) == (Lifecycle.WAITING, number)
             record = place(record, PREFIX, 1000.0 * number + 20).record
@@ -120,12 +120,12 @@ def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -
 def test_pending_submission_is_waited_for_and_a_refused_one_fails_the_job() -> None:
     record = placed()
     tag = record.launches[0].tag
-    record = stepped(record, EngineSnapshot({}, frozenset({tag})), 100 + SETTLE_S * 5)
+    record = step_once(record, EngineSnapshot({}, frozenset({tag})), 100 + SETTLE_S * 5)
     assert record.state == Lifecycle.STARTING
     refused = EngineSnapshot({}, frozenset(), {tag: "queue q is unknown"})
-    record = stepped(record, refused, 200.0)
+    record = step_once(record, refused, 200.0)
     assert record.state == Lifecycle.STARTING  # YARN may have it all the same
-    record = stepped(record, refused, 200.0 + SETTLE_S)
+    record = step_once(record, refused, 200.0 + SETTLE_S)
     assert record.state == Lifecycle.FAILED and "queue q is unknown" in record.cause
     late = step(placed(), EngineSnapshot({}, frozenset({tag})), PREFIX, 101.0 + SUBMIT_S)
     assert late.record.ending == Ending.NOT_SUBMITTED and late.withdraw == (tag,)
@@ -134,10 +134,10 @@ def test_pending_submission_is_waited_for_and_a_refused_one_fails_the_job() -> N
 def test_vanished_application_is_lost_only_after_a_hold_off() -> None:
     record = placed()
     there = snapshot(record, Lifecycle.RUNNING)
-    record = stepped(stepped(record, there), EMPTY, 110.0)
-    assert stepped(record, EMPTY, 110.0 + GONE_S - 1).state == Lifecycle.RUNNING
-    assert stepped(stepped(record, there, 120.0), EMPTY, 110.0 + GONE_S).state == Lifecycle.RUNNING  # it came back
-    lost = stepped(record, EMPTY, 110.0 + GONE_S)
+    record = step_once(step_once(record, there), EMPTY, 110.0)
+    assert step_once(record, EMPTY, 110.0 + GONE_S - 1).state == Lifecycle.RUNNING
+    assert step_once(step_once(record, there, 120.0), EMPTY, 110.0 + GONE_S).state == Lifecycle.RUNNING  # it came back
+    lost = step_once(record, EMPTY, 110.0 + GONE_S)
     assert lost.state == Lifecycle.FAILED and "no longer knows" in lost.cause
 
 
@@ -149,62 +149,62 @@ def test_failed_task_ends_the_other_tasks_and_the_job_is_retried_up_to_its_limit
 ) -> None:
     record = placed(TRAIN, TaskRule("eval"), retries=1)
     both = snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING)
-    record = stepped(record, both)
+    record = step_once(record, both)
     one = step(record, snapshot(record, final_state, Lifecycle.RUNNING, why="boom"), PREFIX, 102.0)
     assert one.record.state == Lifecycle.CLOSING and expected in one.record.cause
     assert one.ask == (f"app-{record.launches[1].tag}",) and one.kill == ()
     later = step(one.record, snapshot(record, final_state, Lifecycle.RUNNING), PREFIX, 102.0 + USUAL_GRACE_S)
     assert later.kill == one.ask
-    record = stepped(later.record, snapshot(record, final_state, Lifecycle.STOPPED), 130.0)
+    record = step_once(later.record, snapshot(record, final_state, Lifecycle.STOPPED), 130.0)
     assert (record.state, record.retries) == (Lifecycle.WAITING, 0)
     again = place(record, PREFIX, 140.0).record
     assert again.launches[0].tag.endswith("-7-2")
-    again = stepped(again, snapshot(again, final_state, Lifecycle.STOPPED), 150.0)
+    again = step_once(again, snapshot(again, final_state, Lifecycle.STOPPED), 150.0)
     assert again.state == Lifecycle.FAILED
 
 
 def test_relaunchable_task_is_relaunched_without_the_other_tasks() -> None:
     record = placed(TRAIN, TaskRule("eval", relaunch=True), retries=1)
-    record = stepped(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING))
+    record = step_once(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING))
     one = step(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.FAILED), PREFIX, 102.0)
     assert one.record.state == Lifecycle.RUNNING and one.record.retries == 0
     assert [launch.tag for launch in one.submit] == [f"{PREFIX}-7-1-1-2"]
     assert [launch.number for launch in one.record.newest] == [1, 2]
-    record = stepped(one.record, snapshot(one.record, Lifecycle.FINISHED, Lifecycle.FINISHED))
+    record = step_once(one.record, snapshot(one.record, Lifecycle.FINISHED, Lifecycle.FINISHED))
     assert record.state == Lifecycle.FINISHED
 
 
 def test_cancel_overrides_other_endings_but_not_a_finished_job() -> None:
     waiting = JobRecord(7, (TRAIN,))
     assert end(waiting, Ending.CANCELLED, "by alice", 5.0).state == Lifecycle.CANCELLED
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
     preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
     cancelled = end(preempted, Ending.CANCELLED, "by alice", 111.0)
     assert end(cancelled, Ending.PAUSED, "by bob", 112.0) == cancelled
-    assert stepped(cancelled, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.CANCELLED
-    assert stepped(cancelled, snapshot(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
+    assert step_once(cancelled, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.CANCELLED
+    assert step_once(cancelled, snapshot(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
 
 
 def test_paused_and_preempted_jobs_release_slots_and_end_in_different_states() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING))
-    paused = stepped(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    paused = step_once(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
     assert (paused.state, paused.ending, paused.preemptions) == (Lifecycle.PAUSED, Ending.NONE, 0)
     assert resume(paused, "resumed").state == Lifecycle.WAITING
-    requeued = stepped(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
+    requeued = step_once(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
     assert (requeued.state, requeued.preemptions, requeued.retries) == (Lifecycle.WAITING, 1, record.retries)
     hasty = resume(end(record, Ending.PAUSED, "paused", 110.0), "resumed")
-    assert stepped(hasty, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
+    assert step_once(hasty, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
 
 
 def test_unfilled_gang_waits_again_and_an_exceeded_time_limit_fails_the_job() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2))
-    short = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2), 102.0 + FILL_S)
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2))
+    short = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=2), 102.0 + FILL_S)
     assert short.ending == Ending.NOT_FILLED
-    assert stepped(short, snapshot(record, Lifecycle.STOPPED), 400.0).state == Lifecycle.WAITING
-    limited = replace(stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
-    assert stepped(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 169.0).ending == Ending.NONE
-    over = stepped(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 171.0)
-    assert stepped(over, snapshot(record, Lifecycle.STOPPED), 172.0).state == Lifecycle.FAILED
+    assert step_once(short, snapshot(record, Lifecycle.STOPPED), 400.0).state == Lifecycle.WAITING
+    limited = replace(step_once(record, snapshot(record, Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
+    assert step_once(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 169.0).ending == Ending.NONE
+    over = step_once(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 171.0)
+    assert step_once(over, snapshot(record, Lifecycle.STOPPED), 172.0).state == Lifecycle.FAILED
 
 
 def test_strays_are_applications_of_no_living_launch() -> None:
@@ -227,11 +227,11 @@ def test_each_state_change_is_reported_once() -> None:
         ("", Lifecycle.STARTING),
         ("train", Lifecycle.WAITING),
     ]
-    assert list(differences(record, stepped(record, EMPTY))) == []
+    assert list(differences(record, step_once(record, EMPTY))) == []
 
 
 def test_stronger_ending_does_not_restart_the_grace_period() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
     cancelled = end(preempted, Ending.CANCELLED, "by alice", 110.0 + USUAL_GRACE_S - 1)
     seen = snapshot(record, Lifecycle.RUNNING, containers=3)
@@ -243,7 +243,7 @@ def test_stronger_ending_does_not_restart_the_grace_period() -> None:
 
 @pytest.mark.parametrize("ending", [Ending.PREEMPTED, Ending.PAUSED, Ending.CANCELLED, Ending.NOT_FILLED])
 def test_each_ending_has_its_own_grace_period_before_the_kill(ending: Ending) -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     ends = end(record, ending, "why", 110.0)
     grace_s = GRACE_S.get(ending, USUAL_GRACE_S)
     seen = snapshot(record, Lifecycle.RUNNING, containers=3)
@@ -266,25 +266,27 @@ def test_time_limits_are_exceeded_only_after_their_last_second() -> None:
     tag = placed().launches[0].tag
     at_submission_limit = step(placed(), EngineSnapshot({}, frozenset({tag})), PREFIX, 100.0 + SUBMIT_S)
     assert at_submission_limit.record.ending == Ending.NONE
-    short = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
-    assert stepped(short, snapshot(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
-    running = replace(stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
-    assert stepped(running, snapshot(running, Lifecycle.RUNNING, containers=3), 170.0).ending == Ending.NONE
+    short = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    assert step_once(short, snapshot(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
+    running = replace(
+        step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0
+    )
+    assert step_once(running, snapshot(running, Lifecycle.RUNNING, containers=3), 170.0).ending == Ending.NONE
 
 
 def test_try_that_ran_resets_the_count_of_failed_submissions() -> None:
     record = replace(placed(), failed_submissions=2)
-    waiting = stepped(record, snapshot(record, Lifecycle.STARTING))
+    waiting = step_once(record, snapshot(record, Lifecycle.STARTING))
     assert waiting.failed_submissions == 2
-    assert stepped(waiting, snapshot(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0
+    assert step_once(waiting, snapshot(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0
 
 
 def test_resumed_job_has_the_cause_of_its_resumption() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     pausing = end(record, Ending.PAUSED, "paused by bob", 110.0)
     hasty = resume(pausing, "resumed by ann")
     assert (hasty.ending, hasty.cause) == (Ending.PREEMPTED, "resumed by ann")
-    paused = stepped(pausing, snapshot(record, Lifecycle.STOPPED), 120.0)
+    paused = step_once(pausing, snapshot(record, Lifecycle.STOPPED), 120.0)
     assert resume(paused, "resumed by ann").cause == "resumed by ann"
     assert resume(record, "resumed by ann") == record
 
@@ -298,8 +300,8 @@ def test_resumed_job_has_the_cause_of_its_resumption() -> None:
     ],
 )
 def test_cause_of_a_failed_job_names_the_task_and_how_it_ended(state: Lifecycle, cause: str) -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
-    assert stepped(record, snapshot(record, state, why="boom")).cause == cause
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    assert step_once(record, snapshot(record, state, why="boom")).cause == cause
 
 
 def test_ended_launches_are_dropped_once_none_of_their_applications_runs() -> None:
@@ -356,7 +358,7 @@ def test_waiting_job_is_paused_at_once_and_other_endings_do_not_apply() -> None:
 
 def closing(ending: Ending, **more: int) -> JobRecord:
     record = replace(placed(TRAIN, TaskRule("eval")), **more)
-    record = stepped(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
+    record = step_once(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
     return end(record, ending, "because", 110.0)
 
 
@@ -378,7 +380,7 @@ def test_closed_job_enters_the_state_of_its_ending_and_keeps_its_cause(
     ending: Ending, before: dict[str, int], after: dict[str, object]
 ) -> None:
     record = closing(ending, **before)
-    over = stepped(record, snapshot(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
+    over = step_once(record, snapshot(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
     expected = replace(record, ending=Ending.NONE, launches=over.launches, **after)  # type: ignore[arg-type]
     assert over == expected and over.cause == "because"
     assert [launch.state for launch in over.launches] == [Lifecycle.STOPPED, Lifecycle.STOPPED]
@@ -387,40 +389,40 @@ def test_closed_job_enters_the_state_of_its_ending_and_keeps_its_cause(
 @pytest.mark.parametrize(("failed", "state"), [(2, Lifecycle.WAITING), (3, Lifecycle.FAILED)])
 def test_job_fails_after_three_failed_submissions(failed: int, state: Lifecycle) -> None:
     record = replace(end(placed(), Ending.NOT_SUBMITTED, "because", 110.0), failed_submissions=failed)
-    assert stepped(record, snapshot(record, Lifecycle.STOPPED), 120.0).state == state
+    assert step_once(record, snapshot(record, Lifecycle.STOPPED), 120.0).state == state
 
 
 @pytest.mark.parametrize("ending", [Ending.NONE, Ending.PREEMPTED])
 def test_job_whose_tasks_finished_is_finished_despite_a_requested_ending(ending: Ending) -> None:
     record = end(placed(), ending, "for x-1", 105.0)
-    over = stepped(record, snapshot(record, Lifecycle.FINISHED), 120.0)
+    over = step_once(record, snapshot(record, Lifecycle.FINISHED), 120.0)
     assert (over.state, over.cause, over.ended_s) == (Lifecycle.FINISHED, "all tasks have finished", 120.0)
     assert over.ending is Ending.NONE
 
 
 def test_task_that_fails_without_a_reason_has_a_default_cause() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     failed = step(record, snapshot(record, Lifecycle.FAILED), PREFIX, 130.0).record
     assert failed.cause == "task train failed: no reason given" and failed.state == Lifecycle.FAILED
     two = closing(Ending.NONE)
-    failing = stepped(two, snapshot(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
+    failing = step_once(two, snapshot(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
     assert (failing.ending, failing.ending_since_s) == (Ending.FAILED, 130.0)
 
 
 def test_launch_has_a_cause_only_after_its_application_has_ended() -> None:
     record = placed()
-    running = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3, why="queued at first"), 105.0)
+    running = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=3, why="queued at first"), 105.0)
     (launch,) = running.launches
     assert (launch.cause, launch.state, launch.containers, launch.seen_s) == ("", Lifecycle.RUNNING, 3, 105.0)
     assert launch.application_id == f"app-{launch.tag}" and launch.unseen_since_s is None
-    (launch,) = stepped(running, snapshot(record, Lifecycle.FAILED, why="boom"), 120.0).launches
+    (launch,) = step_once(running, snapshot(record, Lifecycle.FAILED, why="boom"), 120.0).launches
     assert (launch.cause, launch.seen_s) == ("boom", 105.0)
 
 
 def test_relaunch_records_the_new_launch_and_keeps_the_previous_one() -> None:
     record = placed(TRAIN, TaskRule("eval", relaunch=True), TaskRule("more"), retries=1)
     states = [Lifecycle.RUNNING, Lifecycle.RUNNING, Lifecycle.RUNNING]
-    record = stepped(record, snapshot(record, *states, containers=3))
+    record = step_once(record, snapshot(record, *states, containers=3))
     again = step(
         record, snapshot(record, states[0], Lifecycle.FAILED, states[2], containers=3, why="boom"), PREFIX, 130.0
     )
@@ -429,7 +431,7 @@ def test_relaunch_records_the_new_launch_and_keeps_the_previous_one() -> None:
     assert [(one.task, one.number) for one in again.record.launches] == [
         ("train", 1), ("eval", 1), ("more", 1), ("eval", 2),
     ]  # fmt: skip
-    seen = stepped(again.record, snapshot(again.record, *states, containers=3), 140.0)
+    seen = step_once(again.record, snapshot(again.record, *states, containers=3), 140.0)
     assert [(one.task, one.number) for one in seen.newest] == [("train", 1), ("eval", 2), ("more", 1)]
     replaced = record.changed(replace(record.launches[1], cause="other"))
     assert [one.cause for one in replaced.launches] == ["", "other", ""]
@@ -446,34 +448,34 @@ def test_job_with_a_task_without_application_is_ended_and_names_the_task() -> No
 def test_lost_submission_of_one_task_ends_the_other_tasks() -> None:
     record = placed(TRAIN, TaskRule("eval"))
     seen = EngineSnapshot({record.launches[1].tag: (SeenApplication("app", Lifecycle.RUNNING),)})
-    record = stepped(record, seen, 200.0)
+    record = step_once(record, seen, 200.0)
     lost = step(record, seen, PREFIX, 200.0 + SETTLE_S)
     assert (lost.record.ending, lost.record.ending_since_s, lost.ask) == (Ending.NOT_SUBMITTED, 210.0, ("app",))
     assert lost.record.cause == "the service ended before the application was submitted"
 
 
 def test_exceeded_time_limit_is_stated_and_ends_the_job_in_order() -> None:
-    starting = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    starting = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
     limited = replace(starting, time_limit_s=60.0)
-    assert stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 500.0).ending == Ending.NOT_FILLED
+    assert step_once(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 500.0).ending == Ending.NOT_FILLED
     assert (
-        stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE
+        step_once(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE
     )  # not running
-    running = stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=3), 110.0)
+    running = step_once(limited, snapshot(limited, Lifecycle.RUNNING, containers=3), 110.0)
     over = step(running, snapshot(running, Lifecycle.RUNNING, containers=3), PREFIX, 170.5)
     assert (over.record.ending, over.record.cause) == (Ending.TIME_LIMIT, "the time limit of 60 s is over")
     assert over.record.ending_since_s == 170.5 and over.ask and not over.kill
     unlimited = replace(running, time_limit_s=None)
-    assert stepped(unlimited, snapshot(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
+    assert step_once(unlimited, snapshot(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
 
 
 def test_exceeded_allocation_or_submission_time_is_stated_in_the_cause() -> None:
-    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
-    short = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2), 290.5)
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    short = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=2), 290.5)
     assert (short.ending, short.ending_since_s) == (Ending.NOT_FILLED, 290.5)
     assert short.cause == "the cluster did not allocate all containers within 180 s"
     tag = placed().launches[0].tag
-    late = stepped(placed(), EngineSnapshot({}, frozenset({tag})), 1000.5)
+    late = step_once(placed(), EngineSnapshot({}, frozenset({tag})), 1000.5)
     assert (late.cause, late.ending_since_s) == ("task train was not submitted within 900 s", 1000.5)
 
 

@@ -54,7 +54,7 @@ def make_hold(
     return made.starts_s, made.placement, [int(each) for each in made.spare[: len(gpus), 0]]
 
 
-class TestWhoMakesWay:
+class TestMakesWay:
     @pytest.mark.parametrize(
         ("other", "policy", "lenders", "makes_way"),
         [
@@ -104,7 +104,7 @@ class TestExpectedEnd:
             assert taking.expected_end_s(job, passed / 4) > passed / 4
 
 
-class TestWhatIsKept:
+class TestMakeHold:
     def test_hold_starts_now_if_there_are_enough_free_slots(self):
         assert make_hold(waiting("job", 3), [], a=4, b=2) == (NOW, ({"a": 3},), [1, 2])
 
@@ -177,7 +177,7 @@ class TestWhatIsKept:
         assert make_hold(single_slot, running, a=4, b=2) == (math.inf, ({"a": 1},), [0, 2])
 
 
-class TestWhoMayPass:
+class TestPassingAHold:
     def hold(self, starts_s: float, nodes: Nodes | None = None, spare: int = 0) -> Hold:
         free = (nodes or cluster([], a=4)).copy()
         free[:] = 0

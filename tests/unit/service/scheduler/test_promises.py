@@ -112,7 +112,7 @@ def wanted(detail: dict[str, Any]) -> GangShape:
     return GangShape((*workers.parts, driver)) if detail["driver"] else workers
 
 
-def play(history: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> SlowCluster:
+def apply_events(history: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> SlowCluster:
     cluster = SlowCluster(policy, queues)
     for number, (kind, detail) in enumerate(history):
         if kind == "submit":
@@ -242,7 +242,7 @@ def check_sentence(scheduler: Scheduler, reason: Reason, now: float) -> None:
 @settings(deadline=None)
 @given(history=HISTORIES)
 def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy, history: list[Any]) -> None:
-    cluster = play(history, policy)
+    cluster = apply_events(history, policy)
     scheduler, now = cluster.scheduler, cluster.now
     before = {job_id: (job.phase, job.placement) for job_id, job in scheduler.jobs.items()}
     for job_id, job in list(scheduler.jobs.items()):
@@ -267,7 +267,7 @@ def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
     policy: Policy, history: list[Any]
 ) -> None:
     """No other job takes the held slots; other jobs start no earlier than predicted unless they preempt."""
-    cluster = play(history, policy)
+    cluster = apply_events(history, policy)
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
     held_for = scheduler.kept_for
@@ -342,7 +342,7 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
 @given(history=HISTORIES)
 def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(history: list[Any]) -> None:
     plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in history]
-    cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # no job preempts or shrinks
+    cluster = apply_events(plain, POLICIES[1], NO_GUARANTEES)  # no job preempts or shrinks
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
     reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
@@ -361,7 +361,7 @@ def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(hi
 @settings(deadline=None)
 @given(history=HISTORIES)
 def test_slots_released_late_are_not_assigned_twice_and_all_jobs_end(history: list[Any]) -> None:
-    cluster = play(history, POLICIES[0])
+    cluster = apply_events(history, POLICIES[0])
     for _ in range(300):
         if not cluster.scheduler.jobs:
             break

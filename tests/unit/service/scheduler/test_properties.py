@@ -47,7 +47,7 @@ events = st.lists(
 )
 
 
-def play(history: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
+def apply_events(history: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
     """Apply events and return the log; ``Cluster`` asserts its invariants after each action."""
     cluster, log, number = Cluster(NODES, policy, QUEUES), [], 0
     for kind, detail in history:
@@ -117,7 +117,7 @@ def finish(cluster: Cluster) -> None:
 @settings(deadline=None)
 @given(history=events)
 def test_random_events_keep_queue_limits_and_all_jobs_end(policy: Policy, history: list[Any]) -> None:
-    cluster, _ = play(history, policy)
+    cluster, _ = apply_events(history, policy)
     scheduler = cluster.scheduler
     for queue in QUEUES:
         if queue.limit is not None:
@@ -144,4 +144,4 @@ def test_job_reaches_its_next_level_at_the_due_time(since_s: float, attained_s: 
 @settings(deadline=None)
 @given(history=events)
 def test_equal_events_give_equal_actions(history: list[Any]) -> None:
-    assert play(history, POLICIES[0])[1] == play(history, POLICIES[0])[1]
+    assert apply_events(history, POLICIES[0])[1] == apply_events(history, POLICIES[0])[1]

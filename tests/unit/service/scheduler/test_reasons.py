@@ -199,7 +199,7 @@ def text(cause: Cause, **more: object) -> str:
     return Reason(cause, "job", "q", **more).text(clock)  # type: ignore[arg-type]
 
 
-class TestWords:
+class TestReasonTexts:
     """Texts of reasons."""
 
     ONE = Resources(gpus=1)
@@ -462,7 +462,7 @@ class TestReasons:
         assert why(cluster.scheduler, "waits", 0.0).other_queues == ("small", "large")
 
 
-class TestTrials:
+class TestRemedies:
     def test_reason_states_the_count_with_which_a_job_would_start(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
@@ -527,7 +527,7 @@ class TestTrials:
         assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
 
 
-class TestRefusals:
+class TestRefusalTexts:
     """Texts of refusals."""
 
     NODES = (("a", Resources(gpus=4, cores=8, memory_mib=8192)), ("b", Resources(gpus=2, cores=8, memory_mib=8192)))

@@ -198,7 +198,7 @@ class TestPolicy:
         assert GangRequest("j", GangShape((workers,))).driver_mib == 0
 
 
-class TestAccountOfAJob:
+class TestQueuedJob:
     POLICY = Policy(levels_s=(100.0, 1000.0))
 
     @staticmethod

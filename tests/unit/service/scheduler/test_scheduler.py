@@ -157,7 +157,7 @@ class TestPreemption:
         assert cluster.leaving == []
 
 
-class TestRoomKept:
+class TestHolds:
     """A waiting gang may be passed for a while; then only by jobs that do not delay it."""
 
     POLICY = replace(NO_PREEMPTION, hold_after_s=600.0)
@@ -293,7 +293,7 @@ class TestElastic:
         assert cluster.carry_out(cluster.scheduler.resized("elastic", ({"a": 2, "b": 1},), cluster.now)) == ["+waits"]
 
 
-class TestTrouble:
+class TestFailures:
     def test_unfilled_gang_is_retried_after_doubling_pauses(self):
         cluster = Cluster({"a": 2})
         cluster.submit("first", gang(2))
