@@ -37,7 +37,7 @@ def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cl
 
 def test_check_reports_a_missing_workspace_file_or_function(cli: Cli, tmp_path: Path) -> None:
     path, start = tmp_path / "job.yaml", "name: a\ntasks: {train: {function: "
-    for content, said in (
+    for content, message in (
         (f"{start}train.py:main}}}}", "tasks.train.function: there is no file 'train.py' in the workspace"),
         (f"{start}other.py:mian}}}}", "tasks.train.function: other.py has no function 'mian'"),
         (f"{start}other.py:main}}}}\nworkspace: src\n", f"workspace src: there is no folder {tmp_path / 'src'}"),
@@ -45,7 +45,7 @@ def test_check_reports_a_missing_workspace_file_or_function(cli: Cli, tmp_path: 
         path.write_text(content)
         (tmp_path / "other.py").write_text("def main(): ...\n")
         done = cli("jobs", "check", str(path))
-        assert done.status == 2 and not done.out and done.err.startswith(f"{path}: {said}"), done
+        assert done.status == 2 and not done.out and done.err.startswith(f"{path}: {message}"), done
     path.write_text(f"{start}other.py:main}}}}\nworkspace: code.zip\n")  # is unpacked by the service
     assert cli("jobs", "check", str(path)).status == 0
 

@@ -318,9 +318,9 @@ def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
 
 def test_unmeasured_memory_is_not_shown_as_zero() -> None:
     timeline = running()
-    sampled(timeline, 0, 20.0, 0.0)
-    timeline.handle(Change("closed"), Phase.FINISHED, BEGAN + 10)
-    view = look(timeline, members("FINISHED"))
+    add_sample(timeline, 0, 20.0, 0.0)
+    timeline.handle(Change("closed"), Phase.FINISHED, STARTED_S + 10)
+    view = view_at(timeline, members("FINISHED"))
     assert column(view, "CPU, mean") == ["20 %"] and "memory, peak" not in view.table.columns
 
 

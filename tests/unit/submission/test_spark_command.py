@@ -167,9 +167,7 @@ def test_invalid_or_missing_script_is_refused(tmp_path: Path, content: bytes, wo
 
 
 @pytest.mark.parametrize("configured", ["conf", "SPARK_CONF_DIR"])
-def test_spark_3_gets_its_defaults_with_the_hidden_settings_which_take_precedence(
-    tmp_path: Path, configured: str
-) -> None:
+def test_spark_3_defaults_are_overridden_by_hidden_settings(tmp_path: Path, configured: str) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-core_2.12-3.5.9.jar").touch()
     folder = tmp_path / configured
@@ -193,7 +191,7 @@ def test_spark_3_gets_its_defaults_with_the_hidden_settings_which_take_precedenc
     assert lines[-1] == "spark.url=https://anna:s3cr3t@host"
 
 
-def test_a_spark_of_spark_home_counts_before_that_of_the_program(tmp_path: Path) -> None:
+def test_spark_home_takes_precedence_over_the_program_path(tmp_path: Path) -> None:
     for home, jar in (("three", "spark-core_2.13-3.4.4.jar"), ("four", "spark-core_2.13-4.1.0.jar")):
         (tmp_path / home / "jars").mkdir(parents=True)
         (tmp_path / home / "jars" / jar).touch()

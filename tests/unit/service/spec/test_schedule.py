@@ -47,7 +47,7 @@ def test_invalid_cron_field_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("61 * * * *", "minute 61 is not in 0 to 59; correct the minute"),
         ("0 5-24 * * *", "hour 24 is not in 0 to 23; correct the hour"),
@@ -56,8 +56,8 @@ def test_invalid_cron_field_is_named() -> None:
         ("0 3 * * 8", "weekday 8 is not in 0 to 7; correct the weekday"),
     ],
 )
-def test_message_names_the_number_that_is_out_of_range(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
+def test_message_names_the_number_that_is_out_of_range(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
         schedule.check(text)
 
 
