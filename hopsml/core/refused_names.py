@@ -153,9 +153,13 @@ def refusal(module: str, name: str) -> str:
 
 
 def missing(module: str, name: str, known: Iterable[str] = ()) -> AttributeError:
-    """Return the error for an attribute that ``module`` lacks: what to use instead, else similar names of ``known``."""
-    if text := refusal(module, name):
-        return tracebacks.shortened(AttributeError(text))
-    meant = suggestions.similar(name, [] if name.startswith("_") else known)
-    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    return tracebacks.shortened(AttributeError(f"module '{module}' has no attribute '{name}'{hint}"))
+    """Return the error for an attribute that ``module`` lacks: what to use instead, else similar names of ``known``.
+
+    It has a name but no object, so that Python adds no suggestion of its own to the text.
+    """
+    text = refusal(module, name)
+    if not text:
+        meant = suggestions.similar(name, [] if name.startswith("_") else known)
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+        text = f"module '{module}' has no attribute '{name}'{hint}"
+    return tracebacks.shortened(AttributeError(text, name=name))

@@ -7,6 +7,7 @@ in a file that the last line names; ``HOPSML_TRACEBACK=full``, and in a notebook
 from __future__ import annotations
 
 import contextlib
+import dis
 import itertools
 import linecache
 import os
@@ -18,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from hopsml.core import redact
@@ -28,6 +29,7 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _LIBRARY = ("<frozen", *(sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib", "platlib")))
 _KEPT = 20  # complete tracebacks of a user that are retained, the newest
 VARIABLE = "HOPSML_TRACEBACK"
+ELSEWHERE = "hopsml: the traceback with hopsml's own frames is in "
 E = TypeVar("E", bound=BaseException)
 
 on_render: list[Callable[[BaseException], None]] = []  # called with an error before it is displayed
@@ -197,9 +199,25 @@ def _is_reducible(error: BaseException) -> bool:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Return True if the last frame of an error is hopsml's and hopsml did not raise it on purpose."""
-    last = list(_frames(error.__traceback__))[-1:]
-    return bool(last) and is_own(last[0].tb_frame.f_code.co_filename) and not hasattr(error, "_render_traceback_")
+    """Return True if the last frame of an error is hopsml's and hopsml did not raise it on purpose.
+
+    Keras removes its own frames from the tracebacks of its methods: of an error within Keras the last frame that is left
+    may be hopsml's call of Keras.
+    """
+    frames = list(_frames(error.__traceback__))
+    if not frames or not is_own(frames[-1].tb_frame.f_code.co_filename) or hasattr(error, "_render_traceback_"):
+        return False
+    return _raises(frames[-1]) or not any(_removes_frames(one.tb_frame.f_code) for one in frames)
+
+
+def _raises(one: TracebackType) -> bool:
+    """Return True if the code of this entry raised the error itself, rather than calling what raised it."""
+    return dis.opname[one.tb_frame.f_code.co_code[one.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
+def _removes_frames(code: CodeType) -> bool:
+    """Return True for the wrapper by which Keras and TensorFlow shorten the tracebacks of their methods."""
+    return code.co_name == "error_handler" and code.co_filename.endswith("/traceback_utils.py")
 
 
 def _note_of(error: BaseException) -> str:
@@ -208,8 +226,9 @@ def _note_of(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt) or all(_count(of_user(one)) == _count(one) for one in traces):
         return ""
     path = _stored("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    where = f"the traceback with hopsml's own frames is in {path}; " if path else ""
-    return f"hopsml: {where}{VARIABLE}=full shows {'it here' if path else 'the frames of hopsml as well'}"
+    if not path:
+        return f"hopsml: {VARIABLE}=full shows the frames of hopsml as well"
+    return f"{ELSEWHERE}{path}; {VARIABLE}=full shows it here"
 
 
 def _stored(text: str) -> str:

@@ -16,10 +16,11 @@ from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.core.callbacks import wait_for
 from hopsml.core.states import Lifecycle
+from hopsml.core.tracebacks import ELSEWHERE
 from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState
 from hopsml.notebook import display
-from hopsml.notebook.run_timeline import TrainingProgress
+from hopsml.notebook.run_timeline import StepRate, TrainingProgress
 from hopsml.notebook.style import about
 from hopsml.search.dispatch.journal import SearchSnapshot
 from hopsml.search.metric import name_of
@@ -72,11 +73,15 @@ class ShownOutput:
         return self.other(now_s)
 
     def end(self, reported: str, now_s: float) -> list[str]:
-        """Return the remaining lines; omit the traceback ``reported``, which is in the run's error for the caller."""
+        """Return the remaining lines.
+
+        The traceback ``reported`` is omitted, as it is in the run's error for the caller, and so is the line behind it
+        that names the file with all of its frames.
+        """
         known = {line for line in reported.splitlines() if line.strip()}
         unreported = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # after the prompt of an input()
         if known and known <= {*self._traceback, _TRACEBACK}:
-            unreported = [line for line in unreported if line not in known]
+            unreported = [line for line in unreported if line not in known and not line.startswith(ELSEWHERE)]
         else:
             unreported = self._traceback
         self._traceback = []
@@ -220,8 +225,7 @@ class RunLines(_Lines):
     def __init__(self, run_id: str, stream: TextIO | None = None, log: Callable[[], str] = lambda: "its log") -> None:
         super().__init__(run_id, stream)
         self._output = ShownOutput(log)
-        self._step: tuple[int, float] | None = None
-        self._rate = 0.0
+        self._rate = StepRate()
         self._progress: TrainingProgress | None = None
 
     def __call__(self, change: Change) -> None:
@@ -250,16 +254,14 @@ class RunLines(_Lines):
 
     def _report(self, change: Change) -> None:
         if change.step is not None:
-            if self._step is not None and change.step > self._step[0] and change.time > self._step[1]:
-                self._rate = (change.step - self._step[0]) / (change.time - self._step[1])
-            self._step = (change.step, change.time)
+            self._rate.record(change.time, change.step)
         if not self._is_due():
             return
         known = self._progress
         parts = [f"step {change.step}"] if change.step is not None else []
         if known is not None:
             parts = [f"{known.unit} {_done(known, change.step)} of {known.total}"]
-        parts += [f"{self._rate:.1f} steps/s"] if self._rate else []
+        parts += [f"{rate:.1f} steps/s"] if (rate := self._rate.per_second()) else []
         parts += [f"{name} {_short(value)}" for name, value in change.metrics.items()]
         left = known.seconds_left(time.time()) if known is not None and known.done < known.total else None
         parts += [f"about {about(left)} left"] if left is not None else []

@@ -108,7 +108,8 @@ def merging_text(facts: Mapping[str, Any]) -> str:
     gradients, collectives = facts["gradients"], facts["collectives"]
     how = "none merged" if collectives == gradients else _PATHS.get(facts["path"], facts["path"])
     settings = f" ({facts['settings']})" if "settings" in facts else ""
-    merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {collectives} collectives, {how}"
+    operations = f"{collectives} collective{'' if collectives == 1 else 's'}"
+    merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {operations}, {how}"
     return merged + settings + why
 
 

@@ -89,9 +89,9 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
         given = ", ".join(sorted(map(str, args))) or "no arguments"
         strange = [each for each in args if each not in signature.parameters]
         meant = suggestions.similar(str(strange[0]), signature.parameters) if strange else []
+        remedy = f"did you mean {' or '.join(meant)}?" if meant else f"change {verb}(..., args=), or the function"
         raise ArgumentTypeError(
-            f"{verb}(): {name}{signature} cannot be called with {given}: {error}"
-            + (f"; did you mean {' or '.join(meant)}?" if meant else "")
+            f"{verb}(): {name}{signature} cannot be called with {given}: {error}; {remedy}"
         ) from error
     return dict(args)
 

@@ -120,6 +120,28 @@ class TrainingProgress:
 
 
 @dataclass
+class StepRate:
+    """Rate of the steps that a worker reports."""
+
+    told: deque[tuple[float, int]] = field(default_factory=deque)  # pairs (time, step) within the window
+
+    def record(self, time: float, step: int) -> None:
+        """Record the step of a report; one below the last restarts the measurement."""
+        if self.told and step < self.told[-1][1]:
+            self.told.clear()
+        self.told.append((time, step))
+        while len(self.told) > 2 and time - self.told[1][0] > RATE_WINDOW_S:
+            self.told.popleft()
+
+    def per_second(self) -> float:
+        """Return the steps per second in the last ``RATE_WINDOW_S`` seconds; 0 before there are two reports."""
+        if len(self.told) < 2:
+            return 0.0
+        (first, low), (last, high) = self.told[0], self.told[-1]
+        return (high - low) / (last - first) if last > first else 0.0
+
+
+@dataclass
 class Usage:
     """Resource usage of a worker, in percent of one core and in megabytes; see ``cluster/agent/usage.py``."""
 
@@ -155,7 +177,7 @@ class RunTimeline:
     error: BaseException | None = None
     outputs: dict[str, Any] = field(default_factory=dict)  # return value of the function
     _unfinished: str = ""
-    _steps: deque[tuple[float, int]] = field(default_factory=deque)
+    _rate: StepRate = field(default_factory=StepRate)
     _again: bool = False  # True after a restart, which may repeat steps
     _before: int = 0  # steps of earlier calls of ``fit``, each of which counts from 0
 
@@ -201,10 +223,7 @@ class RunTimeline:
 
     def steps_per_second(self) -> float:
         """Return the rate over the last ``RATE_WINDOW_S`` seconds; 0 before there are two reports."""
-        if len(self._steps) < 2:
-            return 0.0
-        (first, low), (last, high) = self._steps[0], self._steps[-1]
-        return (high - low) / (last - first) if last > first else 0.0
+        return self._rate.per_second()
 
     def _progress(self, change: Change, now: float) -> None:
         """Record a progress report; another unit starts a new progress."""
@@ -222,14 +241,10 @@ class RunTimeline:
 
     def _stepped(self, step: int, time: float) -> None:
         """Record the step of a report; a lower one is a repetition after a restart, or else a new call of ``fit``."""
-        if self.step is not None and step < self.step:
-            self._steps.clear()
-            if not self._again:
-                self._before += self.step
+        if self.step is not None and step < self.step and not self._again:
+            self._before += self.step
         self.step, self._again = step, False
-        self._steps.append((time, step))
-        while len(self._steps) > 2 and time - self._steps[1][0] > RATE_WINDOW_S:
-            self._steps.popleft()
+        self._rate.record(time, step)
 
     def _remember(self, metrics: Mapping[str, Any]) -> None:
         """Add numeric metrics to their histories."""

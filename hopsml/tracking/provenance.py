@@ -46,7 +46,8 @@ _ANOTHER_EACH_TIME = (
     "TF_CONFIG", "HOPSML_RUN_ID", "HOPSML_SEED", "HOPSML_FORK_SERVER", "HOPSML_TEST_ID", "HOPSML_JOB_RECORD",
     "HOPSML_ADDRESS",
 )  # fmt: skip
-_DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
+# An older pip without the package wheel installs a source archive, such as pyspark's, with a folder .egg-info.
+_DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)(?:-py\d[\d.]*)?\.(?:dist|egg)-info$")
 
 
 def who() -> dict[str, Any]:
@@ -113,7 +114,7 @@ def environment() -> dict[str, str]:
 
 
 def packages(folders: Iterable[str] | None = None) -> dict[str, str]:
-    """Return installed distributions, name to version, by their ``.dist-info`` folders on the import path.
+    """Return installed distributions, name to version, by the names of their metadata on the import path.
 
     The first one on the path counts, as for imports. Reading each one's metadata instead takes a hundred times as long.
 

@@ -135,6 +135,7 @@ MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole
 _OF_CALLBACK = re.compile(
     r"RuntimeError: Got the following error when running the callback: ((?:.+\n)*?.+)\n\nAt:\n(?:  .+\(\d+\): .+(?:\n|\Z))+"
 )
+_STYLE = re.compile(r"\x1b\[[\d;:]*m")  # of a terminal: a colour, bold
 _MARGIN = 10_000  # this many more characters are masked before the cut, as a secret that is cut would not be recognized
 
 
@@ -188,7 +189,7 @@ def words_of(error: BaseException) -> str:
         description = f"called sys.exit({_text(repr, error.code)})"
     else:
         description = _of_callback(f"{type(error).__name__}: {text_of(error)}").strip().removesuffix(":")
-    return redact.text(utf8(description[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
+    return redact.text(utf8(_uncoloured(description)[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
 
 
 def _of_callback(text: str) -> str:
@@ -208,7 +209,7 @@ def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
         error: The error.
         shown: Its frames.
     """
-    text = "".join(traceback.format_exception(type(error), error, shown))
+    text = _uncoloured("".join(traceback.format_exception(type(error), error, shown)))
     return redact.text(utf8(text[-MOST_TEXT - _MARGIN :]))[-MOST_TEXT:]
 
 
@@ -232,9 +233,7 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
     if text != whole:
         with contextlib.suppress(OSError):  # a full disk
             file.write_text(whole)
-            tell(
-                f"hopsml: the traceback with hopsml's own frames is in {url}; {tracebacks.VARIABLE}=full shows it here"
-            )
+            tell(f"{tracebacks.ELSEWHERE}{url}; {tracebacks.VARIABLE}=full shows it here")
     return text
 
 
@@ -246,6 +245,11 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         met.add(id(found))
         yield found
         found = found.__cause__ or found.__context__
+
+
+def _uncoloured(text: str) -> str:
+    """Return a text without the colours and styles of a terminal, which Keras writes into its errors."""
+    return _STYLE.sub("", text)
 
 
 def _text(make: Callable[[Any], str], value: Any) -> str:

@@ -158,9 +158,13 @@ class Ledger:
                 "reached them: their reports follow each other within milliseconds"
             )
         if self.best is not None and self.best.end is End.STOPPED and not self.ends[End.COMPLETED]:
+            failed = next((trial for trial in self.trials if trial.end is End.FAILED), None)
+            remedy = "give the search more trials, or change stopper_args"
+            if failed is not None:
+                remedy = f"correct the error of trial {failed.number}, which failed ({failed.error}), or {remedy}"
             found.append(
                 f"no trial has completed: the best value is that of trial {self.best.number} at step {self.best.step}, "
-                "where the stopper ended it; give the search more trials, or change stopper_args"
+                f"where the stopper ended it; {remedy}"
             )
         return found
 

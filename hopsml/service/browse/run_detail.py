@@ -5,6 +5,7 @@ A search's state is its trials, best value so far, the rungs of a stopper, and w
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -25,6 +26,8 @@ from hopsml.tracking import catalog
 MOST_POINTS = 200  # most points of a trial's curve in a response
 KEPT_OF_TRIAL = 1024  # most points of a trial's curve in memory
 TRIAL_BYTES = 4096  # memory of a trial without its points, in bytes
+_RANK = re.compile(r"rank (\d+) on ")  # how the cause of a run begins if a worker failed
+_FAILED = (Lifecycle.FAILED, Lifecycle.LOST)
 
 
 class TrialDetail(msgspec.Struct, frozen=True):
@@ -175,6 +178,7 @@ class RunDetail(msgspec.Struct, frozen=True):
         step: Step of the newest report.
         newest: Values of the newest report.
         workers: Workers as in ``status.json``, else those that have a log.
+        failed_rank: Rank of the worker whose failure ended it; None if no worker failed.
         sections: Titles and entries of all records.
         source: Source code of the training function.
         search: Record of the search, if it is one.
@@ -192,6 +196,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     step: int | None
     newest: dict[str, Any]
     workers: list[dict[str, Any]]
+    failed_rank: int | None
     sections: list[tuple[str, Pairs]]
     source: str
     search: dict[str, Any]
@@ -216,6 +221,7 @@ def read(directory: RunDir, trial: str = "") -> RunDetail:
     newest = catalog.last_report(directory)
     newest.pop("time", None)
     step = newest.pop("step", None)
+    workers = _workers(directory, status)
     return RunDetail(
         row=msgspec.structs.replace(row_of(stored), progress=None if trial else progress_of(stored)),
         url=directory.url,
@@ -224,7 +230,8 @@ def read(directory: RunDir, trial: str = "") -> RunDetail:
         error=str(status.get("error") or ""),
         step=step if isinstance(step, int) else None,
         newest=newest,
-        workers=_workers(directory, status),
+        workers=workers,
+        failed_rank=_failed_rank(stored.cause, workers),
         sections=[(title, pairs) for title, pairs in _sections(stored) if pairs],
         source=str(record.get("source") or ""),
         search=stored.search,
@@ -263,6 +270,14 @@ def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
         return [one for one in recorded if isinstance(one, dict)]
     ranks = sorted({log.rank for log in found_logs(directory) if log.rank is not None})
     return [{"rank": rank, "state": Lifecycle.RUNNING} for rank in ranks]
+
+
+def _failed_rank(cause: str, workers: list[dict[str, Any]]) -> int | None:
+    """Return the rank that the cause names; else the first one that failed, as the others fail in consequence."""
+    if named := _RANK.match(cause):
+        return int(named[1])
+    failed = [worker["rank"] for state in _FAILED for worker in workers if worker.get("state") == state]
+    return next((rank for rank in failed if isinstance(rank, int)), None)
 
 
 def _sections(stored: catalog.StoredRun) -> list[tuple[str, Pairs]]:

@@ -67,4 +67,10 @@ const progressText = (progress) => (progress ? `${number(progress.done)}${progre
 /** "step 10 of 40" or "trials 3 of 12"; "starting" before the first report. The same words as `hopsml jobs ls`. */
 const jobProgressText = (progress) => (progress.done === null ? "starting" : `${progress.unit === "trial" ? "trials" : progress.unit} ${progressText(progress)}`);
 
-export { age, asNumber, bytes, count, duration, exactTime, gibibytes, jobProgressText, moment, number, progressText, time };
+/** Control sequences of terminals: colours, cursor, titles. */
+const FOR_TERMINALS = /\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]/g; // eslint-disable-line no-control-regex
+
+/** Return the last state of a log line that a progress bar has overwritten, without control sequences. */
+const plain = (line) => (line.includes("\r") ? line.replace(/\r+$/, "").split("\r").at(-1) : line).replace(FOR_TERMINALS, "");
+
+export { age, asNumber, bytes, count, duration, exactTime, gibibytes, jobProgressText, moment, number, plain, progressText, time };

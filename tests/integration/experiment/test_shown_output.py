@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.tracebacks import ELSEWHERE
 from hopsml.experiment.progress import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
 from tests.helpers.clock import END_S
 
@@ -94,7 +95,7 @@ def test_traceback_of_the_final_error_is_not_shown_before_it() -> None:
     output = shown_output()
     assert output.text("one\nname? " + TRACEBACK, 0.0) == ["one"]
     assert output.phase(True, 0.1) == []
-    assert output.text("after it\n", 0.2) == []
+    assert output.text(f"{ELSEWHERE}/runs/r/logs/g0-rank0.traceback.log\nafter it\n", 0.2) == []
     assert output.end(TRACEBACK, 0.3) == ["name? ", "after it"]
 
 

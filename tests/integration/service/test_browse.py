@@ -37,6 +37,23 @@ def test_run_detail_has_state_cause_step_arguments_and_source(project: ProjectOn
     assert detail.source == "def f(): ..." and detail.workers == []
 
 
+@pytest.mark.parametrize(
+    ("cause", "states", "failed"),
+    [
+        ("rank 1 on node2: ValueError: no", ["FAILED", "FAILED"], 1),
+        ("Spark has ended", ["LOST", "FAILED"], 1),
+        ("Spark has ended", ["LOST", "LOST"], 0),
+        ("it was cancelled", ["STOPPED", "STOPPED"], None),
+    ],
+)
+def test_failed_rank_is_the_one_that_the_cause_names(
+    project: ProjectOnDisk, cause: str, states: list[str], failed: int | None
+) -> None:
+    workers = [{"rank": rank, "state": state} for rank, state in enumerate(states)]
+    project.run("app_1").write("status.json", {"state": "FAILED", "cause": cause, "workers": workers})
+    assert Project(project.url).detail("app_1").failed_rank == failed
+
+
 def test_workers_of_a_running_run_are_derived_from_its_logs(project: ProjectOnDisk) -> None:
     project.run("app_1", state=None).print(1, "hello")
     assert Project(project.url).detail("app_1").workers == [{"rank": 1, "state": "RUNNING"}]

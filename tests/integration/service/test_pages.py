@@ -40,19 +40,18 @@ def fill(project: ProjectOnDisk) -> None:
         run = project.run(f"app_{number}", **wanted(number, rate), started=1000.0 + number, outputs={"accuracy": rate})
         run.report_all("loss", [2 / (1 + rate * step) for step in range(50)])
         run.print(0, *(f"2026-11-27 04:{n // 60:02}:{n % 60:02} INFO step {n}" for n in range(3000)))
-        run.print(1, "2026-11-27 04:00:30 WARNING slow", "2026-11-27 04:00:31 ERROR broken")
+        run.print(1, "2026-11-27 04:00:30 WARNING slow", "2026-11-27 04:00:31 ERROR \x1b[1mbroken\x1b[0m")
         run.write(
             "status.json",
             {"state": "FINISHED", "seconds": 9.0, "workers": [{"rank": 0, "state": "FINISHED", "step": 49}]},
         )
-    failed = project.run("app_failed", state="FAILED", cause="rank 1: ValueError: no", name="letters", started=900.0)
+    failed = project.run("app_failed", state="FAILED", cause="rank 1 on node2: ValueError: no", name="letters", started=900.0)
     failed.print(0, "what rank 0 says")
-    failed.print(1, *(f"step {number}" for number in range(100)), "what rank 1 says last")
-    workers = [{"rank": 0, "state": "STOPPED"}, {"rank": 1, "state": "FAILED"}]
+    failed.print(1, *(f"step {number}" for number in range(100)), "\x1b[1mwhat rank 1 says last\x1b[0m")
+    workers = [{"rank": rank, "state": "FAILED"} for rank in (0, 1)]  # rank 0 in consequence
     error = "rank 1 failed: ValueError: no\n\n  File train.py, line 3, in train"
-    failed.write(
-        "status.json", {"state": "FAILED", "cause": "rank 1: ValueError: no", "error": error, "workers": workers}
-    )
+    ended = {"state": "FAILED", "cause": "rank 1 on node2: ValueError: no", "error": error, "workers": workers}
+    failed.write("status.json", ended)
     searched(project, "app_search", name="digits-search", started=1100.0)
     for number, text in enumerate(HOSTILE):
         names = {"name": text, "user": text, "description": text, "source": text, "arguments": {text: text}}
@@ -148,6 +147,7 @@ def test_logs_are_filtered_searched_and_followed(tab: Tab) -> None:
     until(page, "document.querySelectorAll('.log .row').length === 2")
     page.get_by_label("Filter lines by text").fill("broken")
     until(page, "document.querySelectorAll('.log .row').length === 1")
+    assert page.locator(".log .row .text").inner_text() == "2026-11-27 04:00:31 ERROR broken", "control sequences"
 
 
 def test_running_run_is_updated_live(tab: Tab, filled: ProjectOnDisk) -> None:

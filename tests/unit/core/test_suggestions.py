@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +51,11 @@ def test_misspelt_verb_is_refused_with_a_suggestion() -> None:
         experiment.colective_all_reduce  # noqa: B018
     with pytest.raises(AttributeError, match=r"no attribute '__wrapped__'$"):
         experiment.__wrapped__  # noqa: B018
+
+
+def test_misspelt_verb_is_explained_once_without_frames_of_hopsml(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from hopsml import experiment\nexperiment.colective_all_reduce(len)\n")
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    ended = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert ended.stderr.lower().count("did you mean") == 1 and "in __getattr__" not in ended.stderr

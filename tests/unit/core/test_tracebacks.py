@@ -233,3 +233,12 @@ def test_only_the_newest_tracebacks_are_retained(tmp_path: Path, monkeypatch: py
     path = tracebacks._stored("new")
     left = sorted(file.name for file in folder.iterdir())
     assert len(left) == tracebacks._KEPT and left[-1] == Path(path).name
+
+
+def test_control_sequences_in_an_error_are_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from hopsml.cluster.worker import calling
+
+    error = ValueError("\x1b[1mInput 0 is incompatible\x1b[0m")
+    assert calling.words_of(error) == "ValueError: Input 0 is incompatible"
+    assert "ValueError: Input 0 is incompatible\n" in calling.report_traceback(error, tmp_path / "all.log", "")
+    assert "\x1b" not in capfd.readouterr().err

@@ -129,6 +129,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"environment": {"A=B": "1"}}, ArgumentError, ["'A=B'"]),
         ({"environment": {"A": "1\0"}}, ArgumentError, ["environment['A']", "NUL"]),
         ({"name": 7}, ArgumentTypeError, ["name=7", "text"]),
+        ({"args": {"zzz": 1}}, ArgumentTypeError, ["cannot be called with zzz", "or the function"]),
         ({"evaluator": True, "num_workers": 2}, ArgumentError, ["evaluator=True", "at least 3", "2"]),
         ({"profile": "nowhere"}, ArgumentError, ["'nowhere'", "local"]),
         ({"resume": "local-0-none_1"}, ArgumentError, ["'local-0-none_1'", "run.json"]),

@@ -52,6 +52,15 @@ def test_progress_lines_show_steps_rate_and_remaining_time(clock: Clock) -> None
     assert last == "hopsml app_1: step 50 of 100  2.0 steps/s  loss 0.5  about 25 s left"
 
 
+def test_rate_includes_the_pause_between_epochs(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = RunLines("app_1", stream)
+    for step, after in ((1, 0.0), (16, 3.0), (17, 4.0)):  # 17: the first batch after a validation
+        clock.now += after
+        lines(Change("report", 0, step=step, metrics={}, time=clock.now))
+    assert stream.getvalue().splitlines()[-1] == "hopsml app_1: step 17  2.3 steps/s"
+
+
 def test_printed_step_is_that_of_the_reported_values(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)

@@ -268,6 +268,13 @@ def test_search_with_only_stopped_trials_remarks_the_step_of_its_best():
     assert bench.dispatch.ledger.remarks() == []
 
 
+def test_search_without_completed_trials_reports_the_error_of_a_failed_one():
+    bench = Bench(lanes=1, stopper=Scripted({(0, 1): Verdict.STOP}), num_trials=2, retries=0)
+    bench.begin(0), bench.report(0, 1, 0.5), bench.end(0, "stopped", None)
+    bench.begin(1), bench.end(1, "failed", None, error="KeyError: 'x'")
+    assert "correct the error of trial 1, which failed (KeyError: 'x'), or give" in bench.dispatch.ledger.remarks()[0]
+
+
 def test_paused_trial_resumes_before_new_ones_on_the_lane_with_its_checkpoint():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=10)

@@ -1,7 +1,7 @@
 // Log of a task's driver: followed as it grows, stored as lines, of which only the visible ones are rendered.
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { address, follow } from "../api.js";
-import { count } from "../format.js";
+import { count, plain } from "../format.js";
 import { marked, useFindShortcut } from "./logs.js";
 import { Rows } from "./rows.js";
 import { Empty } from "./components.js";
@@ -15,16 +15,10 @@ const RENDER_MS = 100; // from received text to its rendering, as many pieces co
 /** Return an empty log. `begin`: offset of its first byte; `source`: id of the application. */
 const newLog = (source = "", begin = 0) => ({ source, begin, offset: begin, lines: [], rest: "", dropped: 0 });
 
-/** Control sequences of terminals: colours, cursor, titles. */
-const FOR_TERMINALS = /\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]/g; // eslint-disable-line no-control-regex
-
-/** Return the last state of a line that a progress bar has overwritten, without control sequences. */
-const overwritten = (line) => (line.includes("\r") ? line.replace(/\r+$/, "").split("\r").at(-1) : line).replace(FOR_TERMINALS, "");
-
 function append(log, text) {
   const parts = (log.rest + text).split("\n");
   log.rest = parts.pop();
-  for (const line of parts) log.lines.push(overwritten(line));
+  for (const line of parts) log.lines.push(plain(line));
   const tooMany = log.lines.length - MAX_LINES;
   if (log.begin && !log.isWithin && log.lines.length) { log.isWithin = true; log.lines.shift(); } // the first line is incomplete
   if (tooMany > 0) { log.lines.splice(0, tooMany); log.dropped += tooMany; }
@@ -76,7 +70,7 @@ function useFind(total, line) {
 function DriverLog({ log, tasks, task, onTask, tries, attempt, onAttempt, isRunning }) {
   const [follow, setFollow] = useState(isRunning);
   const total = log.lines.length + (log.rest ? 1 : 0);
-  const line = (row) => (row < log.lines.length ? log.lines[row] : overwritten(log.rest));
+  const line = (row) => (row < log.lines.length ? log.lines[row] : plain(log.rest));
   const find = useFind(total, line), finder = useFindShortcut();
   const search = (backwards, input = find.text) => { setFollow(false); find.next(backwards, input); };
   const wanted = find.text.toLowerCase();

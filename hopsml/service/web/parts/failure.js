@@ -1,6 +1,7 @@
 // Error of a run or trial, and the last log lines of the worker that failed.
 import { html, useLayoutEffect, useRef } from "../lib.js";
 import { address, useData } from "../api.js";
+import { plain } from "../format.js";
 import { link } from "../route.js";
 import { ErrorMessage } from "./components.js";
 
@@ -18,8 +19,7 @@ function TextEnd({ text }) {
 }
 
 function Failure({ run, trial, detail }) {
-  const failed = detail.workers.find((worker) => worker.state === "FAILED") ?? detail.workers.find((worker) => worker.state === "LOST");
-  const rank = failed?.rank ?? "";
+  const rank = detail.failed_rank ?? "";
   const { data, error } = useData(address(["runs", run, "logs"], { trial, rank, offset: -LINES, limit: LINES }), (kind, id) => id === run);
   const text = detail.error || detail.row.cause;
   return html`<div class="stack">
@@ -28,7 +28,7 @@ function Failure({ run, trial, detail }) {
     <div class="heading"><h2>${rank === "" ? "Last lines of the log" : `Last lines of rank ${rank}`}</h2><a class="small" href=${link(["run", run, "logs"], { trial })}>Full log</a></div>
     ${error && html`<${ErrorMessage} error=${error} />`}
     ${!data && !error && html`<p class="soft">Loading the log…</p>`}
-    ${data && (data.lines.length ? html`<section class="record" aria-label="End of the log"><${TextEnd} text=${data.lines.map((line) => line.text).join("\n")} /></section>`
+    ${data && (data.lines.length ? html`<section class="record" aria-label="End of the log"><${TextEnd} text=${data.lines.map((line) => plain(line.text)).join("\n")} /></section>`
       : html`<p class="soft">The worker printed nothing.</p>`)}</div>`;
 }
 

@@ -24,7 +24,6 @@ function TextPreview({ url, length }) {
     return () => abort.abort();
   }, [url]);
   if (error) return html`<${ErrorMessage} error=${{ message: error.message, remedy: "Download the file, or open the preview again." }} />`;
-  if (error) return html`<${ErrorMessage} error=${{ message: error.message, remedy: "Download the file, or open the preview again." }} />`;
   return html`<pre tabindex="0">${content === null ? "…" : content === "" ? "(empty)" : content}</pre>
     ${length > PREVIEW && html`<p class="soft small note">The first ${bytes(PREVIEW)} of ${bytes(length)}.</p>`}`;
 }

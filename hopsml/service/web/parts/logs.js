@@ -1,7 +1,7 @@
 // Logs of all workers in order of time; the server filters and searches, the page renders the visible lines.
 import { html, useCallback, useEffect, useRef, useDebounced, useState } from "../lib.js";
 import { address, get, listeners } from "../api.js";
-import { bytes, count } from "../format.js";
+import { bytes, count, plain } from "../format.js";
 import { link } from "../route.js";
 import { Rows } from "./rows.js";
 import { Empty, ErrorMessage } from "./components.js";
@@ -143,7 +143,7 @@ function Logs({ run, trial, isRunning, isSearch }) {
   const wanted = find.text.toLowerCase();
   const draw = (row) => {
     const line = lines.line(row);
-    return html`<div key=${row} class=${`row ${line?.level ?? ""} ${find.hit?.row === row ? "found" : ""}`}><span class="where">${line && line.rank !== null ? line.rank : ""}</span><span class="bar"></span><span class="text">${line ? marked(line.text, wanted) : ""}</span></div>`;
+    return html`<div key=${row} class=${`row ${line?.level ?? ""} ${find.hit?.row === row ? "found" : ""}`}><span class="where">${line && line.rank !== null ? line.rank : ""}</span><span class="bar"></span><span class="text">${line ? marked(plain(line.text), wanted) : ""}</span></div>`;
   };
   const narrowed = rank || level || query.text;
   return html`<div class="stack">
