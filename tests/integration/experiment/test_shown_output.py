@@ -33,6 +33,12 @@ def train(how):
         input("your name? ")
     if how == "import":
         import xgboost_of_mine
+    if how == "shape":
+        import keras, numpy
+        with hopsml.tensorflow.strategy().scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        model.fit(numpy.zeros((8, 5)), numpy.zeros((8, 1)), verbose=0)
 
 if __name__ == "__main__":
     hopsml.experiment.collective_all_reduce(train, args={"how": sys.argv[1]}, num_workers=1)
@@ -129,6 +135,12 @@ def test_traceback_of_a_caught_error_is_shown() -> None:
             ["'xgboost_of_mine' is not on", "pip install"],
             marks=pytest.mark.variant,
         ),
+        pytest.param(
+            "shape",
+            "model.fit(",
+            ["expected axis -1 of input shape to have value 4", "Remedy: correct the cause above"],
+            marks=pytest.mark.tensorflow,
+        ),
     ],
 )
 def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, expected: list[str]) -> None:
@@ -138,7 +150,7 @@ def test_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, onc
     assert done.returncode == 1
     assert done.stderr.count(once) == 1
     assert done.stderr.count("Traceback (most recent call last):") == 2  # of the call, and of the worker
-    assert "concurrent" not in done.stderr
+    assert "concurrent" not in done.stderr and "hopsml/training" not in done.stderr and "\x1b" not in done.stderr
     for words in expected:
         assert words in done.stderr
 
