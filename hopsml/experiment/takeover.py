@@ -304,7 +304,9 @@ def end(url: str, successor: RunDir) -> None:
             error = refusal(left, other)
             _close(successor, Lifecycle.CANCELLED, str(error))
             raise error from None
-    _close(left, Lifecycle.LOST, f"its driver died; {urls.name(successor.url)} continues it", continued_by=successor.url)
+    _close(
+        left, Lifecycle.LOST, f"its driver died; {urls.name(successor.url)} continues it", continued_by=successor.url
+    )
 
 
 def give_up(url: str, successor: RunDir, error: BaseException) -> None:

@@ -45,7 +45,9 @@ def fill(project: ProjectOnDisk) -> None:
             "status.json",
             {"state": "FINISHED", "seconds": 9.0, "workers": [{"rank": 0, "state": "FINISHED", "step": 49}]},
         )
-    failed = project.run("app_failed", state="FAILED", cause="rank 1 on node2: ValueError: no", name="letters", started=900.0)
+    failed = project.run(
+        "app_failed", state="FAILED", cause="rank 1 on node2: ValueError: no", name="letters", started=900.0
+    )
     failed.print(0, "what rank 0 says")
     failed.print(1, *(f"step {number}" for number in range(100)), "\x1b[1mwhat rank 1 says last\x1b[0m")
     workers = [{"rank": rank, "state": "FAILED"} for rank in (0, 1)]  # rank 0 in consequence

@@ -43,7 +43,9 @@ def test_first_package_on_the_path_is_recorded(tmp_path: Path) -> None:
     assert provenance.packages(folders) == {"some-package": "1.0"}
 
 
-@pytest.mark.parametrize("entry", ["pyspark-4.3.0.egg-info", "pyspark-4.3.0-py3.11.egg-info", "pyspark-4.3.0.dist-info"])
+@pytest.mark.parametrize(
+    "entry", ["pyspark-4.3.0.egg-info", "pyspark-4.3.0-py3.11.egg-info", "pyspark-4.3.0.dist-info"]
+)
 def test_packages_of_source_archives_and_of_wheels_are_found(entry: str, tmp_path: Path) -> None:
     (tmp_path / entry).mkdir()
     (tmp_path / "mine.egg-info").mkdir()  # of a project under development, without a version
