@@ -178,6 +178,7 @@ visualize
 highest
 sections
 continued_by
+failed_rank
 is_search
 
 # what uvicorn reads
