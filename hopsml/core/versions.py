@@ -72,7 +72,7 @@ KERAS = SupportedVersions(
 )
 # With 2.4.1 DistributedDataParallel over hopsml hangs, and gloo's TCPStore fails.
 TORCH = SupportedVersions(
-    "torch", "PyTorch", ((2, 13),), (2, 5), "DistributedDataParallel over hopsml waits forever with 2.4"
+    "torch", "PyTorch", ((2, 13), (2, 15)), (2, 5), "DistributedDataParallel over hopsml waits forever with 2.4"
 )
 JAX = SupportedVersions("jax", "JAX", ((0, 10), (0, 12)))
 NUMPY = SupportedVersions("numpy", "NumPy", ((1, 26), *_minors(2, 0, 5)), (1, 26), "it uses functions of NumPy 1.26")
@@ -155,9 +155,10 @@ def check_version(known: SupportedVersions, version: str) -> None:
     if known.package not in _warned:
         _warned.add(known.package)
         what = "does not work" if found == "broken" else "has not been tried"
-        warnings.warn(
+        warnings.warn_explicit(
             f"{known.package} {version} {what} with hopsml; supported: {supported}. Training continues; if it fails "
             f"for no clear reason, {known.pin(version)}.",
             RuntimeWarning,
-            stacklevel=3,
+            "hopsml",  # instead of a line of the preparation of a worker, which is not the user's
+            1,
         )

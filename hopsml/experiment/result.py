@@ -35,7 +35,8 @@ def effective_settings(seen: Sequence[Mapping[str, int | str]], committed: bool 
         ``formed``: True if there was a group; then ``by`` (its implementation) and ``why``, and for the gradients of a
         step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
         ``trained_alone``: number of workers that passed gradients to a TensorFlow optimizer (either Keras, or
-        TensorFlow 1) nevertheless. Other frameworks, and updates by hand, are not observed.
+        TensorFlow 1) nevertheless, or to one of torch's, which ``trained_by`` states; of torch only if its group is
+        hopsml's, which had no operation. Other frameworks, and updates by hand, are not observed.
     """
     elastic = {} if committed is None else {"committed": committed}
     return _group(seen) | elastic
@@ -56,6 +57,8 @@ def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
         found |= {name: chief[name] for name in ("settings",) if name in chief}
     elif "operations" in chief:
         found["operations"] = chief["operations"]
+    elif trained and chief.get("trained") == "torch":
+        found |= {} if "exchanged" in chief else {"trained_alone": trained, "trained_by": "torch"}
     elif trained:
         found["trained_alone"] = trained
     return found
@@ -68,7 +71,7 @@ def settings_warning(facts: Mapping[str, Any]) -> str:
 
 
 def _trained_apart(facts: Mapping[str, Any]) -> str:
-    """Return a sentence for several workers that trained by TensorFlow separately; "" if that was not observed.
+    """Return a sentence for several workers that trained separately; "" if that was not observed.
 
     A function that does not train by TensorFlow has no reason to form its group: it may merge in another way
     (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains while the others do not is
@@ -77,6 +80,11 @@ def _trained_apart(facts: Mapping[str, Any]) -> str:
     if facts.get("trained_alone", 0) < 2:
         return ""
     alone = f"{facts['trained_alone']} workers trained separately"
+    if facts.get("trained_by") == "torch":
+        return (
+            f"{alone}: no gradients were averaged, and the result is that of rank 0 only; call "
+            "hopsml.torch.prepare(model) before the optimizer is made, or wrap the model by DistributedDataParallel"
+        )
     if facts["formed"]:
         return (
             f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 "

@@ -70,6 +70,7 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
 
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction={reduction!r}: it must be one of {', '.join(REDUCTIONS)}")
+    collective_stats.exchanged()
     if _on_gpu(x):
         return _on_gpus().all_reduce(_rigid_group(), x, reduction, name)
     joined = _group_of_calls()

@@ -260,9 +260,9 @@ def _worker_failed(
     traceback = tracebacks.with_source(failure.traceback) if failure else ""
     log = failure.log if failure else ""
     lines = [f"run {state.run_id}: rank {outcome.rank} of {state.size} on host {host} failed first: {outcome.reason}"]
-    if traceback:
+    if "\n  File " in traceback:  # else it has no frames, and is the reason once more
         lines += ["", "Its traceback:", traceback.rstrip()]
-    elif failure and failure.log_tail.strip():
+    elif not traceback and failure and failure.log_tail.strip():
         tail = failure.log_tail.rstrip().splitlines()[-TAIL_LINES:]
         lines += ["", f"The last lines of its log ({len(tail)}):", *tail]
     if log:

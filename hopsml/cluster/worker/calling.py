@@ -217,7 +217,8 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
     """Write a traceback without hopsml's frames to the log, and return it.
 
     With frames of hopsml behind the user's the complete one is stored, and the log names its file. An error that hopsml
-    did not raise on purpose, with hopsml's frame at its end, keeps all frames.
+    did not raise on purpose, with hopsml's frame at its end, keeps all frames; one that it raised on purpose before
+    the function began has none.
 
     Args:
         error: The error of the user's function.
@@ -225,8 +226,9 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
         url: Location of that file in the run directory.
     """
     whole = text_of_traceback(error, tracebacks.from_user(error.__traceback__))
+    is_before = tracebacks.of_user(error.__traceback__) is None  # while hopsml prepares the process for the function
     with tracebacks.reduced(error, tracebacks.of_worker):
-        text = _of_callback(text_of_traceback(error, error.__traceback__))
+        text = _of_callback(text_of_traceback(error, None if is_before else error.__traceback__))
     if tracebacks.shows_all() or tracebacks.is_fault(error):
         text = whole
     tell(text)

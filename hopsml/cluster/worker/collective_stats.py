@@ -5,7 +5,7 @@ number (``gradients``), the number of collectives (``collectives``), the largest
 (``merge_scope``, 0 for all) and the ``path``. ``operations``: those that torch.distributed has requested of the group.
 ``settings``: what hopsml's collective does with gradients, as text. ``why``: the reason why a strategy uses these
 collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not; updates
-of variables without an optimizer are not recorded.
+of variables without an optimizer are not recorded. ``exchanged``: the function has called ``hopsml.all_reduce``.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> No
 def operated() -> None:
     """Record that the group has carried out an operation that a framework requested by itself."""
     _seen["operations"] = int(_seen.get("operations", 0)) + 1
+
+
+def exchanged() -> None:
+    """Record that the training function, or hopsml for it, has reduced an array over the group."""
+    _seen["exchanged"] = 1
 
 
 def settings(words: str) -> None:

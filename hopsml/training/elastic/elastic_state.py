@@ -318,9 +318,10 @@ class State:
             "write the checkpoints of a trial into trial.checkpoint_dir, or make the trial elastic with "
             "workers_per_trial=(1, 2)"
             if context.trial is not None
-            else "start it with min_workers= (the same number as max_workers= keeps the size), or write checkpoints "
-            "with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
+            else "start it with min_workers= (the same number as max_workers= keeps the size)"
         )
+        if context.trial is None and context.spec.framework == "tensorflow":
+            remedy += ", or write checkpoints with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
         context.note(
             f"State.commit() stores nothing in {where}: there is no checkpoint for an evaluator, and none from which the "
             f"run can be resumed. Remedy: {remedy}"

@@ -45,6 +45,10 @@ def register() -> None:
             __name__
         )  # torch.compile must not compile functions here that C++ calls within a compiled model
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        # From 2.15 on torch attaches its flight recorder to all groups but those of these backends, and requires a C++
+        # group for it.
+        own_recorder: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+        own_recorder.add(NAME)
         _registered = True
 
 

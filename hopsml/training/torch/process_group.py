@@ -34,11 +34,26 @@ def form(context: WorkerContext) -> str:
     name, why = choose(context)
     begin = _over_hopsml(context) if name == "hopsml" else _over(name, context)
     begin()
-    if name != "hopsml":
+    if name == "hopsml":  # other groups do not count their operations
+        _record_training()
+    else:
         collective_stats.formed(name, context.world_size)
     collective_stats.chosen(why)
     _accept_repetition(name, begin)
     return name
+
+
+@functools.cache
+def _record_training() -> None:
+    """Let torch's optimizers record that they train, so that workers which train separately are found."""
+    import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def before_step(*_: Any) -> None:
+        if len(dist.distributed_c10d._world.pg_map) < 2:  # gradients may be averaged over another group
+            collective_stats.trained("torch")
+
+    register_optimizer_step_pre_hook(before_step)
 
 
 def _over_hopsml(context: WorkerContext) -> Callable[[], None]:

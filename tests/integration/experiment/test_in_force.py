@@ -14,6 +14,7 @@ from tests.helpers.training.group import run_group
 
 ALONE: dict[str, Any] = {"trained": "tensorflow"}
 TOGETHER: dict[str, Any] = {"group": "tensorflow", "size": 2}
+BY_TORCH: dict[str, Any] = {"group": "hopsml", "size": 2}
 REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "path": "scoped_allocator"}
 
 
@@ -51,6 +52,10 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
             "a group of 2 by tensorflow, because the workers have GPUs, in which no gradients were reduced",
             False,
         ),
+        ([{**BY_TORCH, "trained": "torch"}] * 2, "in which no gradients were reduced", True),
+        ([{**BY_TORCH, "trained": "torch"}, BY_TORCH], "in which no gradients were reduced", False),
+        ([{**BY_TORCH, "trained": "torch", "exchanged": 1}] * 2, "in which no gradients were reduced", False),
+        ([{**BY_TORCH, "trained": "torch", "operations": 3}] * 2, "3 operations of torch", False),
         ([{"group": "hopsml", "size": 2, "operations": 7}] * 2, "a group of 2 by hopsml: 7 operations of torch", False),
         (
             [{**REDUCED, "collectives": 160, "merge_scope": 1}] * 2,

@@ -343,6 +343,30 @@ def form_group_twice() -> list[float]:
     return [*sums, dist.is_initialized()]
 
 
+def separate(averages: bool) -> float:
+    """Train a model that was not prepared; average its gradients by hopsml.all_reduce, or not."""
+    import torch
+
+    import hopsml
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    if averages:
+        for parameter in model.parameters():
+            parameter.grad = torch.from_numpy(hopsml.all_reduce(parameter.grad))
+    optimizer.step()
+    return 1.0
+
+
+def test_workers_that_average_no_gradients_are_reported_first(project: Path) -> None:
+    for averages in (False, True):
+        result = submit(separate, num_workers=2, args={"averages": averages}).result(WAIT_S)
+        first = result.summary().splitlines()[0]
+        warns = first.startswith("WARNING") and "2 workers trained separately: no gradients were averaged" in first
+        assert warns is not averages and ("hopsml.torch.prepare(model)" in first) is warns, first
+
+
 @pytest.mark.parametrize("backend", ["hopsml", "gloo"])
 def test_destroyed_process_group_can_be_created_again(project: Path, backend: str) -> None:
     assert submit(form_group_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
@@ -355,9 +379,24 @@ def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) 
         submit(unequal, num_workers=2).result(WAIT_S)
 
 
+def test_flight_recorder_of_newer_torch_leaves_the_backend_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch 2.15 no group could be formed: the recorder requires a group of C++."""
+    import torch.distributed as dist
+
+    from hopsml.training.torch import backend
+
+    recorders: set[str] = set()
+    monkeypatch.setattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", recorders, raising=False)
+    monkeypatch.setattr(dist.Backend, "register_backend", lambda *_, **named: None)
+    monkeypatch.setattr(backend, "_registered", False)
+    backend.register()
+    assert recorders == {backend.NAME}
+
+
 def test_unavailable_or_unknown_backend_is_refused(project: Path) -> None:
-    with pytest.raises(WorkerFailed, match="backend='nccl': this worker has no GPU"):
+    with pytest.raises(WorkerFailed, match="backend='nccl': this worker has no GPU") as failed:
         submit(torchrun_program, num_workers=2, backend="nccl").result(WAIT_S)
+    assert "  File " not in str(failed.value), "frames of hopsml before the function"
     with pytest.raises(ArgumentError, match="backend='mpi': it must be one of 'auto', 'hopsml', 'gloo', 'nccl'"):
         submit(torchrun_program, num_workers=2, backend="mpi")
 
