@@ -177,6 +177,7 @@ def metrics(
         for more in _later(directory, reports) if follow else ():
             columns = _shown(more, columns, as_json)
     except KeyboardInterrupt:
+        _print_continues(run)
         raise typer.Exit(130) from None
     if not columns and not as_json:
         who = f"run {directory.run_id} has" if search is None else f"the trials of search {directory.run_id} have"
@@ -326,8 +327,12 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
                 raise typer.Exit(0 if state == Lifecycle.FINISHED else 1)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        to_stderr(f"the run continues; `hopsml runs cancel {run}` ends it")
+        _print_continues(run)
         raise typer.Exit(130) from None
+
+
+def _print_continues(run: str) -> None:
+    print(f"the run continues; `hopsml runs cancel {run}` ends it", file=sys.stderr, flush=True)
 
 
 def _end_of(status: dict[str, object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +108,18 @@ def test_metrics_are_printed_as_a_table_or_json_and_followed(run: Run, tmp_path:
         assert [follower.stdout.readline().split()[-1] for _ in range(4)][-1].startswith("0.33")
         (tmp_path / "go-on").touch()
         assert follower.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("command", ["metrics --follow", "follow"])
+def test_interrupted_follower_states_that_the_run_continues(run: Run, command: str) -> None:
+    verb, *options = command.split()
+    with followed("runs", verb, run.run_id, *options) as follower:
+        assert follower.stdout is not None and follower.stderr is not None
+        assert follower.stdout.readline()
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(WAIT_S) == 128 + signal.SIGINT
+        assert f"the run continues; `hopsml runs cancel {run.run_id}` ends it\n" in follower.stderr.read()
+    assert run.directory.read_status() is None
 
 
 def test_metrics_of_a_run_without_reports_are_explained(project: Path, cli: Cli) -> None:
