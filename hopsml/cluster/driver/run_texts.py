@@ -29,6 +29,7 @@ _ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hops
 _SILENT = re.compile(
     r"^the agent on .* (?:was lost|is gone): (?:no message|read no message|no sign of life|took no message) for ([\d.]+) s"
 )
+_KILLED = re.compile(r"^the agent on .* (?:was lost|is gone): its connection broke")
 _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MEMORY = re.compile(
     r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|" + re.escape(KERNEL_KILL)
@@ -124,6 +125,12 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             f"a disk of {host} is full: delete files there, or choose another disk for the worker's folder by TMPDIR or "
             "spark.local.dir"
+        )
+    if _KILLED.search(cause):
+        return (
+            "find what ended the executor (if it was memory: more of it by spark.executor.memoryOverhead), and continue "
+            "from the newest checkpoint by experiment.resume(run); with min_workers= instead of num_workers= the others "
+            "continue"
         )
     is_bare = cause == "AssertionError" and any(line in traceback for line in _LATE_UPDATE)
     if is_bare or any(words in cause for words in _LATE_MODEL):

@@ -42,6 +42,12 @@ EOFError: EOF when reading a line
         ("TypeError: 'Dataset' object is not subscriptable", "", ["for batch in rows.batch(1024)", "args="]),
         ("UnimplementedError: Graph execution error: Cast string to float is not supported", "", ["StringIndexer"]),
         (
+            "the agent on h (executor e) was lost: its connection broke, since the executor or the agent in it was killed. "
+            "Spark reports for executor 0: Command exited with code 137",
+            "",
+            ["spark.executor.memoryOverhead", "experiment.resume(run)", "min_workers="],
+        ),
+        (
             "PySparkRuntimeError: [SESSION_OR_CONTEXT_NOT_EXISTS] SparkContext or SparkSession should be created first.",
             "",
             ["outside of Spark's tasks", "data={...}", "f.func(...)"],
