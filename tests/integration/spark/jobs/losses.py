@@ -46,6 +46,7 @@ def lose(folder: Path, victim: Callable[[Any], psutil.Process]) -> None:
         elastic_workload.train, args=args, min_workers=2, max_workers=2, keep_warm=WARM_S, progress=False
     )
     wait_until(lambda: all((folder / f"step-{rank}").exists() for rank in (0, 1)), "a step of both", END_S)
+    other = agent_of(run, 0)
     victim(run).kill()
     wait_until(
         lambda: any(folder.glob("pid-0-[1-9]*")) and any(folder.glob("pid-1-[1-9]*")), "a next generation", END_S
@@ -56,7 +57,7 @@ def lose(folder: Path, victim: Callable[[Any], psutil.Process]) -> None:
     value = run.result(END_S).value
     elastic_workload.check_history(value)
     assert value["weight"] == pytest.approx(elastic_workload.expected_weight()) and value["world_size"] == 2
-    assert len(agents()) == 2
+    assert len(agents()) == 2 and other in agents(), "the agent of rank 0 has ended, too"
 
 
 def lose_worker(folder: Path) -> None:
