@@ -34,7 +34,7 @@ def executor_of(agent: psutil.Process) -> psutil.Process:
 
 def launch(folder: Path) -> None:
     """Two workers begin and return, each on an agent."""
-    run = experiment.submit(lambda: "works", num_workers=2, keep_warm=WARM_S, progress=False)
+    run = experiment.submit(lambda: "works", num_workers=2, keep_warm=WARM_S, progress=False, start_timeout=END_S)
     result = run.result(END_S)
     assert result.value == "works" and len(result.workers) == 2 and len(agents()) == 2
 
