@@ -135,7 +135,7 @@ def _end(kind: str, rank: int, number: int = signal.SIGKILL) -> Callable[[Trial]
     return disturb
 
 
-def _again(trial: Trial) -> None:
+def _second_loss(trial: Trial) -> None:
     """Kill a second member while the group recovers from the first loss."""
     generation = trial.await_world(2)
     _kill(1)(trial)
@@ -288,7 +288,7 @@ def _same_agent_again_and_again(trial: Trial) -> None:
         trial.above(rank, "agent", generation).kill()
 
 
-def _come_back(trial: Trial) -> None:
+def _executor_replaced(trial: Trial) -> None:
     """Kill an executor; the others continue, and its successor joins."""
     generation = trial.await_world(2)
     trial.await_step(7)
@@ -326,7 +326,7 @@ SCENARIOS = (
     Scenario("Spark decommissions rank 0's executor", _decommission(0), args={"step_s": 0.2, "commit": 1000},
              needs="spark", around=places.short_notice, loses_nothing=True,
              notes="rank 0 leaves: Spark decommissions executor"),
-    Scenario("an executor dies and comes back", _come_back, least=1, args={"step_s": 0.5}, needs="spark"),
+    Scenario("an executor dies and comes back", _executor_replaced, least=1, args={"step_s": 0.5}, needs="spark"),
     Scenario("3 workers, then 1, then 3", _shrink_and_grow(3), least=1, most=3, args={"step_s": 0.8, "commit": 1000},
              loses_nothing=True),
     Scenario("4 workers, then 1, then 4", _shrink_and_grow(4), least=1, most=4, args={"step_s": 0.8, "commit": 1000},
@@ -336,7 +336,7 @@ SCENARIOS = (
     Scenario("a host is set aside, and cools down", _failing_host, least=1, args={"step_s": 0.3, "commit": 1},
              options={"host_failure_limit": 1, "host_cooldown": 2.0}, needs="local", around=networks.two_hosts,
              notes="is set aside for 2 s"),
-    Scenario("a loss during recovery", _again),
+    Scenario("a loss during recovery", _second_loss),
     Scenario("a loss while forming", _while_forming),
     Scenario("a loss during commits of 40 MB", _kill(1), args=LARGE),
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},

@@ -126,7 +126,7 @@ def test_lost_share_of_two_batches_may_be_given_up_after_a_reconfiguration() -> 
 @pytest.mark.parametrize(
     ("step", "remaining"),
     [(5, 8), (9, 8), (6, 7)],
-    ids=["a batch before it", "one well behind it", "more than a share"],
+    ids=["batch before the loss", "batch long after the loss", "more than a share"],
 )
 def test_other_missing_samples_count_as_skipped(step: int, remaining: int) -> None:
     seen = batches()

@@ -179,7 +179,7 @@ def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, co
         first = running.await_checkpoint()
         disturbed = time.time()
         awake = scenario.harm(cluster, running)
-        value, problem = _second_life(scenario, running, first)
+        value, problem = _continued(scenario, running, first)
         saved = checkpoints.steps(first.checkpoints)
         if awake is not None:
             awake()
@@ -198,7 +198,7 @@ def play(scenario: DriverScenario, cluster: Hadoop, folder: Path, store: str, co
     return judge(Scenario(scenario.name, lambda trial: None), "yarn", evidence)
 
 
-def _second_life(scenario: DriverScenario, running: Program, first: RunDir) -> tuple[Any, str]:
+def _continued(scenario: DriverScenario, running: Program, first: RunDir) -> tuple[Any, str]:
     """Return the final value of the training, and the problem."""
     if scenario.mode == "client":
         wait_until(lambda: all(map(processes.is_stopped, running.living())), "the end of the application", WAIT_S)

@@ -95,7 +95,7 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an empty environment with the wheel, two extras and their requirements in the locked versions."""
     folder = tmp_path_factory.mktemp("complete") / "venv"
     venv.create(folder, with_pip=False)
@@ -271,23 +271,23 @@ def test_foreign_conf_folder_in_site_packages_is_ignored(call: Call, installatio
 
 
 @pytest.mark.spark
-@pytest.mark.variant  # most of its minute is the installation; tests/integration/spark say the rest
-def test_fresh_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
+@pytest.mark.variant  # most of its minute is the installation; tests/integration/spark test the rest
+def test_fresh_environment_trains_on_two_spark_executors(complete_environment: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN_ON_SPARK)
     two = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,1,1024]"}  # a slot each
-    call = caller(complete, tmp_path, timeout_s=200, **two)
+    call = caller(complete_environment, tmp_path, timeout_s=200, **two)
     done = call("python", "train.py")
     assert done.returncode == 0, done.stdout + done.stderr
     output = json.loads(done.stdout.splitlines()[-1])
     assert (output["workers"], output["together"], output["executors"]) == (2, 2, 2)
-    assert output["learnt"] and Path(output["library"]).is_relative_to(complete)
+    assert output["learnt"] and Path(output["library"]).is_relative_to(complete_environment)
     listed = call("hopsml", "profiles")
     assert {line.split()[0] for line in listed.stdout.splitlines()} == {path.stem for path in ROOT.glob("conf/*.yaml")}
-    dry = caller(complete, tmp_path)(
+    dry = caller(complete_environment, tmp_path)(
         "hopsml", "submit", "train.py", "--profile", "yarn", "--num-workers", "8", "--dry-run"
     )
     command = shlex.split(dry.stdout)
-    assert Path(command[0]).is_relative_to(complete) and command[-1] == "train.py", dry.stderr
+    assert Path(command[0]).is_relative_to(complete_environment) and command[-1] == "train.py", dry.stderr
     assert command[1:3] == ["--master", "yarn"] and "spark.executor.instances=8" in command
     checks = json.loads(call("hopsml", "doctor", "--profile", "local-cluster", "--json").stdout)["checks"]
     status = {one["name"]: one["status"] for one in checks}

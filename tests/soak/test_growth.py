@@ -33,7 +33,7 @@ def series(of: Callable[[float], float], noise: float = 0.0) -> list[float]:
         (series(lambda done: 50e6 + 42_000 * done + 1e6 * math.sin(done)), MEMORY),
         (series(lambda done: 1e6 * min(done, 100) + 42_000 * done), MEMORY),
     ],
-    ids=["steady", "noisy", "slow", "a descriptor a round", "one in five rounds", "with waves", "after a warm-up"],
+    ids=["steady", "noisy", "slow", "one per round", "one per five rounds", "waves", "after warm-up"],
 )
 def test_series_that_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is not None
@@ -53,7 +53,18 @@ def test_series_that_rises_with_the_work_grows(values: list[float], tolerance: T
         (series(lambda done: 40 + (done > 300)), COUNT),
         (series(lambda done: 40 + (done in (300, 310))), COUNT),
     ],
-    ids=["flat", "noise", "tolerated", "warm-up", "a step", "a saw", "falls", "wobbles", "one more", "a moment"],
+    ids=[
+        "flat",
+        "noise",
+        "tolerated",
+        "warm-up",
+        "step",
+        "sawtooth",
+        "falling",
+        "oscillating",
+        "one more",
+        "temporary",
+    ],
 )
 def test_series_that_stops_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is None

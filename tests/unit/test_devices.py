@@ -62,7 +62,7 @@ def test_get_num_gpus_counts_the_visible_gpus_outside_a_worker(tmp_path: Path, m
 def test_broken_gpu_driver_is_logged_and_counts_as_no_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An index that no integer can hold stands for all that a driver may answer."""
+    """An index beyond every integer represents any invalid output of a driver."""
     nvidia_smi(tmp_path, 'echo "' + "9" * 5000 + ', GPU-aa, x"\n', monkeypatch)
     assert devices.get_num_gpus() == 0
     assert "cannot be counted" in caplog.text

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.local
 TRIES = 3
 
 
-class Besieged:
+class AttackedRun:
     """A real running run of two workers, its coordinator, and the coordinator's log."""
 
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
@@ -63,21 +63,21 @@ class Besieged:
 
 
 @pytest.fixture(scope="module")
-def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedRun]:
     """One run that all the strangers of this file besiege, and that finishes unharmed."""
     folder = tmp_path_factory.mktemp("besieged")
     with local_application(folder):
         submit(lambda: None, SLOTS, keep_warm=600).result(WAIT_S)  # all agents are there, and stay
         run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
         wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
-        yield Besieged(run, applications.current(keep_warm_s=600.0).coordinator)
+        yield AttackedRun(run, applications.current(keep_warm_s=600.0).coordinator)
         (folder / "go-on").touch()
         assert run.result(WAIT_S).value == 5
         assert [member["state"] for member in run.status()["members"]] == ["FINISHED", "FINISHED"]
 
 
 @pytest.fixture
-def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
+def attacked_run(long_run: AttackedRun, caplog: pytest.LogCaptureFixture) -> AttackedRun:
     long_run.caplog = caplog
     agents = long_run.coordinator.door.agents
     wait_until(lambda: len(agents) == SLOTS, "the end of what the test before this one has connected")
@@ -86,43 +86,43 @@ def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "x" * 43])
-def test_peer_without_the_token_receives_401(besieged: Besieged, token: str | None) -> None:
+def test_peer_without_the_token_receives_401(attacked_run: AttackedRun, token: str | None) -> None:
     async def intrude() -> None:
         for _ in range(TRIES):
             with pytest.raises(InvalidStatus) as caught:
-                async with besieged.connected(token):
+                async with attacked_run.connected(token):
                     pass
             assert caught.value.response.status_code == 401
 
     asyncio.run(intrude())
-    besieged.check_refused("token")
+    attacked_run.check_refused("token")
 
 
-def test_silent_connection_is_closed(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(attacked_run: AttackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
 
     async def keep_silent() -> None:
         for _ in range(TRIES):
-            async with besieged.connected(besieged.coordinator.door.token) as connection:
+            async with attacked_run.connected(attacked_run.coordinator.door.token) as connection:
                 with pytest.raises(ConnectionClosed):
                     await connection.recv()
 
     asyncio.run(keep_silent())
-    besieged.check_refused("silence")
+    attacked_run.check_refused("silence")
 
 
-def test_plain_http_and_garbage_fail_the_tls_handshake(besieged: Besieged) -> None:
+def test_plain_http_and_garbage_fail_the_tls_handshake(attacked_run: AttackedRun) -> None:
     async def plain() -> None:
         with pytest.raises(InvalidMessage):
-            async with connect(f"ws://{besieged.address[0]}:{besieged.address[1]}/", proxy=None):
+            async with connect(f"ws://{attacked_run.address[0]}:{attacked_run.address[1]}/", proxy=None):
                 pass
 
     asyncio.run(plain())
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096):
-        with socket.create_connection(besieged.address, timeout=WAIT_S) as stranger:
+        with socket.create_connection(attacked_run.address, timeout=WAIT_S) as stranger:
             stranger.sendall(garbage)
             assert _hung_up(stranger)
-    besieged.check_refused("tls")
+    attacked_run.check_refused("tls")
 
 
 UPGRADE = (
@@ -131,14 +131,14 @@ UPGRADE = (
 )
 
 
-def test_tls_connection_without_a_websocket_is_refused(besieged: Besieged) -> None:
-    tls = client_tls(besieged.certificate)
+def test_tls_connection_without_a_websocket_is_refused(attacked_run: AttackedRun) -> None:
+    tls = client_tls(attacked_run.certificate)
     for requests in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
-        with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
+        with socket.create_connection(attacked_run.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
             stranger.sendall(requests)
             assert _hung_up(stranger)
-    besieged.check_refused("handshake")
-    assert not [record for record in besieged.caplog.records if record.name == "asyncio"], (
+    attacked_run.check_refused("handshake")
+    assert not [record for record in attacked_run.caplog.records if record.name == "asyncio"], (
         "a traceback for each of them"
     )
 
@@ -152,11 +152,11 @@ def _hung_up(stranger: socket.socket) -> bool:
     return True
 
 
-def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: bytes = b"") -> int:
+def _closed_with(attacked_run: AttackedRun, *frames: bytes | str, welcome: bool, raw: bytes = b"") -> int:
     """The close code that an agent with the right token gets for these frames, or for raw bytes on the wire."""
 
     async def send_messages() -> int:
-        async with besieged.connected(besieged.coordinator.door.token) as connection:
+        async with attacked_run.connected(attacked_run.coordinator.door.token) as connection:
             if welcome:
                 await connection.send(protocol.encode(hello(900, 0)))
                 assert isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Welcome)
@@ -172,7 +172,7 @@ def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: b
     return asyncio.run(send_messages())
 
 
-@pytest.mark.parametrize("welcome", [True, False], ids=["after the hello", "instead of it"])
+@pytest.mark.parametrize("welcome", [True, False], ids=["after the hello", "instead of the hello"])
 @pytest.mark.parametrize(
     "frame",
     [
@@ -182,29 +182,29 @@ def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: b
         protocol.encode(protocol.Dismiss("go home")),  # the coordinator's own kind
         protocol.encode(protocol.Heartbeat())[:-3],
     ],
-    ids=["garbage", "nothing", "text", "wrong kind", "cut short"],
+    ids=["garbage", "empty", "text", "wrong kind", "truncated"],
 )
-def test_invalid_message_ends_the_connection(besieged: Besieged, frame: bytes | str, welcome: bool) -> None:
-    assert _closed_with(besieged, frame, welcome=welcome) == 1008
-    besieged.check_refused("message", 1)
+def test_invalid_message_ends_the_connection(attacked_run: AttackedRun, frame: bytes | str, welcome: bool) -> None:
+    assert _closed_with(attacked_run, frame, welcome=welcome) == 1008
+    attacked_run.check_refused("message", 1)
 
 
-def test_hello_of_another_version_and_a_second_hello_are_refused(besieged: Besieged) -> None:
-    assert _closed_with(besieged, protocol.encode(hello(900, 0, version=99)), welcome=False) == 1008
-    assert _closed_with(besieged, protocol.encode(hello(900, 0)), welcome=True) == 1008
-    besieged.check_refused("message", 2)
+def test_hello_of_another_version_and_a_second_hello_are_refused(attacked_run: AttackedRun) -> None:
+    assert _closed_with(attacked_run, protocol.encode(hello(900, 0, version=99)), welcome=False) == 1008
+    assert _closed_with(attacked_run, protocol.encode(hello(900, 0)), welcome=True) == 1008
+    attacked_run.check_refused("message", 2)
 
 
-def test_oversized_message_is_refused(besieged: Besieged) -> None:
+def test_oversized_message_is_refused(attacked_run: AttackedRun) -> None:
     length = (protocol.MAX_TO_COORDINATOR + 1).to_bytes(8, "big")
     for _ in range(TRIES):
-        assert _closed_with(besieged, welcome=True, raw=b"\x82\xff" + length + b"mask") == 1009
-    besieged.check_refused("size")
+        assert _closed_with(attacked_run, welcome=True, raw=b"\x82\xff" + length + b"mask") == 1009
+    attacked_run.check_refused("size")
 
 
 @pytest.mark.parametrize("generation", [0, 1, -1])
-def test_messages_about_runs_of_other_agents_are_refused(besieged: Besieged, generation: int) -> None:
-    key = (besieged.run.run_id, generation)
+def test_messages_about_runs_of_other_agents_are_refused(attacked_run: AttackedRun, generation: int) -> None:
+    key = (attacked_run.run.run_id, generation)
     messages = [
         protocol.WorkerUpdate(*key, FailureReport("sabotage")),
         protocol.WorkerUpdate(*key, WorkerFinished(b"sabotage")),
@@ -212,24 +212,24 @@ def test_messages_about_runs_of_other_agents_are_refused(besieged: Besieged, gen
     ]
 
     async def send_messages() -> None:
-        async with besieged.connected(besieged.coordinator.door.token) as connection:
+        async with attacked_run.connected(attacked_run.coordinator.door.token) as connection:
             for message in (hello(900, 0), *messages):
                 await connection.send(protocol.encode(message))
-            while besieged.coordinator.door.refused.total() < len(messages):
+            while attacked_run.coordinator.door.refused.total() < len(messages):
                 await asyncio.wait_for(connection.recv(), WAIT_S)  # the lease's renewals keep coming
 
     asyncio.run(send_messages())
-    besieged.check_refused("generation", len(messages))
-    assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
+    attacked_run.check_refused("generation", len(messages))
+    assert attacked_run.run.status()["members"][0]["metrics"] == {"loss": 0.2}
 
 
-def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
+def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(attacked_run: AttackedRun) -> None:
     """An agent without acknowledgements stops reading its worker: see ``connection.py``."""
     word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
 
     async def send_messages() -> None:
-        async with besieged.connected(besieged.coordinator.door.token) as connection:
+        async with attacked_run.connected(attacked_run.coordinator.door.token) as connection:
             for data in (protocol.encode(hello(900, 0)), *[word] * count, *[protocol.encode(protocol.Heartbeat())] * 9):
                 await connection.send(data)
             taken = 0
@@ -240,17 +240,17 @@ def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Bes
     asyncio.run(send_messages())
 
 
-def test_ordinary_runs_cause_no_refusals(besieged: Besieged) -> None:
+def test_ordinary_runs_cause_no_refusals(attacked_run: AttackedRun) -> None:
     for _ in range(2):
         submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
-    assert not besieged.coordinator.door.refused
+    assert not attacked_run.coordinator.door.refused
 
 
 # ---------------------------------------------------------------------------------------------- many agents
 
 
 @pytest.fixture
-def crowd() -> Iterator[Coordinator]:
+def coordinator_of_200() -> Iterator[Coordinator]:
     coordinator = Coordinator(SimulatedBackend(200))
     coordinator.start()
     yield coordinator
@@ -262,22 +262,24 @@ def request(run_id: str, size: int, **times: float) -> RunRequest:
     return RunRequest(run_id, spec, payload=bytes(20_000), run_url="file:///nowhere")
 
 
-def test_two_hundred_agents_join_start_workers_and_finish(crowd: Coordinator) -> None:
+def test_two_hundred_agents_join_start_workers_and_finish(coordinator_of_200: Coordinator) -> None:
     start_s = clock.awake()
-    state = crowd.start_run(request("app_1", 200))
+    state = coordinator_of_200.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert state.result == b"rank 0"
     assert sorted(state.members) == list(range(200))
     assert {rank: view.step for rank, view in state.members.items()} == {rank: rank for rank in range(200)}
-    again = crowd.start_run(request("app_2", 200))  # on the agents that are there
+    again = coordinator_of_200.start_run(request("app_2", 200))  # on the agents that are there
     assert again.wait(WAIT_S) and again.error is None
     assert clock.awake() - start_s < WAIT_S
-    assert not crowd.door.refused
+    assert not coordinator_of_200.door.refused
 
 
-def test_waiting_text_is_updated_per_tick_not_per_agent(crowd: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_text_is_updated_per_tick_not_per_agent(
+    coordinator_of_200: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts: list[str] = []
-    tick, ticks = crowd.pool.tick, 0
+    tick, ticks = coordinator_of_200.pool.tick, 0
 
     def counted(now: float, is_contended: bool = False) -> list[Any]:
         nonlocal ticks
@@ -288,25 +290,25 @@ def test_waiting_text_is_updated_per_tick_not_per_agent(crowd: Coordinator, monk
         texts.append(waiting_text(*of))
         return texts[-1]
 
-    monkeypatch.setattr(crowd.pool, "tick", counted)
+    monkeypatch.setattr(coordinator_of_200.pool, "tick", counted)
     monkeypatch.setattr(actions, "waiting_text", noted)
-    state = crowd.start_run(request("app_1", 200))
+    state = coordinator_of_200.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert texts[0] == "waiting for executors: 0 of 200 agents are connected"
     assert len(texts) <= ticks + 1  # the one when it begins
 
 
-def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
-    states = [crowd.start_run(request(f"app_{number}", 90)) for number in range(5)]
+def test_runs_queue_for_slots_and_all_of_them_finish(coordinator_of_200: Coordinator) -> None:
+    states = [coordinator_of_200.start_run(request(f"app_{number}", 90)) for number in range(5)]
     assert all(state.wait(WAIT_S) and state.error is None for state in states)
 
 
 def test_closed_coordinator_ends_its_runs_and_accepts_no_more() -> None:
-    class Nobody(SimulatedBackend):
+    class SilentBackend(SimulatedBackend):
         def submit(self, *_: Any) -> None:
             pass
 
-    coordinator = Coordinator(Nobody(2))
+    coordinator = Coordinator(SilentBackend(2))
     coordinator.start()
     waits = coordinator.start_run(request("app_1", 2))
     late = coordinator.start_run(request("app_2", 2, start_timeout_s=0.5))
@@ -333,24 +335,24 @@ def test_failed_start_of_agents_is_the_error_of_the_run() -> None:
         coordinator.close()
 
 
-def test_run_that_cannot_be_encoded_fails_and_other_runs_do_not(crowd: Coordinator) -> None:
+def test_run_that_cannot_be_encoded_fails_and_other_runs_do_not(coordinator_of_200: Coordinator) -> None:
     class Unencodable:
         pass
 
     broken = request("app_1", 2, grace_s=0.1, failed_flush_s=0.1)
     broken.spec.environment["A"] = Unencodable()  # type: ignore[assignment]
-    state = crowd.start_run(broken)
+    state = coordinator_of_200.start_run(broken)
     assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
-    good = crowd.start_run(request("app_2", 2))
+    good = coordinator_of_200.start_run(request("app_2", 2))
     assert good.wait(WAIT_S) and good.error is None
 
 
-def test_run_with_the_id_of_a_running_one_is_refused(crowd: Coordinator) -> None:
-    big = crowd.start_run(request("app_1", 201))  # waits: there are 200
-    same = crowd.start_run(request("app_1", 2))
+def test_run_with_the_id_of_a_running_one_is_refused(coordinator_of_200: Coordinator) -> None:
+    big = coordinator_of_200.start_run(request("app_1", 201))  # waits: there are 200
+    same = coordinator_of_200.start_run(request("app_1", 2))
     assert same.wait(WAIT_S) and "app_1 is already running" in str(same.error)
     assert not big.is_over
-    crowd.cancel("app_1", "enough")
+    coordinator_of_200.cancel("app_1", "enough")
     assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)
 
 
@@ -381,12 +383,12 @@ def test_unresponsive_backend_delays_no_deadline() -> None:
 def test_agent_that_sends_heartbeats_but_reads_nothing_is_disconnected() -> None:
     lost: list[str] = []
 
-    class Told(Coordinator):
+    class Recording(Coordinator):
         def session_ended(self, session: AgentSession, reason: str) -> None:
             lost.append(reason)
             super().session_ended(session, reason)
 
-    coordinator = Told(SimulatedBackend(2), lease_s=1.0)
+    coordinator = Recording(SimulatedBackend(2), lease_s=1.0)
     coordinator.start()
 
     async def take_nothing() -> None:

@@ -51,7 +51,7 @@ def stopped(pid: int, for_good: bool) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "permanently"])
 def test_stopped_fork_server_delays_a_result_by_seconds(store: Path, tmp_path: Path, for_good: bool) -> None:
     run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
     (trace,) = traces(tmp_path, 1)
@@ -86,7 +86,7 @@ def mirrored(target: Path, base: Path) -> LocalTree:
     return tree
 
 
-async def _beating(tree: LocalTree, notes: list[str], until: Callable[[], bool]) -> None:
+async def _check_health_until(tree: LocalTree, notes: list[str], until: Callable[[], bool]) -> None:
     """Check the tree's health as an agent does with each heartbeat, but faster."""
     while not until():
         if text := tree.check_health():
@@ -94,7 +94,7 @@ async def _beating(tree: LocalTree, notes: list[str], until: Callable[[], bool])
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "permanently"])
 def test_stopped_mirror_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_good: bool) -> None:
     target = tmp_path / "store"
     target.mkdir()
@@ -108,7 +108,7 @@ def test_stopped_mirror_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_
         with stopped(mirror.process.pid, for_good):
             (tree.base / "logs" / "g0-rank0.log").write_text("last words")
             closing = asyncio.create_task(tree.close(60.0))
-            await asyncio.wait_for(asyncio.gather(closing, _beating(tree, notes, closing.done)), WAIT_S)
+            await asyncio.wait_for(asyncio.gather(closing, _check_health_until(tree, notes, closing.done)), WAIT_S)
         return closing.result()
 
     start_s = time.monotonic()
@@ -132,7 +132,7 @@ def test_mirror_that_is_killed_during_training_is_replaced(tmp_path: Path) -> No
         os.kill(mirror.process.pid, signal.SIGKILL)
         (tree.base / "logs" / "g0-rank0.log").write_text("words")
         mirrored_log = target / "logs" / "g0-rank0.log"
-        await asyncio.wait_for(_beating(tree, notes, mirrored_log.exists), WAIT_S)
+        await asyncio.wait_for(_check_health_until(tree, notes, mirrored_log.exists), WAIT_S)
         assert await tree.close(30.0) == []
         return notes
 

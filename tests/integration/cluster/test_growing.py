@@ -20,7 +20,7 @@ from tests.integration.cluster.test_mending import await_smaller, await_step, ch
 pytestmark = pytest.mark.chaos
 
 
-def await_whole(folder: Path, pid: int, world: int) -> list[Step]:
+def await_full_group(folder: Path, pid: int, world: int) -> list[Step]:
     """The steps of a process in whose group there are as many as before, after fewer."""
 
     def is_whole() -> bool:
@@ -37,7 +37,7 @@ def test_successor_joins_the_process_that_continued_in_place(store: Path, tmp_pa
     await_step(tmp_path, 7, chief)
     os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
     await_smaller(tmp_path, chief, 1)
-    await_whole(tmp_path, chief, 2)
+    await_full_group(tmp_path, chief, 2)
     value = check_end(run, tmp_path)
     assert "1 more joined at step" in notes(run) and "processes restart" not in notes(run)
     assert len(value["weights"]) == 2
@@ -70,12 +70,12 @@ def test_members_continue_if_one_is_lost_while_a_newcomer_prepares(store: Path, 
     os.kill(other, signal.SIGKILL)
     await_smaller(tmp_path, chief, 1)
     (tmp_path / "hold").unlink()
-    await_whole(tmp_path, chief, 3)
+    await_full_group(tmp_path, chief, 3)
     check_end(run, tmp_path)
     assert "processes restart" not in notes(run)
 
 
-def two_of_three(folder: Path, function: Callable[..., Any], **options: Any) -> tuple[Run, list[int]]:
+def start_two_of_three(folder: Path, function: Callable[..., Any], **options: Any) -> tuple[Run, list[int]]:
     """A group of two, which may have three; and its processes."""
     args = {"step_s": 0.4, **options.pop("args", {})}  # until a newcomer is there, which imports TensorFlow
     run = submit(folder, 3, function, args=args, **options)
@@ -101,11 +101,11 @@ IN_ORDER = {"args": {"as_dataset": True, "shuffles": False}}
 def test_newcomer_joins_a_traced_training_in_place(
     store: Path, tmp_path: Path, function: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    run, staying = two_of_three(tmp_path, function, **options)
+    run, staying = start_two_of_three(tmp_path, function, **options)
     await_step(tmp_path, 6, staying[0])  # there is a commit
     run.resize(3)
     for pid in staying:
-        await_whole(tmp_path, pid, 3)
+        await_full_group(tmp_path, pid, 3)
     value = check_end(run, tmp_path)
     newcomer = pid_of(tmp_path, 2, 1)
     for pid in (*staying, newcomer):
@@ -118,7 +118,7 @@ def test_newcomer_joins_a_traced_training_in_place(
 @pytest.mark.tensorflow
 @pytest.mark.variant
 def test_shuffled_dataset_makes_all_processes_restart_for_a_newcomer(store: Path, tmp_path: Path) -> None:
-    run, (chief, _) = two_of_three(tmp_path, mending_workload.fit, args={"as_dataset": True})
+    run, (chief, _) = start_two_of_three(tmp_path, mending_workload.fit, args={"as_dataset": True})
     await_step(tmp_path, 6, chief)
     run.resize(3)
     wait_until(lambda: run.status()["generation"] >= 1, "a generation of new processes")
@@ -132,13 +132,13 @@ def test_shuffled_dataset_makes_all_processes_restart_for_a_newcomer(store: Path
 @pytest.mark.variant
 def test_newcomer_prepared_for_one_fit_joins_a_later_one(store: Path, tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
-    run, staying = two_of_three(tmp_path, mending_workload.fit, args={"calls": 2, "step_s": 0.2})
+    run, staying = start_two_of_three(tmp_path, mending_workload.fit, args={"calls": 2, "step_s": 0.2})
     await_step(tmp_path, 6, staying[0])
     run.resize(3)
     newcomer = pid_of(tmp_path, 2, 1)
     await_step(tmp_path, STEPS // 2 + 3, staying[0])
     (tmp_path / "hold").unlink()
-    await_whole(tmp_path, staying[0], 3)
+    await_full_group(tmp_path, staying[0], 3)
     value = check_end(run, tmp_path)
     assert len(value["weights"]) == 3 and "processes restart" not in notes(run) and steps_of(tmp_path, newcomer)
     assert all(set(counts) == {mending_workload.EPOCHS} for counts in value["counts"]), "each once an epoch"
@@ -150,7 +150,7 @@ def test_newcomer_prepared_for_one_fit_joins_a_later_one(store: Path, tmp_path: 
 @pytest.mark.variant
 def test_fit_continues_in_place_if_a_newcomer_or_member_is_lost(store: Path, tmp_path: Path, lost: str) -> None:
     (tmp_path / "hold-first").touch()
-    run, (chief, other) = two_of_three(tmp_path, mending_workload.fit)
+    run, (chief, other) = start_two_of_three(tmp_path, mending_workload.fit)
     await_step(tmp_path, 6, chief)
     run.resize(3)
     wait_until((tmp_path / "held").exists, "a newcomer that has been let in, and has made no step")

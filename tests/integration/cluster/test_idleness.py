@@ -44,7 +44,7 @@ def work_of(pid: int) -> float:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "IDLE_S", 0.5)
     monkeypatch.setattr(usage, "LIST_S", 0.1)
 
@@ -63,7 +63,7 @@ def test_idleness_of_a_sleeping_process_increases() -> None:
         pytest.param(READS, marks=pytest.mark.variant),
         CHILD.format(WORKS),
     ],
-    ids=["works", "reads", "has a child that works"],
+    ids=["computes", "reads", "busy child"],
 )
 def test_process_that_computes_reads_or_has_a_busy_child_is_not_idle(
     monkeypatch: pytest.MonkeyPatch, program: str

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.chaos
 def test_worker_that_reads_no_messages_is_ended(store: Path) -> None:
     """64 MiB may be unread; the agent continues and reports the end."""
 
-    def deaf() -> None:
+    def read_no_messages() -> None:
         hopsml.send("ready")
         time.sleep(600)
 
-    run = submit(deaf, workers=1)
+    run = submit(read_no_messages, workers=1)
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     run.on_message(lambda rank, value: ready.put(value))
     ready.get(timeout=WAIT_S)

@@ -89,7 +89,7 @@ class Server(Process):
         self.host, _, port = self.answer().partition(" ")
         self.port = int(port)
 
-    def lets_in(self, port: int | str) -> bool:
+    def admits_next(self, port: int | str) -> bool:
         """True if the peer of that port is accepted next; earlier connections were then refused."""
         return self.ask() == str(port)
 
@@ -142,7 +142,7 @@ def test_wildcard_server_is_bound_to_the_workers_address(wildcard: str, own: str
 def test_process_of_the_same_user_is_admitted(own: str, words: list[str], port: int) -> None:
     given = config(own, "127.0.0.9", port=port)
     with Server(given, "::", *words) as server, socket.create_connection((own, port)) as member:
-        assert server.lets_in(member.getsockname()[1])
+        assert server.admits_next(member.getsockname()[1])
 
 
 @as_root
@@ -158,7 +158,7 @@ def test_another_user_of_this_machine_is_refused(own: str, words: list[str], por
         for answered in (stranger, hasty, hasty):
             answered.answer()
         with socket.create_connection((own, port)) as member:
-            assert server.lets_in(member.getsockname()[1])
+            assert server.admits_next(member.getsockname()[1])
         assert server.end().count("another user of this machine") == 1
 
 
@@ -170,7 +170,7 @@ def test_forked_server_is_guarded_and_repeated_refusals_are_logged_seven_times(p
     ):
         stranger.answer()
         with socket.create_connection(("127.0.0.1", port)) as member:
-            assert server.lets_in(member.getsockname()[1])
+            assert server.admits_next(member.getsockname()[1])
         lines = server.end().splitlines()
         assert len(lines) == 8 and lines[-1].endswith("further ones are not told"), lines
 
@@ -242,7 +242,7 @@ def test_other_ports_and_executed_programs_are_not_guarded(words: list[str], por
         Process("guarded_client", "127.0.0.1", server.port, f"user={NOBODY}") as anybody,
     ):
         assert server.host == "::"
-        assert server.lets_in(anybody.answer())
+        assert server.admits_next(anybody.answer())
 
 
 # -- other machines
@@ -300,9 +300,9 @@ def test_only_members_are_admitted_from_other_machines(network: Network, port: i
             return stack.enter_context(Process("guarded_client", hosts[0], port, *words, prefix=network.second))
 
         client("source=10.77.0.3").answer()
-        assert server.lets_in(client("source=10.77.0.2").answer())
+        assert server.admits_next(client("source=10.77.0.2").answer())
         client().answer()  # the address that the kernel chooses
-        assert server.lets_in(client(f"config={config(*hosts, port=port, own=1)}").answer())
+        assert server.admits_next(client(f"config={config(*hosts, port=port, own=1)}").answer())
         assert server.end().count("from 10.77.0.3, port") == 2
 
 

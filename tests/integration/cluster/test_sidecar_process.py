@@ -41,7 +41,7 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def playing(folder: Path, target: str = "stay") -> AsyncIterator[Scene]:
+async def running_scene(folder: Path, target: str = "stay") -> AsyncIterator[Scene]:
     scene = Scene(folder, target)
     running = asyncio.create_task(scene.process.run())
     try:
@@ -53,7 +53,7 @@ async def playing(folder: Path, target: str = "stay") -> AsyncIterator[Scene]:
 
 def test_sidecar_reports_its_address_and_ends_with_its_folder(tmp_path: Path) -> None:
     async def play() -> int:
-        async with playing(tmp_path) as scene:
+        async with running_scene(tmp_path) as scene:
             pid = await scene.pid()
             assert (scene.folder / "address").read_text() == str(pid)
             assert (scene.folder / "address").stat().st_mode & 0o777 == 0o600
@@ -102,7 +102,7 @@ def test_unused_spare_ends_with_its_agent() -> None:
 
 def test_killed_sidecar_is_replaced_and_both_events_are_reported(tmp_path: Path) -> None:
     async def play() -> None:
-        async with playing(tmp_path) as scene:
+        async with running_scene(tmp_path) as scene:
             first = await scene.pid()
             os.kill(first, signal.SIGKILL)
             ended = await scene.next_message()
@@ -117,7 +117,7 @@ def test_killed_sidecar_is_replaced_and_both_events_are_reported(tmp_path: Path)
 
 def test_stopped_sidecar_is_resumed_and_then_replaced(tmp_path: Path) -> None:
     async def play() -> None:
-        async with playing(tmp_path) as scene:
+        async with running_scene(tmp_path) as scene:
             first = await scene.pid()
             os.kill(first, signal.SIGSTOP)
             while not processes.is_stopped(first):
@@ -139,7 +139,7 @@ def test_stopped_sidecar_is_resumed_and_then_replaced(tmp_path: Path) -> None:
 
 def test_sidecar_that_cannot_start_is_abandoned_with_its_reason(tmp_path: Path) -> None:
     async def play() -> list[Any]:
-        async with playing(tmp_path, "fail") as scene:
+        async with running_scene(tmp_path, "fail") as scene:
             return [await scene.next_message() for _ in range(MOST_STARTS)]
 
     messages = asyncio.run(play())
@@ -153,7 +153,7 @@ def test_occasionally_failing_sidecar_is_replaced_throughout_the_run(
     monkeypatch.setattr(sidecar_process, "STEADY_S", 0.0)
 
     async def play() -> None:
-        async with playing(tmp_path) as scene:
+        async with running_scene(tmp_path) as scene:
             for _ in range(MOST_STARTS + 1):
                 os.kill(await scene.pid(), signal.SIGKILL)
                 ended = await scene.next_message()

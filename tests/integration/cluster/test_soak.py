@@ -36,15 +36,15 @@ def step() -> dict[str, int]:
     return {"n": state.n}
 
 
-def nothing() -> dict[str, int]:
+def return_at_once() -> dict[str, int]:
     return {"n": 1}
 
 
-def bad() -> None:
+def raise_error() -> None:
     raise ValueError("a bug in the user's code")
 
 
-def endless() -> None:
+def sleep_long() -> None:
     time.sleep(600)
 
 
@@ -58,11 +58,11 @@ def finish(function: Callable[..., Any], **named: Any) -> None:
 
 def fail(**named: Any) -> None:
     with pytest.raises(WorkerFailed):
-        experiment.collective_all_reduce(bad, progress=False, **named)
+        experiment.collective_all_reduce(raise_error, progress=False, **named)
 
 
 def cancel(**named: Any) -> None:
-    run = experiment.submit(endless, progress=False, **named)
+    run = experiment.submit(sleep_long, progress=False, **named)
     wait_until(lambda: run.status()["phase"] == "running", "the run's workers")
     run.cancel()
     with pytest.raises(RunCancelled):
@@ -70,7 +70,7 @@ def cancel(**named: Any) -> None:
 
 
 def cancel_before_it_begins(**named: Any) -> None:
-    run = experiment.submit(endless, progress=False, **named)
+    run = experiment.submit(sleep_long, progress=False, **named)
     run.cancel()
     with pytest.raises(RunCancelled):
         run.result(WAIT_S)
@@ -85,7 +85,7 @@ def search(**named: Any) -> None:
 
 ELASTIC = {"min_workers": 1, "max_workers": 3}
 ROUND: list[Callable[[], None]] = [
-    lambda: finish(nothing, num_workers=2),
+    lambda: finish(return_at_once, num_workers=2),
     lambda: finish(step, **ELASTIC),
     lambda: search(),
     lambda: fail(**ELASTIC),

@@ -43,7 +43,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         child.kill()
 
 
-def tell(worker: subprocess.Popen[str], what: str) -> None:
+def send_command(worker: subprocess.Popen[str], what: str) -> None:
     assert worker.stdin is not None and worker.stdout is not None
     worker.stdin.write(what + "\n")
     worker.stdin.flush()
@@ -52,14 +52,14 @@ def tell(worker: subprocess.Popen[str], what: str) -> None:
 
 @pytest.mark.local
 def test_processor_memory_and_disk_use_of_a_worker_are_sampled(worker: subprocess.Popen[str]) -> None:
-    tell(worker, "begin")
+    send_command(worker, "begin")
     sampler = UsageSampler(worker.pid)
     first = sampler.sample()
     assert "cpu_utilization_percentage" not in first
     assert first["disk_write_megabytes"] == first["network_receive_megabytes"] == 0.0
-    tell(worker, "write")
-    tell(worker, "keep")
-    tell(worker, "work")
+    send_command(worker, "write")
+    send_command(worker, "keep")
+    send_command(worker, "work")
     second = sampler.sample()
     assert second["cpu_utilization_percentage"] > 0
     assert second["memory_usage_megabytes"] >= first["memory_usage_megabytes"] + 60

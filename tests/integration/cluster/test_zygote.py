@@ -29,12 +29,12 @@ MODULES = ("wave",)  # imported by no other module
 
 
 @pytest.fixture(scope="module")
-def parent() -> Iterator[ZygoteProcess]:
+def shared_zygote() -> Iterator[ZygoteProcess]:
     yield from _started()
 
 
 @pytest.fixture
-def own() -> Iterator[ZygoteProcess]:
+def own_zygote() -> Iterator[ZygoteProcess]:
     """For tests that end it."""
     yield from _started()
 
@@ -45,15 +45,15 @@ def _started() -> Iterator[ZygoteProcess]:
     process.close()
 
 
-def client_of(parent: ZygoteProcess, modules: tuple[str, ...] = MODULES) -> fork_client.ForkClient:
-    return fork_client.ForkClient(modules, *fork_client.start_process(modules, parent.name))
+def client_of(shared_zygote: ZygoteProcess, modules: tuple[str, ...] = MODULES) -> fork_client.ForkClient:
+    return fork_client.ForkClient(modules, *fork_client.start_process(modules, shared_zygote.name))
 
 
 def with_client(
-    parent: ZygoteProcess, use: Callable[[fork_client.ForkClient], object], modules: tuple[str, ...] = MODULES
+    shared_zygote: ZygoteProcess, use: Callable[[fork_client.ForkClient], object], modules: tuple[str, ...] = MODULES
 ) -> object:
     async def run() -> object:
-        client = client_of(parent, modules)
+        client = client_of(shared_zygote, modules)
         try:
             found = use(client)
             return await asyncio.wait_for(found, TIMEOUT_S) if asyncio.iscoroutine(found) else found
@@ -68,7 +68,7 @@ def hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
 
 
-def test_worker_of_a_zygotes_fork_server_has_the_imported_modules(parent: ZygoteProcess, tmp_path: Path):
+def test_worker_of_a_zygotes_fork_server_has_the_imported_modules(shared_zygote: ZygoteProcess, tmp_path: Path):
     def function() -> dict[str, object]:
         import os
         import sys
@@ -81,13 +81,13 @@ def test_worker_of_a_zygotes_fork_server_has_the_imported_modules(parent: Zygote
 
     import cloudpickle
 
-    ended, mark = with_client(parent, use)
+    ended, mark = with_client(shared_zygote, use)
     value = cloudpickle.loads(ended.events[-1].result)
     assert value["loaded"] and value["mark"] == mark
     assert ended.exited.status == 0
 
 
-def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
+def test_killed_fork_server_leaves_no_process_of_its_worker(shared_zygote: ZygoteProcess, tmp_path: Path):
     """Including a child without environment variables in a separate session."""
 
     def function(pids: str) -> None:
@@ -113,7 +113,7 @@ def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProces
             await playing
         return below
 
-    below = with_client(parent, use)
+    below = with_client(shared_zygote, use)
     assert isinstance(below, list)
     deadline = clock.awake() + TIMEOUT_S
     while not all(map(processes.has_ended, below)) and clock.awake() < deadline:
@@ -121,22 +121,22 @@ def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProces
     assert all(map(processes.has_ended, below))
 
 
-def test_stopped_zygote_is_resumed_and_then_killed(own: ZygoteProcess):
-    assert own.check_health() == ""
+def test_stopped_zygote_is_resumed_and_then_killed(own_zygote: ZygoteProcess):
+    assert own_zygote.check_health() == ""
     deadline = clock.awake() + TIMEOUT_S
     texts = []
-    while not processes.has_ended(own.pid):
-        os.kill(own.pid, signal.SIGSTOP)
-        while not processes.is_stopped(own.pid) and not processes.has_ended(own.pid):
+    while not processes.has_ended(own_zygote.pid):
+        os.kill(own_zygote.pid, signal.SIGSTOP)
+        while not processes.is_stopped(own_zygote.pid) and not processes.has_ended(own_zygote.pid):
             assert clock.awake() < deadline
-        texts.append(own.check_health())
+        texts.append(own_zygote.check_health())
         if len(texts) == 1:
-            while processes.is_stopped(own.pid):
+            while processes.is_stopped(own_zygote.pid):
                 assert clock.awake() < deadline
     assert [text.rpartition(" ")[2] for text in texts if text] == ["resumed", "killed"]
 
 
-def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: ZygoteProcess, tmp_path: Path):
+def test_two_agents_have_separate_fork_servers_and_random_numbers(shared_zygote: ZygoteProcess, tmp_path: Path):
     def draw() -> float:
         import numpy
 
@@ -145,7 +145,7 @@ def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: Zygote
     import cloudpickle
 
     async def run() -> list[float]:
-        clients = [client_of(parent) for _ in range(2)]
+        clients = [client_of(shared_zygote) for _ in range(2)]
         try:
             drawn = []
             for number, client in enumerate(clients):
@@ -153,7 +153,7 @@ def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: Zygote
                 folder.mkdir()
                 ended = await asyncio.wait_for(_play(client, folder, draw, None, {}), TIMEOUT_S)
                 drawn.append(cloudpickle.loads(ended.events[-1].result))
-            assert len(processes.children_of(parent.pid)) == 2
+            assert len(processes.children_of(shared_zygote.pid)) == 2
             return drawn
         finally:
             for client in clients:
@@ -163,28 +163,28 @@ def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: Zygote
     assert first != second
 
 
-def test_mark_of_a_fork_server_is_visible_in_proc(parent: ZygoteProcess):
+def test_mark_of_a_fork_server_is_visible_in_proc(shared_zygote: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> list[int]:
         await client.ready
         return processes.carrying(MARK, client._process.mark)
 
-    assert len(with_client(parent, use)) == 1
+    assert len(with_client(shared_zygote, use)) == 1
 
 
-def test_zygote_with_other_variables_is_not_used(parent: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
+def test_zygote_with_other_variables_is_not_used(shared_zygote: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
     async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    answer, process = with_client(parent, ready)
+    answer, process = with_client(shared_zygote, ready)
     assert answer.mode == "fork" and isinstance(process, subprocess.Popen)
 
 
-def test_missing_modules_are_imported_by_the_agents_own_fork_server(parent: ZygoteProcess):
+def test_missing_modules_are_imported_by_the_agents_own_fork_server(shared_zygote: ZygoteProcess):
     async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
-    answer, process = with_client(parent, ready, ("wave", "chunk_that_is_not_there"))
+    answer, process = with_client(shared_zygote, ready, ("wave", "chunk_that_is_not_there"))
     assert "chunk_that_is_not_there" in answer.problem and isinstance(process, subprocess.Popen)
 
 
@@ -207,20 +207,20 @@ def test_agent_starts_its_own_fork_server_if_the_zygote_is_killed_while_importin
         f"    open({str(tmp_path / 'importing')!r}, 'w').close()\n    time.sleep(600)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    parent = ZygoteProcess(("slow_import",), {"PYTHONHASHSEED": "0"})
+    shared_zygote = ZygoteProcess(("slow_import",), {"PYTHONHASHSEED": "0"})
     try:
-        until(lambda: (tmp_path / "importing").exists())
+        wait_for(lambda: (tmp_path / "importing").exists())
 
         async def use(client: fork_client.ForkClient) -> Imported:
-            os.kill(parent.pid, signal.SIGKILL)
+            os.kill(shared_zygote.pid, signal.SIGKILL)
             return await client.ready
 
-        assert with_client(parent, use, ("slow_import",)).problem == ""
+        assert with_client(shared_zygote, use, ("slow_import",)).problem == ""
     finally:
-        parent.close()
+        shared_zygote.close()
 
 
-def test_connection_of_another_user_is_refused(parent: ZygoteProcess):
+def test_connection_of_another_user_is_refused(shared_zygote: ZygoteProcess):
     if os.getuid() != 0:
         pytest.skip("only root can become another user here")
     code = f"""
@@ -228,27 +228,27 @@ def test_connection_of_another_user_is_refused(parent: ZygoteProcess):
         os.setuid(65534)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(10)
-        connection.connect("\\0{parent.name}")
+        connection.connect("\\0{shared_zygote.name}")
         print(repr(connection.recv(10)))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=20)
     assert done.stdout == "b''\n", done.stderr
 
 
-def test_invalid_request_is_refused_and_the_next_agent_is_served(parent: ZygoteProcess):
+def test_invalid_request_is_refused_and_the_next_agent_is_served(shared_zygote: ZygoteProcess):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT_S)
-        connection.connect(f"\0{parent.name}")
+        connection.connect(f"\0{shared_zygote.name}")
         connection.send(b"\xc1 no request")
         assert connection.recv(10) == b""
 
     async def ready(client: fork_client.ForkClient) -> Imported:
         return await client.ready
 
-    assert with_client(parent, ready).mode == "fork"
+    assert with_client(shared_zygote, ready).mode == "fork"
 
 
-def test_death_of_a_fork_server_is_reported_to_its_agent(parent: ZygoteProcess):
+def test_death_of_a_fork_server_is_reported_to_its_agent(shared_zygote: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> str:
         await client.ready
         (pid,) = processes.carrying(MARK, client._process.mark)
@@ -257,20 +257,20 @@ def test_death_of_a_fork_server_is_reported_to_its_agent(parent: ZygoteProcess):
             await asyncio.sleep(0.01)
         return client._how_it_ended()
 
-    assert "SIGKILL" in str(with_client(parent, use))
+    assert "SIGKILL" in str(with_client(shared_zygote, use))
 
 
-def test_fork_servers_outlive_a_closed_zygote_and_end_with_their_agent(own: ZygoteProcess, tmp_path: Path):
+def test_fork_servers_outlive_a_closed_zygote_and_end_with_their_agent(own_zygote: ZygoteProcess, tmp_path: Path):
     async def use(client: fork_client.ForkClient) -> int:
         await client.ready
         (pid,) = processes.carrying(MARK, client._process.mark)
-        own.close()
+        own_zygote.close()
         ended = await _play(client, tmp_path, lambda: 1, None, {})
         assert ended.exited.status == 0
         return pid
 
-    server = with_client(own, use)
-    until(lambda: has_ended(server))
+    server = with_client(own_zygote, use)
+    wait_for(lambda: has_ended(server))
 
 
 def test_zygote_ends_with_its_driver():
@@ -285,7 +285,7 @@ def test_zygote_ends_with_its_driver():
     with driver:
         pid = int(driver.stdout.readline())
         driver.kill()
-    until(lambda: has_ended(pid))
+    wait_for(lambda: has_ended(pid))
 
 
 def test_differences_between_request_and_zygote_are_named():
@@ -303,7 +303,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def until(met: Callable[[], bool]) -> None:
+def wait_for(met: Callable[[], bool]) -> None:
     deadline = clock.awake() + TIMEOUT_S
     while not met():
         assert clock.awake() < deadline

@@ -125,7 +125,7 @@ def test_failure_in_a_later_operation_does_not_affect_the_earlier_one(transport:
     for _ in range(20):
         with group(4, TRANSPORTS[transport](4)) as members:
 
-            def go_on(member: Group) -> object:
+            def reduce_then_fail(member: Group) -> object:
                 result = member.all_reduce(FLOATS)
                 if member.rank == 3:
                     member.end("enough")
@@ -133,7 +133,7 @@ def test_failure_in_a_later_operation_does_not_affect_the_earlier_one(transport:
                     member.barrier()
                 return result
 
-            assert all(np.array_equal(result, 4 * FLOATS) for result in each(members, go_on))
+            assert all(np.array_equal(result, 4 * FLOATS) for result in each(members, reduce_then_fail))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

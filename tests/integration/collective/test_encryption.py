@@ -90,7 +90,7 @@ def test_group_reformed_without_a_member_is_still_encrypted() -> None:
     sockets = listeners(2)
     names = addresses(sockets)
 
-    def go_on(rank: int) -> Array:
+    def continue_call(rank: int) -> Array:
         with ThreadPoolExecutor(1) as beside:
             call = beside.submit(first[rank].all_reduce, LARGE)
             first[rank].reform(rank, names, secret=SECRET, generation=1, listener=sockets[rank].detach())
@@ -98,7 +98,7 @@ def test_group_reformed_without_a_member_is_still_encrypted() -> None:
 
     with ThreadPoolExecutor(2) as pool, tap(sockets[0].getsockname()) as between:
         names[0] = between.address
-        for result in pool.map(go_on, range(2)):
+        for result in pool.map(continue_call, range(2)):
             assert np.array_equal(result, 2 * LARGE)
         assert LARGE[:8].tobytes() not in between.seen and len(between.seen) > LARGE.nbytes
     for member in first:

@@ -63,7 +63,7 @@ def test_automatic_algorithm_gives_equal_results_for_all_sizes(size: int) -> Non
             assert np.allclose(first, np.sum(of_all, 0), atol=1e-4)
 
 
-def balanced(values: list[Array]) -> Array:
+def tree_sum(values: list[Array]) -> Array:
     """Return the sum as a tree over members in order; beyond a power of two the first members are paired."""
     power = 1 << (len(values).bit_length() - 1)
     extra = len(values) - power
@@ -73,7 +73,7 @@ def balanced(values: list[Array]) -> Array:
     return level[0]
 
 
-def round_about(values: list[Array]) -> Array:
+def ring_sum(values: list[Array]) -> Array:
     """The sum of each part, begun at the member of its number, in ring order."""
     parts = [np.array_split(value, len(values)) for value in values]
     sums = []
@@ -86,7 +86,7 @@ def round_about(values: list[Array]) -> Array:
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize(
     ("algorithm", "order"),
-    [("direct", lambda values: functools.reduce(np.add, values)), ("pairwise", balanced), ("ring", round_about)],
+    [("direct", lambda values: functools.reduce(np.add, values)), ("pairwise", tree_sum), ("ring", ring_sum)],
     ids=ALGORITHMS,
 )
 @pytest.mark.parametrize("count", [1001, 90_001])

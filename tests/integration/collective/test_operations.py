@@ -63,10 +63,10 @@ def test_other_operations_equal_numpy(transport: str, size: int) -> None:
     with group(size, TRANSPORTS[transport](size)) as members:
         for dtype in TYPES.values():
             for count in (*COUNTS, *([ROUNDS] if dtype == "float32" else [])):
-                check_the_others(members, dtype, count)
+                check_other_operations(members, dtype, count)
 
 
-def check_the_others(members: list[Group], dtype: Any, count: int) -> None:
+def check_other_operations(members: list[Group], dtype: Any, count: int) -> None:
     """all_gather, broadcast, reduce_scatter and barrier."""
     size = len(members)
     of_all = [values(rank, count, dtype) for rank in range(size)]

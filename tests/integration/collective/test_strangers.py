@@ -55,7 +55,7 @@ def receive(one: socket.socket, size: int) -> bytes:
 
 
 @pytest.fixture
-def waiting() -> Iterator[tuple[tuple[str, int], Callable[[], list[Group]]]]:
+def forming_group() -> Iterator[tuple[tuple[str, int], Callable[[], list[Group]]]]:
     """Rank 0 of two is forming: yield its address, and a function that lets rank 1 join and returns both."""
     sockets = listeners(2)
     names = addresses(sockets)
@@ -104,24 +104,24 @@ def garbage(one: socket.socket) -> None:
     receive(one, 1)
 
 
-def a_web_browser(one: socket.socket) -> None:
+def http_request(one: socket.socket) -> None:
     one.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n" + b"X: y\r\n" * 20 + b"\r\n")
     assert receive(one, 1) == b""
 
 
-def an_older_generation(one: socket.socket) -> None:
+def older_generation(one: socket.socket) -> None:
     one.sendall(HELLO.pack(MAGIC, 2**40, 1, 0, 2, 0, b"n" * 32))
     refused, generation, _, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
     assert (refused, generation) == (1, 0)
     assert receive(one, 1) == b""
 
 
-def no_such_rank(one: socket.socket) -> None:
+def unknown_rank(one: socket.socket) -> None:
     one.sendall(hello(sender=7))
     assert receive(one, 1) == b""
 
 
-def half_a_hello(one: socket.socket) -> None:
+def partial_hello(one: socket.socket) -> None:
     one.sendall(hello()[:40])
     one.shutdown(socket.SHUT_WR)
     assert receive(one, 1) == b""
@@ -132,25 +132,25 @@ def silence(one: socket.socket) -> None:
 
 
 STRANGERS: tuple[Stranger, ...] = (
-    *(hello_and_silence, wrong_proof, reflected_proof, garbage, a_web_browser, an_older_generation),
-    *(no_such_rank, half_a_hello, silence),
+    *(hello_and_silence, wrong_proof, reflected_proof, garbage, http_request, older_generation),
+    *(unknown_rank, partial_hello, silence),
 )
 
 
 @pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: stranger.__name__)
 def test_unauthenticated_peer_learns_nothing_and_delays_no_member(
-    stranger: Stranger, waiting: tuple[tuple[str, int], Callable[[], list[Group]]]
+    stranger: Stranger, forming_group: tuple[tuple[str, int], Callable[[], list[Group]]]
 ) -> None:
-    target, both = waiting
+    target, both = forming_group
     with socket.create_connection(target, timeout=10) as one:
         stranger(one)
         assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
 def test_many_silent_connections_delay_no_member(
-    waiting: tuple[tuple[str, int], Callable[[], list[Group]]],
+    forming_group: tuple[tuple[str, int], Callable[[], list[Group]]],
 ) -> None:
-    target, both = waiting
+    target, both = forming_group
     crowd = [socket.create_connection(target, timeout=10) for _ in range(100)]
     try:
         assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
@@ -159,9 +159,9 @@ def test_many_silent_connections_delay_no_member(
             one.close()
 
 
-def test_replayed_handshake_is_refused(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+def test_replayed_handshake_is_refused(forming_group: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
     """The very bytes with which a member has once proved itself."""
-    target, both = waiting
+    target, both = forming_group
     with socket.create_connection(target, timeout=10) as one:
         one.sendall(hello())
         _, _, nonce, _ = CHALLENGE.unpack(receive(one, CHALLENGE.size))
@@ -177,9 +177,9 @@ def test_replayed_handshake_is_refused(waiting: tuple[tuple[str, int], Callable[
     assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
-def test_random_bytes_do_not_disturb_forming(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+def test_random_bytes_do_not_disturb_forming(forming_group: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
     """Mutations of a true hello and of noise, for half a second."""
-    target, both = waiting
+    target, both = forming_group
     chance, until = random.Random(1), time.monotonic() + 0.5
     while time.monotonic() < until:
         with socket.create_connection(target, timeout=10) as one:

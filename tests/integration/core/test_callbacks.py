@@ -56,7 +56,7 @@ class Numbers:
         return "news", -sum(skipped.values())
 
 
-class Stuck:
+class BlockedCallable:
     """A callable that returns when the test allows it."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class Stuck:
 
 
 @pytest.fixture
-def stuck() -> Iterator[Stuck]:
+def blocked() -> Iterator[BlockedCallable]:
     """Its threads end with the test."""
-    one = Stuck()
+    one = BlockedCallable()
     yield one
     one.go.set()
 
@@ -110,15 +110,15 @@ def test_backlog_retains_the_newest_update_of_each_kind() -> None:
     assert backlog.take() is None
 
 
-def test_put_does_not_wait_and_skipped_items_are_reported(stuck: Stuck) -> None:
-    one: Delivery[Item] = Delivery("hopsml-test", stuck, Numbers())
+def test_put_does_not_wait_and_skipped_items_are_reported(blocked: BlockedCallable) -> None:
+    one: Delivery[Item] = Delivery("hopsml-test", blocked, Numbers())
     for number in range(callbacks.MOST_UPDATES + 100):
         one.put(("update", number))
-    assert stuck.called.wait(WAIT_S)
+    assert blocked.called.wait(WAIT_S)
     assert not one.settle(0.05)
-    stuck.go.set()
+    blocked.go.set()
     assert one.settle(WAIT_S)
-    numbers = [item[1] for (item,) in stuck.calls]
+    numbers = [item[1] for (item,) in blocked.calls]
     # One is being handled while the others wait.
     assert -100 <= min(numbers) <= -98
     assert numbers[-1] in (callbacks.MOST_UPDATES + 99, callbacks.MOST_UPDATES + 98)
@@ -154,25 +154,25 @@ def verbose(folder: str) -> int:
     return step
 
 
-def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path, stuck: Stuck) -> None:
+def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path, blocked: BlockedCallable) -> None:
     read_end, write_end = os.pipe()
     handler = logging.Handler()
-    handler.emit = stuck  # type: ignore[method-assign]
+    handler.emit = blocked  # type: ignore[method-assign]
     logger = logging.getLogger("hopsml.coordinator")
     logger.addHandler(handler)
     try:
         with os.fdopen(write_end, "w") as pager:
             run = experiment.submit(verbose, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
             run.observe(RunLines(run.run_id, pager))
-            run.observe(stuck)
-            run.on_message(stuck)
+            run.observe(blocked)
+            run.on_message(blocked)
             wait_until((tmp_path / "printed").exists, "the output")
             coordinator = applications.current().coordinator
             with socket.create_connection(coordinator.addresses[0], timeout=WAIT_S) as stranger:
                 stranger.sendall(b"no TLS" * 100)
                 while stranger.recv(4096):
                     pass
-            wait_until(lambda: sum(args[0] is not None for args in stuck.calls) >= 3, "all are stuck")
+            wait_until(lambda: sum(args[0] is not None for args in blocked.calls) >= 3, "all are stuck")
             last_received_s = next(iter(coordinator.door.agents.values())).last_received_s
             wait_until(
                 lambda: next(iter(coordinator.door.agents.values())).last_received_s > last_received_s,
@@ -182,7 +182,7 @@ def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path,
             start_s = clock.awake()
             assert run.result(WAIT_S).value == 399
             assert clock.awake() - start_s < 10  # SETTLE_S for who does not read, and the run's end
-            stuck.go.set()
+            blocked.go.set()
             os.set_blocking(read_end, False)
             text = b""
             deadline = time.monotonic() + WAIT_S
@@ -193,7 +193,7 @@ def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path,
                     time.sleep(0.01)
             assert b"step 399" in text  # a pager that is read again shows the rest
     finally:
-        stuck.go.set()
+        blocked.go.set()
         logger.removeHandler(handler)
         os.close(read_end)
 
@@ -245,26 +245,26 @@ def test_program_ends_although_its_stderr_is_not_read(store: Path) -> None:
         "experiment.searches.recorded",
     ],
 )  # fmt: skip
-def test_threads_of_hopsml_do_not_wait_for_logging_handlers(module: str, stuck: Stuck) -> None:
+def test_threads_of_hopsml_do_not_wait_for_logging_handlers(module: str, blocked: BlockedCallable) -> None:
     loaded = importlib.import_module(f"hopsml.{module}")
     logger = getattr(loaded, "log", None) or loaded.logger
     handler = logging.Handler()
-    handler.emit = stuck  # type: ignore[method-assign]
+    handler.emit = blocked  # type: ignore[method-assign]
     logging.getLogger(logger.name).addHandler(handler)
     try:
         for _ in range(3):
             logger.warning("one")
-        assert stuck.called.wait(WAIT_S)
-        assert len(stuck.calls) == 1
-        stuck.go.set()
+        assert blocked.called.wait(WAIT_S)
+        assert len(blocked.calls) == 1
+        blocked.go.set()
         assert callbacks.RECORDS.settle(WAIT_S)
-        assert len(stuck.calls) == 3
+        assert len(blocked.calls) == 3
     finally:
         logging.getLogger(logger.name).removeHandler(handler)
 
 
 def test_unread_messages_are_retained_up_to_a_limit_that_is_noted(
-    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+    blocked: BlockedCallable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pickle
 
@@ -284,13 +284,13 @@ def test_unread_messages_are_retained_up_to_a_limit_that_is_noted(
     assert notes[1:] == ["3 values that workers sent were dropped"]
 
 
-def test_search_does_not_wait_for_its_observers(stuck: Stuck) -> None:
+def test_search_does_not_wait_for_its_observers(blocked: BlockedCallable) -> None:
     state, seen = SearchState("app_1", "s", "/runs/app_1", "max", "m"), []
-    state.observe(stuck)
+    state.observe(blocked)
     state.observe(lambda what, facts: seen.append(what))
     state.note("one")
     state.note("two")
     state.close("FINISHED", "complete", None)
     assert not state.settle(0.05)
     wait_until(lambda: seen == ["note", "note", "closed"], "the other observer")
-    assert len(stuck.calls) == 1
+    assert len(blocked.calls) == 1

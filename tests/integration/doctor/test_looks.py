@@ -36,7 +36,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
+def frozen_port() -> Iterator[int]:
     """Yield a port that accepts connections and never answers, like a frozen server."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield server.getsockname()[1]
@@ -164,10 +164,10 @@ def test_services_that_refuse_connections_are_reported(monkeypatch: pytest.Monke
 
 
 def test_frozen_services_are_abandoned_at_the_deadline(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, frozen_port: int
 ) -> None:
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, silent, silent)))
-    monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://127.0.0.1:{silent}/Projects/p")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, frozen_port, frozen_port)))
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://127.0.0.1:{frozen_port}/Projects/p")
     monkeypatch.setattr(facts, "STEP_S", 1.0)
     start_s = clock.awake()
     report = examination.examine("local")

@@ -24,7 +24,7 @@ TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
+def initialise_cuda() -> None:
     """Initialise CUDA and NCCL once, as both leave resources in the process."""
     import torch
 
@@ -35,7 +35,7 @@ def warm() -> None:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+def single_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A group of one."""
     monkeypatch.setattr(gpu_collective, "_formed", None)
     with group(1) as (member,):
@@ -50,14 +50,14 @@ def reduced(group: Group, tensor: Any, reduction: str) -> Any:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_is_supported_by_nccl_operations(alone: Group, name: str) -> None:
+def test_every_type_is_supported_by_nccl_operations(single_group: Group, name: str) -> None:
     import torch
 
     x = torch.arange(12, device="cuda").to(getattr(torch, name)).reshape(3, 4)
     operations: dict[str, Callable[[Any], Any]] = {
-        **{kind: functools.partial(reduced, alone, reduction=kind) for kind in REDUCTIONS},
-        "broadcast": lambda x: gpu_collective.broadcast(alone, x, 0, "x"),
-        "all_gather": lambda x: gpu_collective.all_gather(alone, x, "x")[0],
+        **{kind: functools.partial(reduced, single_group, reduction=kind) for kind in REDUCTIONS},
+        "broadcast": lambda x: gpu_collective.broadcast(single_group, x, 0, "x"),
+        "all_gather": lambda x: gpu_collective.all_gather(single_group, x, "x")[0],
     }
     for operation, call in operations.items():
         for given in (x, x.t(), x[:0]):  # also strided, and empty
@@ -66,7 +66,7 @@ def test_every_type_is_supported_by_nccl_operations(alone: Group, name: str) -> 
             assert torch.equal(found, given) and (not x.numel() or found.data_ptr() != x.data_ptr()), operation
 
 
-def test_operation_waits_for_the_current_stream(alone: Group) -> None:
+def test_operation_waits_for_the_current_stream(single_group: Group) -> None:
     """A product that takes long is under way in another stream when the operation is called in that."""
     import torch
 
@@ -75,28 +75,28 @@ def test_operation_waits_for_the_current_stream(alone: Group) -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(50):
             a = (a @ b).tanh()
-        found = gpu_collective.all_reduce(alone, a, "sum", "product")
+        found = gpu_collective.all_reduce(single_group, a, "sum", "product")
     assert torch.equal(found, a)
 
 
-def test_tensor_with_a_gradient_is_reduced_without_it(alone: Group) -> None:
+def test_tensor_with_a_gradient_is_reduced_without_it(single_group: Group) -> None:
     import torch
 
     x = torch.ones(3, device="cuda", requires_grad=True)
-    assert not gpu_collective.all_reduce(alone, x, "sum", "").requires_grad
+    assert not gpu_collective.all_reduce(single_group, x, "sum", "").requires_grad
 
 
-def test_unsupported_type_and_ended_group_raise(alone: Group) -> None:
+def test_unsupported_type_and_ended_group_raise(single_group: Group) -> None:
     import torch
 
     for reduction in ("sum", "mean"):
         with pytest.raises(ArgumentError, match="type 'complex64' is none of uint8"):
-            gpu_collective.all_reduce(alone, torch.ones(2, device="cuda", dtype=torch.complex64), reduction, "")
-    gpu_collective.all_reduce(alone, torch.ones(2, device="cuda"), "sum", "")
+            gpu_collective.all_reduce(single_group, torch.ones(2, device="cuda", dtype=torch.complex64), reduction, "")
+    gpu_collective.all_reduce(single_group, torch.ones(2, device="cuda"), "sum", "")
     assert gpu_collective._formed is not None
     gpu_collective._formed[1].end("the test has ended it")
     with pytest.raises(CollectiveEnded, match="the test has ended it"):
-        gpu_collective.all_reduce(alone, torch.ones(2, device="cuda"), "sum", "")
+        gpu_collective.all_reduce(single_group, torch.ones(2, device="cuda"), "sum", "")
 
 
 TWO_ON_ONE = """

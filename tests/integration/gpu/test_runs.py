@@ -104,7 +104,7 @@ def test_more_workers_than_gpus_are_refused(project: Path) -> None:
         submit(on_the_gpu, num_workers=len(HOST) + 1, start_timeout=10.0).result(WAIT_S)
 
 
-def slowly() -> str:
+def train_slowly() -> str:
     """Make six seconds of steps on the GPU; the reports contain the pid."""
     import os
     import time
@@ -122,7 +122,7 @@ def slowly() -> str:
 
 
 def test_successor_of_a_killed_worker_has_its_gpu(project: Path) -> None:
-    run = submit(slowly, num_workers=1, min_workers=1)
+    run = submit(train_slowly, num_workers=1, min_workers=1)
     wait_until(lambda: bool(run.state.members) and (run.state.members[0].step or 0) > 20, "steps", WAIT_S)
     os.kill(int(run.state.members[0].metrics["process"]), signal.SIGKILL)
     assert run.result(WAIT_S).value == "cuda:0 3.0"

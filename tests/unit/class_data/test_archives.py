@@ -33,7 +33,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def make_up(role: str) -> Path:
+def create_empty_archive(role: str) -> Path:
     archive = archive_of(role, SETTINGS)
     assert archive is not None
     archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def test_settings_are_unchanged_without_an_archive(installed):
 
 @pytest.mark.fast
 def test_archive_is_used_by_its_role_only(installed):
-    archive = make_up("driver")
+    archive = create_empty_archive("driver")
     found = with_archives(SETTINGS)
     assert found[OPTIONS["driver"]].startswith(f"-XX:+UseSerialGC -XX:SharedArchiveFile={archive} -Xshare:auto")
     assert {**found, OPTIONS["driver"]: SETTINGS[OPTIONS["driver"]]} == SETTINGS
@@ -57,7 +57,7 @@ def test_archive_is_used_by_its_role_only(installed):
 @pytest.mark.fast
 def test_archive_that_others_may_have_written_is_not_used(installed):
     """The JVM runs the classes in it; XDG_CACHE_HOME may name a folder of several users."""
-    archive = make_up("driver")
+    archive = create_empty_archive("driver")
     for place in (archive, archive.parent):
         place.chmod(0o770)
         assert with_archives(SETTINGS) == SETTINGS
@@ -72,14 +72,14 @@ def test_archive_that_others_may_have_written_is_not_used(installed):
 @pytest.mark.fast
 @pytest.mark.parametrize("changed", ["java/lib/server/libjvm.so", "spark/jars/a.jar"])
 def test_archive_of_another_java_or_spark_is_not_used(installed, changed):
-    make_up("executor")
+    create_empty_archive("executor")
     (installed / changed).write_text("a newer one")
     assert with_archives(SETTINGS) == SETTINGS
 
 
 @pytest.mark.fast
 def test_archive_of_other_jvm_options_is_not_used(installed):
-    make_up("driver")
+    create_empty_archive("driver")
     other = {**SETTINGS, OPTIONS["driver"]: "-XX:+UseParallelGC"}
     assert with_archives(other) == other
 
@@ -106,7 +106,7 @@ def test_no_archive_is_used_or_created_without_java(installed, monkeypatch):
 @pytest.mark.fast
 def test_profile_chooses_whether_archives_are_used(installed):
     text = "master: local-cluster[2,2,1024]\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}\n"
-    make_up("driver")
+    create_empty_archive("driver")
     without, using = (profiles.parse("x", more + text, "x.yaml") for more in ("", "class_data: true\n"))
     assert without.settings() == without.spark
     assert "SharedArchiveFile" in using.settings()[OPTIONS["driver"]]

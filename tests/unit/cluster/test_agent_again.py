@@ -51,7 +51,7 @@ def test_spark_task_may_fail_as_often_as_the_master_and_settings_allow(
         ("yarn", {"spark.stage.maxConsecutiveAttempts": "1", "spark.python.worker.reuse": "false"}, False),
     ],
 )
-def test_an_agent_has_its_own_job_where_spark_would_copy_it_or_end_others_with_it(
+def test_agent_gets_its_own_job_if_spark_would_copy_it_or_end_others(
     master: str, settings: Mapping[str, str], alone: bool
 ) -> None:
     def setting(key: str, default: str) -> str:
@@ -61,7 +61,7 @@ def test_an_agent_has_its_own_job_where_spark_would_copy_it_or_end_others_with_i
     assert not refused_setting(setting)
 
 
-def test_a_threshold_of_speculation_is_refused_with_its_name() -> None:
+def test_speculation_threshold_is_refused_with_its_name() -> None:
     settings = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "30min"}
     text = refused_setting(lambda key, default: settings.get(key, default))
     assert "second copy of each agent" in text and "Remove spark.speculation.task.duration.threshold" in text

@@ -45,7 +45,7 @@ print(function(**args))
 """
 
 
-def run_elsewhere(payload: bytes, folder: Path) -> str:
+def run_in_other_process(payload: bytes, folder: Path) -> str:
     """Call the function in a process without the user's files and hopsml: with Python's path and cloudpickle only."""
     done = subprocess.run(
         [sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=END_S
@@ -85,7 +85,7 @@ def scaled(x: int, by: int = 2) -> int:
 def test_function_of_a_test_module_runs_in_a_process_without_that_module(tmp_path: Path) -> None:
     captured = capture(scaled, {"x": 5})
     assert captured.name == "scaled"
-    assert run_elsewhere(captured.payload, tmp_path) == "30"
+    assert run_in_other_process(captured.payload, tmp_path) == "30"
 
 
 def test_captured_code_keeps_its_file_name_and_source() -> None:
@@ -108,7 +108,7 @@ def test_payload_unpickles_to_function_and_arguments() -> None:
 
 
 def test_modules_of_the_user_are_shipped_by_value(user_files: Callable[..., ModuleType], tmp_path: Path) -> None:
-    """train.py uses helpers.py by function, class and module, and a package; the process has none of these files."""
+    """train.py uses functions, classes and modules of helpers.py and a package; the process has no such files."""
     train = user_files(
         train=(
             "import helpers\n"
@@ -125,9 +125,9 @@ def test_modules_of_the_user_are_shipped_by_value(user_files: Callable[..., Modu
         pack_in___init__="",
         pack_in_deep="LIMIT = 100\n",
     )
-    assert run_elsewhere(capture(train.train, {"x": 5}).payload, tmp_path) == "116"
+    assert run_in_other_process(capture(train.train, {"x": 5}).payload, tmp_path) == "116"
     point = sys.modules["helpers"].Point(7)
-    assert run_elsewhere(capture(lambda point: point.moved().x, {"point": point}).payload, tmp_path) == "8"
+    assert run_in_other_process(capture(lambda point: point.moved().x, {"point": point}).payload, tmp_path) == "8"
 
 
 def test_capture_leaves_cloudpickles_by_value_registry_unchanged(user_files: Callable[..., ModuleType]) -> None:
@@ -157,11 +157,11 @@ def test_partials_methods_and_callable_objects_are_captured(tmp_path: Path) -> N
         def train(self, x: int) -> int:
             return x + self.rate
 
-    assert run_elsewhere(capture(functools.partial(scaled, by=10), {"x": 1}).payload, tmp_path) == "30"
-    assert run_elsewhere(capture(Trainer(4).train, {"x": 1}).payload, tmp_path) == "5"
+    assert run_in_other_process(capture(functools.partial(scaled, by=10), {"x": 1}).payload, tmp_path) == "30"
+    assert run_in_other_process(capture(Trainer(4).train, {"x": 1}).payload, tmp_path) == "5"
     captured = capture(Trainer(4), {"x": 2})
     assert captured.name.endswith("Trainer")
-    assert run_elsewhere(captured.payload, tmp_path) == "8"
+    assert run_in_other_process(captured.payload, tmp_path) == "8"
 
 
 def test_arrays_loggers_and_buffers_are_shipped() -> None:
@@ -555,7 +555,7 @@ def test_oversized_argument_of_a_wrapped_function_is_named_by_the_users_name() -
     )
 
 
-def test_a_huge_array_is_refused_without_being_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_array_is_refused_without_being_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = np.broadcast_to(np.zeros(1, np.uint8), (2**40,))  # a terabyte that takes one byte
     with pytest.raises(CaptureError, match=r"args\['x'\], a numpy.ndarray, 1048576.0 MiB"):
         capture(scaled, {"x": huge})

@@ -25,26 +25,26 @@ from tests.helpers.cluster.simulated import client_tls
 from tests.helpers.cluster.workloads import WAIT_S
 
 
-def limited(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def limit_open_files(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (number, number))
 
 
 def test_open_files_needed_is_the_least_limit_that_suffices_for_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     for agents in (0, 1, 16, 17, 100, 1000, 5000):
         least = acceptor.open_files_needed(agents)
-        limited(monkeypatch, least)
+        limit_open_files(monkeypatch, least)
         assert (
             ConnectionLimits.of_this_process().descriptors >= agents + 20 and acceptor.open_files_problem(agents) == ""
         )
-        limited(monkeypatch, least - 1)
+        limit_open_files(monkeypatch, least - 1)
         assert f"open {least - 1} files (ulimit -n), but " in acceptor.open_files_problem(agents)
         assert f"needs {least}; raise the limit (ulimit -n, LimitNOFILE)" in acceptor.open_files_problem(agents)
-    limited(monkeypatch, resource.RLIM_INFINITY)
+    limit_open_files(monkeypatch, resource.RLIM_INFINITY)
     assert acceptor.open_files_problem(100_000) == ""
 
 
 def test_agent_refuses_to_start_with_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited(monkeypatch, 32)
+    limit_open_files(monkeypatch, 32)
     reason = agent.run_agent(None, 0)  # type: ignore[arg-type]
     assert reason == f"{agent.NEVER_JOINED}{acceptor.open_files_problem()}" and "32 files" in reason
 

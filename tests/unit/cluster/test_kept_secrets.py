@@ -23,18 +23,18 @@ API_TOKEN = "glob-2718281828"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_registered_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets registered by one test must not affect the next."""
     monkeypatch.setattr(redact, "_registered", {})
 
 
-def called(captured: Captured) -> Any:
+def result_of(captured: Captured) -> Any:
     """Return the result of the captured function, called as by a worker."""
     function, arguments = cloudpickle.loads(captured.shipped)
     return function(**arguments)
 
 
-def holds(payload: bytes, text: str) -> bool:
+def contains(payload: bytes, text: str) -> bool:
     """True if the text occurs in a string of the pickle."""
     strings = [argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str | bytes)]
     return text.encode() in payload or any(text in str(string) for string in strings)
@@ -46,7 +46,7 @@ class Settings:
     password: str
 
 
-def of_arguments() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_arguments() -> tuple[Callable[..., Any], dict[str, Any]]:
     return (lambda **given: given), {
         "lr": 0.1,
         "stores": [{"dsn": "s3cr3t-31415", "bucket": "b"}],
@@ -54,23 +54,23 @@ def of_arguments() -> tuple[Callable[..., Any], dict[str, Any]]:
     }
 
 
-def of_a_url() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_a_url() -> tuple[Callable[..., Any], dict[str, Any]]:
     return (lambda url: url), {"url": "postgresql://anna:s3cr3t-31415@host/db"}
 
 
-def of_a_closure() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_a_closure() -> tuple[Callable[..., Any], dict[str, Any]]:
     password = "s3cr3t-31415"
     return (lambda: password), {}
 
 
-def of_defaults() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_defaults() -> tuple[Callable[..., Any], dict[str, Any]]:
     def train(a: int, password: str = "s3cr3t-31415", *, token: bytes = b"s3cr3t-31415") -> Any:
         return a, password, token
 
     return train, {"a": 1}
 
 
-def of_a_literal() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_a_literal() -> tuple[Callable[..., Any], dict[str, Any]]:
     def train() -> Any:
         db_password = "s3cr3t-31415"
         return db_password, dict(api_key="s3cr3t-31415x")
@@ -78,16 +78,25 @@ def of_a_literal() -> tuple[Callable[..., Any], dict[str, Any]]:
     return train, {}
 
 
-def of_an_object() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_in_an_object() -> tuple[Callable[..., Any], dict[str, Any]]:
     return (lambda settings: (settings.user, settings.password)), {"settings": Settings("anna", "s3cr3t-31415")}
 
 
-def of_a_number() -> tuple[Callable[..., Any], dict[str, Any]]:
+def secret_number() -> tuple[Callable[..., Any], dict[str, Any]]:
     return (lambda **given: given), {"pin_password": 31415926535, "short": {"password": "ab"}}
 
 
 @pytest.mark.parametrize(
-    "case", [of_arguments, of_a_url, of_a_closure, of_defaults, of_a_literal, of_an_object, of_a_number]
+    "case",
+    [
+        secret_in_arguments,
+        secret_in_a_url,
+        secret_in_a_closure,
+        secret_in_defaults,
+        secret_in_a_literal,
+        secret_in_an_object,
+        secret_number,
+    ],
 )
 def test_secret_is_left_out_of_the_recorded_payload_and_reaches_the_worker(
     case: Callable[[], tuple[Callable[..., Any], dict[str, Any]]],
@@ -95,24 +104,24 @@ def test_secret_is_left_out_of_the_recorded_payload_and_reaches_the_worker(
     function, arguments = case()
     expected = function(**arguments)
     captured = capture(function, arguments)
-    assert not holds(captured.payload, "s3cr3t") and captured.secrets and not captured.unrecorded
-    assert not holds(captured.payload, "31415926535")
-    assert called(captured) == expected
+    assert not contains(captured.payload, "s3cr3t") and captured.secrets and not captured.unrecorded
+    assert not contains(captured.payload, "31415926535")
+    assert result_of(captured) == expected
     assert "s3cr3t" not in str([one.facts() for one in captured.secrets])
 
 
 def test_secret_in_a_used_global_is_extracted() -> None:
     captured = capture(lambda: API_TOKEN)
     assert [one.name for one in captured.secrets] == ["API_TOKEN"]
-    assert not holds(captured.payload, "2718281828") and called(captured) == "glob-2718281828"
+    assert not contains(captured.payload, "2718281828") and result_of(captured) == "glob-2718281828"
 
 
 def test_value_of_a_secret_variable_is_extracted_wherever_it_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
     captured = capture(lambda **given: given, {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"})
     assert [(one.name, one.variable) for one in captured.secrets] == [("WAREHOUSE_PASSWORD", "WAREHOUSE_PASSWORD")]
-    assert not holds(captured.payload, "tr0ub4dor")
-    assert called(captured) == {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"}
+    assert not contains(captured.payload, "tr0ub4dor")
+    assert result_of(captured) == {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"}
 
 
 def test_shipped_and_recorded_payload_are_equal_without_a_secret() -> None:
@@ -122,7 +131,7 @@ def test_shipped_and_recorded_payload_are_equal_without_a_secret() -> None:
 
 def test_secret_assigned_within_an_argument_is_left_out_of_the_recorded_payload() -> None:
     captured = capture(lambda **given: given, {"where": "host=db user=me password=tr0ub4dor"})
-    assert not holds(captured.payload, "tr0ub4dor") and called(captured) == {
+    assert not contains(captured.payload, "tr0ub4dor") and result_of(captured) == {
         "where": "host=db user=me password=tr0ub4dor"
     }
 
@@ -132,7 +141,7 @@ def test_type_annotation_under_a_secret_name_is_not_a_secret() -> None:
         return password + settings.password
 
     captured = capture(train, {"password": "s3cr3t-31415", "settings": Settings("anna", "s3cr3t-31415")})
-    assert [one.name for one in captured.secrets] == ["PASSWORD"] and called(captured) == 2 * "s3cr3t-31415"
+    assert [one.name for one in captured.secrets] == ["PASSWORD"] and result_of(captured) == 2 * "s3cr3t-31415"
 
 
 def test_recorded_payload_does_not_depend_on_the_value_of_the_secret() -> None:
@@ -143,13 +152,13 @@ def test_recorded_payload_does_not_depend_on_the_value_of_the_secret() -> None:
 def test_function_with_an_inseparable_secret_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
     captured = capture(lambda table: len(table), {"table": np.array([b"tr0ub4dor"])})
-    assert "WAREHOUSE_PASSWORD" in captured.unrecorded and called(captured) == 1
+    assert "WAREHOUSE_PASSWORD" in captured.unrecorded and result_of(captured) == 1
 
 
 def test_worker_masks_the_secrets_that_it_receives(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = capture(lambda password: password, {"password": "s3cr3t-31415"})
     monkeypatch.setattr(redact, "_registered", {})
-    assert called(captured) == "s3cr3t-31415"
+    assert result_of(captured) == "s3cr3t-31415"
     assert redact.text("with s3cr3t-31415") == f"with {redact.REDACTED}"
 
 

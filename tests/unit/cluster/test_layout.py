@@ -538,7 +538,7 @@ def test_run_without_tf_config_has_only_the_torch_variables() -> None:
 # -- the user's environment
 
 
-def test_a_clean_environment_is_accepted() -> None:
+def test_clean_environment_is_accepted() -> None:
     check_environment({"PATH": "/bin", "TF_CONFIG": "  "})
 
 

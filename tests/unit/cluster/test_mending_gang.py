@@ -464,7 +464,7 @@ def test_run_finishes_once_the_agent_of_the_lost_worker_is_released(how: str) ->
 @pytest.mark.parametrize(
     ("end", "members"),
     [(events.Closed("c", 0), {"a", "b", "c"}), (events.MemberLost("c", "gone"), {"a", "b"})],
-    ids=["its worker has ended", "its agent is gone"],
+    ids=["worker ended", "agent lost"],
 )
 def test_full_restart_waits_for_the_agent_of_the_lost_worker(end: events.Event, members: set[str]) -> None:
     machine = training_group("a", "b", "c")

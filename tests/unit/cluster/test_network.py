@@ -120,7 +120,7 @@ def test_server_without_so_reuseport_is_refused_on_a_held_port(host: str) -> Non
 
 
 @pytest.mark.parametrize("host", LOOPBACKS)
-def test_a_held_port_refuses_connections(host: str) -> None:
+def test_held_port_refuses_connections(host: str) -> None:
     """A process that waits for the leader's port must wait for the server, not for the holder."""
     with hold_port(host) as held, pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, held.port), timeout=10)
@@ -135,7 +135,7 @@ def test_every_connection_reaches_the_server_on_a_held_port() -> None:
             socket.create_connection(("127.0.0.1", held.port), timeout=10).close()
 
 
-def test_a_closed_port_is_free_again() -> None:
+def test_closed_port_is_free_again() -> None:
     held = hold_port("127.0.0.1")
     held.close()
     held.close()

@@ -87,7 +87,7 @@ def test_checkpoint_is_requested_once_while_training_and_for_each_commit_when_pa
 pytestmark = pytest.mark.fast
 
 
-def walking(*times: float, start_s: float = 0.0, **other: Any) -> Pace:
+def pace_of_steps(*times: float, start_s: float = 0.0, **other: Any) -> Pace:
     """One member, which has made a step at each of these times."""
     pace = Pace(start_s, **other)
     for step, at in enumerate(times):
@@ -99,16 +99,16 @@ def walking(*times: float, start_s: float = 0.0, **other: Any) -> Pace:
     ("pace", "limit_s"),
     [
         (Pace(0.0), 600.0),  # compilation precedes the first step
-        (walking(5.0), 600.0),  # the step time is unknown after one report
-        (walking(5.0, 6.0), 30.0),
-        (walking(5.0, 8.0), 30.0),
-        (walking(5.0, 8.5), 35.0),  # ten usual steps
-        (walking(5.0, 8.5, timeout_s=4.0), 4.0),
+        (pace_of_steps(5.0), 600.0),  # the step time is unknown after one report
+        (pace_of_steps(5.0, 6.0), 30.0),
+        (pace_of_steps(5.0, 8.0), 30.0),
+        (pace_of_steps(5.0, 8.5), 35.0),  # ten usual steps
+        (pace_of_steps(5.0, 8.5, timeout_s=4.0), 4.0),
         (Pace(0.0, timeout_s=4.0), 4.0),
         (Pace(0.0, first_before_s=3.0), 60.0),
         (Pace(0.0, first_before_s=20.0), 200.0),
         (Pace(0.0, first_before_s=61.0), 600.0),
-        (walking(5.0, 8.5, first_before_s=20.0), 35.0),
+        (pace_of_steps(5.0, 8.5, first_before_s=20.0), 35.0),
     ],
 )
 def test_limit_without_a_step_follows_from_earlier_steps(pace: Pace, limit_s: float) -> None:
@@ -116,16 +116,16 @@ def test_limit_without_a_step_follows_from_earlier_steps(pace: Pace, limit_s: fl
 
 
 def test_usual_step_time_is_a_moving_average() -> None:
-    assert walking(0.0, 10.0).usual_s == 10.0 and walking(0.0, 0.25).usual_s == 0.25
-    assert walking(5.0, 4.0).usual_s == 0.0  # a delayed report of another member
-    assert walking(0.0, 10.0, 15.0).usual_s == pytest.approx(0.8 * 10.0 + 0.2 * 5.0)
-    several = walking(0.0)
+    assert pace_of_steps(0.0, 10.0).usual_s == 10.0 and pace_of_steps(0.0, 0.25).usual_s == 0.25
+    assert pace_of_steps(5.0, 4.0).usual_s == 0.0  # a delayed report of another member
+    assert pace_of_steps(0.0, 10.0, 15.0).usual_s == pytest.approx(0.8 * 10.0 + 0.2 * 5.0)
+    several = pace_of_steps(0.0)
     several.stepped("a", 4, False, 20.0, 0.0)
     assert several.usual_s == 5.0
 
 
 def test_pace_hangs_only_beyond_the_limit() -> None:
-    pace = walking(100.0, start_s=40.0)
+    pace = pace_of_steps(100.0, start_s=40.0)
     assert not pace.hangs(700.0) and pace.hangs(700.1)
     beginning = Pace(40.0, timeout_s=5.0)
     assert not beginning.hangs(45.0) and beginning.hangs(45.1)
@@ -136,7 +136,7 @@ def test_pace_hangs_only_beyond_the_limit() -> None:
 
 
 def test_next_generation_inherits_the_time_of_the_first_step() -> None:
-    pace = walking(5.0, 12.0, 13.0, start_s=2.0, timeout_s=9.0)
+    pace = pace_of_steps(5.0, 12.0, 13.0, start_s=2.0, timeout_s=9.0)
     after = pace.following(100.0)
     assert (after.began, after.timeout_s, after.first_before_s) == (100.0, 9.0, 10.0)
     assert after.following(200.0).first_before_s == 10.0  # a generation without a step changes nothing
@@ -165,9 +165,9 @@ def test_members_behind_are_stopped_ones_or_those_without_the_newest_step(
     assert pace.behind(("a", "b", "c")) == behind
 
 
-def late_by(lags_s: list[float]) -> Pace:
+def pace_with_lags(lags_s: list[float]) -> Pace:
     """Steps of 10 s of "a", each made by "b" so many seconds later, with a report of both after it."""
-    pace = walking(0.0, 10.0)
+    pace = pace_of_steps(0.0, 10.0)
     for step, lag_s in enumerate(lags_s, 2):
         pace.stepped("a", step, False, 10.0 * step, 0.0)
         pace.stepped("b", step, False, 10.0 * step + lag_s, 0.0)
@@ -186,12 +186,12 @@ def late_by(lags_s: list[float]) -> Pace:
     ],
 )
 def test_slow_member_is_named_once(lags_s: list[float], slow: bool) -> None:
-    pace = late_by(lags_s)
+    pace = pace_with_lags(lags_s)
     assert [pace.newly_slow("b"), pace.newly_slow("b"), pace.newly_slow("a")] == [slow, False, False]
 
 
 def test_single_member_is_never_slow() -> None:
     times = [10.0 * step for step in range(20)]
-    pace = walking(*times)
+    pace = pace_of_steps(*times)
     assert not pace.newly_slow("a") and not pace.newly_slow("stranger")
     assert pace.looks["a"] == len([*pairwise(times)]) - 1

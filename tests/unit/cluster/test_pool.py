@@ -24,7 +24,7 @@ from tests.helpers.operations import operations
 OTHERS = "a run waits for agents of the other kind"
 
 
-def joined(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[Action]:
+def connect(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[Action]:
     """Connect these agents, each on a separate executor."""
     return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (request_id, n), f"e-{agent}", now)]
 
@@ -32,17 +32,17 @@ def joined(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[
 def test_each_kind_is_requested_separately_and_both_are_granted_together() -> None:
     pool = Pool()
     assert pool.demand("r", 3, bare=1) == [Submit(1, 2), Submit(2, 1, bare=True)]
-    assert joined(pool, "b", request_id=2) == []
-    assert joined(pool, "g1", "g2", request_id=1) == [Grant("r", ("g1", "g2", "b"))]
+    assert connect(pool, "b", request_id=2) == []
+    assert connect(pool, "g1", "g2", request_id=1) == [Grant("r", ("g1", "g2", "b"))]
 
 
 def test_bare_agent_and_gpu_agent_do_not_replace_each_other() -> None:
     pool = Pool()
     pool.demand("plain", 3)
-    joined(pool, "g1", "g2", "g3", request_id=1)
+    connect(pool, "g1", "g2", "g3", request_id=1)
     pool.withdraw("plain", 2.0)
     assert pool.demand("r", 4, bare=1) == [Submit(2, 1, bare=True)]  # three are idle, and needed
-    assert joined(pool, "b", request_id=2) == [Grant("r", ("g1", "g2", "g3", "b"))]
+    assert connect(pool, "b", request_id=2) == [Grant("r", ("g1", "g2", "g3", "b"))]
     pool.returned(("b",), 3.0)
     assert pool.demand("later", 1) == [DismissAgents(("b",), OTHERS), Submit(3, 1)]
 
@@ -50,24 +50,24 @@ def test_bare_agent_and_gpu_agent_do_not_replace_each_other() -> None:
 def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_requested() -> None:
     pool = Pool()
     pool.demand("first", 3, bare=1)
-    joined(pool, "g1", "g2", request_id=1)
-    joined(pool, "b1", request_id=2)
+    connect(pool, "g1", "g2", request_id=1)
+    connect(pool, "b1", request_id=2)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 4, bare=2) == [Submit(3, 1, bare=True)]
-    assert joined(pool, "b2", request_id=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
+    assert connect(pool, "b2", request_id=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
 
 
 def test_returning_agent_is_awaited_as_the_kind_that_it_was() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
-    joined(pool, "g", request_id=1)
-    joined(pool, "b", request_id=2)
+    connect(pool, "g", request_id=1)
+    connect(pool, "b", request_id=2)
     pool.remove_agent("b", returns=True)
     pool.remove_agent("g", returns=True)
     assert pool.serve() == [] and (pool.expected.of(False), pool.expected.of(True)) == (1, 1)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both requests were cancelled
-    assert joined(pool, "g2", request_id=3) == [] and joined(pool, "b2", request_id=4) == [
+    assert connect(pool, "g2", request_id=3) == [] and connect(pool, "b2", request_id=4) == [
         Grant("second", ("g2", "b2"))
     ]
 
@@ -82,18 +82,18 @@ def test_ended_request_is_repeated_for_its_kind_only() -> None:
 def test_surplus_idle_agents_are_dismissed_for_the_other_kind() -> None:
     pool = Pool()
     pool.demand("first", 5, bare=1)
-    joined(pool, "g1", "g2", "g3", "g4", request_id=1)
-    joined(pool, "b1", request_id=2)
+    connect(pool, "g1", "g2", "g3", "g4", request_id=1)
+    connect(pool, "b1", request_id=2)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 5, bare=3) == [DismissAgents(("g1", "g2"), OTHERS), Submit(3, 2, bare=True)]
-    assert joined(pool, "b2", "b3", request_id=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
+    assert connect(pool, "b2", "b3", request_id=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
 
 
 def test_elastic_run_gets_no_bare_agents() -> None:
     pool = Pool()
     pool.demand("servers", 2, bare=1)
-    joined(pool, "g", request_id=1)
-    joined(pool, "b", request_id=2)
+    connect(pool, "g", request_id=1)
+    connect(pool, "b", request_id=2)
     pool.withdraw("servers", 2.0)
     assert pool.demand("grows", 1, most=2) == [Grant("grows", ("g",)), Submit(3, 1)]
     assert pool.idle() == ["b"]
@@ -105,26 +105,26 @@ def test_requests_for_an_unneeded_kind_are_cancelled() -> None:
     pool.demand("servers", 2, bare=1)
     pool.demand("plain", 1)
     assert pool.withdraw("servers", 1.0) == [CancelAgentRequest(3), CancelAgentRequest(2)]
-    assert joined(pool, "g", request_id=1) == [Grant("plain", ("g",))]
+    assert connect(pool, "g", request_id=1) == [Grant("plain", ("g",))]
 
 
 def test_replacement_of_agents_keeps_the_other_agents_of_both_kinds() -> None:
     pool = Pool()
     pool.demand("r", 3, bare=1)
-    joined(pool, "b", request_id=2)
-    joined(pool, "g1", "g2", request_id=1)
+    connect(pool, "b", request_id=2)
+    connect(pool, "g1", "g2", request_id=1)
     assert pool.set_aside("r", ("g1",)) == []
     assert pool.request_replacements("r", 3, ("g2", "b"), 2.0, bare=1) == [Submit(3, 1)]
-    assert joined(pool, "g3", request_id=3) == [Grant("r", ("g2", "g3", "b"))]
+    assert connect(pool, "g3", request_id=3) == [Grant("r", ("g2", "g3", "b"))]
 
 
 def test_runs_are_granted_in_order_across_both_kinds() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
     pool.demand("second", 1)
-    assert joined(pool, "g1", request_id=1) == []  # the second one would be content with it
-    assert joined(pool, "g2", request_id=3) == []
-    assert joined(pool, "b", request_id=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
+    assert connect(pool, "g1", request_id=1) == []  # the second one would be content with it
+    assert connect(pool, "g2", request_id=3) == []
+    assert connect(pool, "b", request_id=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
 
 
 def test_awaited_slots_are_counted_by_kind() -> None:
@@ -393,7 +393,7 @@ def test_no_agent_has_two_runs_and_no_satisfiable_demand_waits(script):
         assert len(pool.idle()) + len(pool.expected) >= sum(pool.demands.values())
 
 
-def gather(size: int, most: int | None = None) -> None:
+def grant_and_lose(size: int, most: int | None = None) -> None:
     """Grant a run its agents all at once or, with ``most``, one by one; then lose all of them."""
     pool = Pool()
     pool.demand("r", 1 if most else size, most)
@@ -407,7 +407,7 @@ def gather(size: int, most: int | None = None) -> None:
 @pytest.mark.parametrize("grows", [False, True])
 def test_pool_operations_grow_linearly_with_the_group_size(grows: bool) -> None:
     most = (256, 64) if grows else (None, None)
-    assert operations(lambda: gather(256, most[0])) < 4.5 * operations(lambda: gather(64, most[1]))
+    assert operations(lambda: grant_and_lose(256, most[0])) < 4.5 * operations(lambda: grant_and_lose(64, most[1]))
 
 
 # ---------------------------------------------------------------------------------------------------- groups that grow
@@ -610,7 +610,7 @@ def test_withdrawn_run_holds_no_agents():
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["the end of its task", "the end of its connection"])
-def test_an_agent_whose_task_spark_does_not_repeat_is_requested_again_whichever_end_is_reported_first(
+def test_agent_whose_task_spark_does_not_repeat_is_requested_again(
     is_first: bool,
 ) -> None:
     pool = Pool()

@@ -117,7 +117,7 @@ def test_error_ends_with_remedy_and_log_command(cause: str, words: str) -> None:
     assert last.endswith("`hopsml runs logs /runs/r --rank 0` shows the whole log.")
 
 
-def waiting(group: AnyGroup) -> ActiveRun:
+def waiting_run(group: AnyGroup) -> ActiveRun:
     request = RunRequest("run", RunSpec(group=group), payload=b"", run_url="file:///nowhere")
     return ActiveRun(request, RunState("run", group.size))
 
@@ -125,9 +125,9 @@ def waiting(group: AnyGroup) -> ActiveRun:
 @pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
 def test_missing_agents_without_a_known_cause_are_reported_as_ended_requests(group: AnyGroup, wanted: int) -> None:
     outcome, backend = ConcludeRun(Phase.FAILED, "start"), SimulatedBackend(2)
-    text = why_missing(waiting(group), outcome, Pool(), backend, ())
+    text = why_missing(waiting_run(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; the requested agents have ended")
-    assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
+    assert why_missing(waiting_run(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
 
 
 SILENT = "the agent on 10.0.0.2 (executor e) was lost: no message for 10 s"

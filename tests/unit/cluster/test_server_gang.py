@@ -82,8 +82,8 @@ def test_end_of_the_chief_ends_the_run_and_stops_servers_by_generation() -> None
     machine.handle(events.Closed("evaluator", 0), 4.0)
     assert machine.phase is Phase.RUNNING
     actions = machine.handle(events.Finished("chief", 0), 5.0)
-    stops = [(one.agent_ids, one.generation, one.keep) for one in of_kind(actions, events.StopWorkers)]
-    assert stops == [(("worker0",), 0, False), (("worker1",), 0, False), (("ps0",), 1, False)]
+    stop_actions = [(one.agent_ids, one.generation, one.keep) for one in of_kind(actions, events.StopWorkers)]
+    assert stop_actions == [(("worker0",), 0, False), (("worker1",), 0, False), (("ps0",), 1, False)]
     assert machine.handle(events.Closed("chief", 0), 5.1) == []
     assert conclusion(machine, actions) == events.ConcludeRun(Phase.FINISHED)
 
@@ -264,7 +264,7 @@ def test_loss_of_all_agents_is_explained_by_the_backend() -> None:
 # ------------------------------------------------------------------------------------------ bounds, words, late events
 
 
-def stops(names: tuple[str, ...], grace_s: float, flush_s: float, generation: int = 0) -> list[events.Action]:
+def stop_actions(names: tuple[str, ...], grace_s: float, flush_s: float, generation: int = 0) -> list[events.Action]:
     return [events.StopWorkers(generation, (name,), grace_s, flush_s) for name in names]
 
 
@@ -284,16 +284,16 @@ def test_group_is_running_once_its_last_member_has_started() -> None:
 @pytest.mark.parametrize(
     ("evaluates", "end", "dropped"),
     [(False, 20.0, NAMES[:4]), (True, 50.0, NAMES)],
-    ids=["the evaluator is through", "the evaluator still evaluates"],
+    ids=["evaluator finished", "evaluator running"],
 )
 def test_servers_are_dropped_after_their_time_to_end(evaluates: bool, end: float, dropped: tuple[str, ...]) -> None:
     machine = running(grace_s=2, flush_s=3, evaluator_s=30)
     if not evaluates:
         machine.handle(events.Finished("evaluator", 0), 4.0)
         machine.handle(events.Closed("evaluator", 0), 4.0)
-    assert machine.handle(events.Finished("chief", 0), 5.0) == stops(("worker0", "worker1", "ps0"), 2, 3)
+    assert machine.handle(events.Finished("chief", 0), 5.0) == stop_actions(("worker0", "worker1", "ps0"), 2, 3)
     if evaluates:
-        assert machine.handle(events.Tick(), 35.0)[1:] == stops(("evaluator",), 2, 3)
+        assert machine.handle(events.Tick(), 35.0)[1:] == stop_actions(("evaluator",), 2, 3)
     assert machine.handle(events.Tick(), end - 0.1) == []
     actions = machine.handle(events.Tick(), end)
     assert actions[0] == events.DropAgents(dropped, "did not report its worker's end in time")
@@ -304,7 +304,7 @@ def test_evaluator_that_has_finished_is_not_reported_as_late() -> None:
     machine = running(grace_s=2, flush_s=3, evaluator_s=30)
     machine.handle(events.Finished("chief", 0), 5.0)
     machine.handle(events.Finished("evaluator", 0), 34.0)
-    assert machine.handle(events.Tick(), 35.0) == stops(("evaluator",), 2, 3)
+    assert machine.handle(events.Tick(), 35.0) == stop_actions(("evaluator",), 2, 3)
 
 
 def test_abandoned_server_is_not_stopped_at_the_end() -> None:
@@ -316,7 +316,7 @@ def test_abandoned_server_is_not_stopped_at_the_end() -> None:
 
 def test_cancelled_run_ends_all_members_within_a_limit_with_the_first_reason() -> None:
     machine = running(grace_s=2, failed_flush_s=4)
-    assert machine.handle(events.CancelRequested("enough"), 3.0) == stops(NAMES, 2, 4)
+    assert machine.handle(events.CancelRequested("enough"), 3.0) == stop_actions(NAMES, 2, 4)
     assert machine.handle(events.CancelRequested("once more"), 3.5) == []
     assert machine.handle(events.Failed("chief", 0, "KeyError", raised=True), 3.6) == []
     assert machine.handle(events.Tick(), 10.9) == []
@@ -329,7 +329,7 @@ def test_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
     machine = running(grace_s=2, failed_flush_s=4, evaluator_s=30)
     ended = machine.handle(events.Finished("chief", 0), 5.0)
     actions = machine.handle(events.CancelRequested("enough"), 6.0)
-    assert actions == stops(NAMES, 2, 4)
+    assert actions == stop_actions(NAMES, 2, 4)
     assert machine.handle(events.Tick(), 11.9) == []
     assert conclusion(machine, [*ended, *actions]) == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
 
@@ -358,7 +358,7 @@ SECONDARY_ERROR = events.Failed("chief", 0, "UnavailableError", secondary=True)
             "rank 1 (worker) was lost just before (signal 9 (SIGKILL))",
         ),
     ],
-    ids=["a server that returned", "a parameter server before a worker", "of two workers the first by rank"],
+    ids=["returned server", "parameter server before worker", "first of two workers by rank"],
 )
 def test_secondary_error_of_the_chief_names_one_server_and_the_remedy(before: list[events.Event], named: str) -> None:
     machine = running()
@@ -391,7 +391,7 @@ def test_server_that_ends_without_a_known_cause_is_restarted() -> None:
     ]
 
 
-@pytest.mark.parametrize(("started_at", "died_at"), [(10.0, 39.9), (None, 99.0)], ids=["too short", "never began"])
+@pytest.mark.parametrize(("started_at", "died_at"), [(10.0, 39.9), (None, 99.0)], ids=["too short", "never started"])
 def test_server_that_fails_twice_without_a_steady_time_ends_the_run(started_at: float | None, died_at: float) -> None:
     machine = running(fruitless_limit=2, steady_s=30)
     fail_worker(machine, "ps0", 3.0)

@@ -57,7 +57,7 @@ LAUNCH = Launch(
 )  # fmt: skip
 
 
-def of(messages: list[Message], kind: type[Any]) -> list[Any]:
+def events_of(messages: list[Message], kind: type[Any]) -> list[Any]:
     """The events of one kind among the messages to the coordinator."""
     updates = [message for message in messages if isinstance(message, WorkerUpdate)]
     return [update.event for update in updates if isinstance(update.event, kind)]
@@ -92,7 +92,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
         await server.close()
 
     asyncio.run(scenario())
-    failed, closed = of(messages, object)
+    failed, closed = events_of(messages, object)
     assert isinstance(failed, FailureReport) and isinstance(closed, WorkerClosed)
     return failed
 
@@ -108,7 +108,7 @@ def test_unreachable_store_and_unknown_storage_scheme_are_distinguished(
     assert failed.cause.startswith("the store could not be read: ") == passes
 
 
-def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
+def test_full_scratch_disk_is_named_as_the_cause(tmp_path: Path) -> None:
     with small_disk.mounted(tmp_path / "scratch", 100) as scratch:
         small_disk.fill(scratch)
         failed = failure_of(tmp_path, scratch=scratch)
@@ -230,7 +230,7 @@ def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: b
 
 
 def steps_reported(messages: list[Message]) -> list[int | None]:
-    return [report.step for event in of(messages, WorkerReports) for report in event.reports]
+    return [report.step for event in events_of(messages, WorkerReports) for report in event.reports]
 
 
 def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
@@ -246,7 +246,7 @@ def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
     return train
 
 
-@pytest.mark.parametrize("kill_server", [False, True], ids=["", "its fork server was killed afterwards"])
+@pytest.mark.parametrize("kill_server", [False, True], ids=["", "fork server killed afterwards"])
 def test_reports_and_result_of_a_worker_that_ended_before_reading_are_not_lost(
     tmp_path: Path, kill_server: bool
 ) -> None:
@@ -255,8 +255,8 @@ def test_reports_and_result_of_a_worker_that_ended_before_reading_are_not_lost(
         Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server
     )
     assert steps_reported(messages) == list(range(300))
-    assert of(messages, FailureReport) == []
-    (finished,) = of(messages, WorkerFinished)
+    assert events_of(messages, FailureReport) == []
+    (finished,) = events_of(messages, WorkerFinished)
     assert cloudpickle.loads(finished.result)["steps"] == 300
     assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
 
@@ -276,7 +276,7 @@ def test_worker_that_failed_before_reading_keeps_its_cause_and_reports(
     run = directory(tmp_path, "app_1", 1)
     messages = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
     assert steps_reported(messages) == list(range(300))
-    (failed,) = of(messages, FailureReport)
+    (failed,) = events_of(messages, FailureReport)
     assert cause in failed.cause
 
 
@@ -302,10 +302,10 @@ def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, mon
         await server.close()
 
     asyncio.run(scenario())
-    (note,) = (event.text for event in of(messages, WorkNote))
+    (note,) = (event.text for event in events_of(messages, WorkNote))
     assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
-    assert of(messages, WorkerFinished)
-    assert not of(messages, FailureReport)
+    assert events_of(messages, WorkerFinished)
+    assert not events_of(messages, FailureReport)
 
 
 @contextmanager
@@ -327,7 +327,7 @@ def memory_limited_to(megabytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
+def report_of_killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
     """The report of a worker that gets SIGKILL; ``procs``: takes the fork server, and so the worker, into a group."""
     messages: list[Message] = []
 
@@ -344,7 +344,7 @@ def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None)
         await server.close()
 
     asyncio.run(scenario())
-    (failed,) = of(messages, FailureReport)
+    (failed,) = events_of(messages, FailureReport)
     return failed
 
 
@@ -353,11 +353,11 @@ def test_lack_of_memory_is_the_cause_of_sigkill_only_if_the_kernel_reports_it(tm
         return len(bytearray(os.urandom(1 << 20)) * 400)
 
     with memory_limited_to(150) as procs:
-        failed = killed(tmp_path / "a", grow, procs)
+        failed = report_of_killed(tmp_path / "a", grow, procs)
     assert failed.outside
     assert "killed by signal 9 (SIGKILL); the kernel sent this signal for lack of memory: oom_kill in" in failed.cause
     assert "; its memory limit is 150 MB (its memory had peaked at " in failed.cause
-    failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    failed = report_of_killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert (
         failed.outside
         and "neither hopsml nor the kernel (for lack of memory) sent this signal, since oom_kill in" in failed.cause
@@ -375,7 +375,7 @@ def test_worker_with_an_unreadable_event_pipe_is_ended_with_that_cause(tmp_path:
         os.write(context.event_pipe, b"\xff\xff\xff\xff no frame")
         time.sleep(600)
 
-    assert "cannot be read" in killed(tmp_path, train).cause
+    assert "cannot be read" in report_of_killed(tmp_path, train).cause
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,16 @@ def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path
     wheel.touch()
     nowhere = tmp_path / "site-packages"
 
-    def of(url: str, **more: object) -> str:
+    def command_for(url: str, **more: object) -> str:
         return extras.command("mlflow", {"url": url, **more}, "1.0", nowhere)
 
-    assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
-    assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
+    assert command_for(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
+    assert command_for(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
     removed_wheel = (
         "pip install './hopsml_spark-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
     )
-    assert of("file:///no/such.whl") == of("https://index/hopsml_spark-1.0.whl") == removed_wheel
-    assert of("") == "pip install 'hopsml-spark[mlflow]==1.0'"
+    assert command_for("file:///no/such.whl") == command_for("https://index/hopsml_spark-1.0.whl") == removed_wheel
+    assert command_for("") == "pip install 'hopsml-spark[mlflow]==1.0'"
     assert extras.command("mlflow", {}, "*", nowhere) == "pip install 'hopsml-spark[mlflow]'"
 
 

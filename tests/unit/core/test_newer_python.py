@@ -33,7 +33,7 @@ def test_code_does_not_import_from_the_working_directory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("run", [newer_python._RUN_MODULE, newer_python._RUN_MODULE_3_10], ids=["this", "3.10"])
-def test_a_module_does_not_import_from_the_working_directory(
+def test_module_does_not_import_from_the_working_directory(
     run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(newer_python, "_RUN_MODULE", run)

@@ -33,7 +33,7 @@ PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="u
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_warned", set())
     monkeypatch.delenv("HOPSML_ANY_VERSION", raising=False)
 
