@@ -33,7 +33,7 @@ def raised_in_hopsml() -> BaseException:
     return caught.value
 
 
-def raised_in_callback() -> BaseException:
+def called_back() -> BaseException:
     """The user's code, called by ours, called by the user's."""
     from hopsml.cluster.worker.returned import plain
 
@@ -61,7 +61,7 @@ def test_frames_of_hopsml_after_the_users_frames_are_removed() -> None:
 
 
 def test_user_frames_called_by_hopsml_are_retained() -> None:
-    error = raised_in_callback()
+    error = called_back()
     assert names(error.__traceback__) != names(tracebacks.of_user(error.__traceback__))
     assert names(tracebacks.of_user(error.__traceback__)) == ["called_back", "user_code", "item", "broken"]
 
@@ -69,7 +69,7 @@ def test_user_frames_called_by_hopsml_are_retained() -> None:
 def test_worker_traceback_starts_in_user_code() -> None:
     from hopsml.cluster.worker import returned
 
-    inner = raised_in_callback().__traceback__
+    inner = called_back().__traceback__
     assert inner is not None and inner.tb_next is not None and inner.tb_next.tb_next is not None
     ours = inner.tb_next.tb_next  # as in a worker: the first frame is ours
     assert ours.tb_frame.f_code.co_filename == returned.__file__
