@@ -148,7 +148,7 @@ def test_sys_exit_with_a_status_is_a_failure_and_without_one_is_not(tmp_path):
     assert isinstance(run(tmp_path, lambda: sys.exit()).events[-1], WorkerFinished)
 
 
-class UnprintableError(Exception):
+class WithoutWords(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words either")
 
@@ -157,14 +157,14 @@ class UnprintableError(Exception):
 
 def test_error_whose_str_raises_is_named_by_its_type(tmp_path):
     def train():
-        raise UnprintableError
+        raise WithoutWords
 
     last = run(tmp_path, train).events[-1]
     assert last.cause == "WithoutWords: (its text is not available, since str() raises RuntimeError)"
     assert "raise WithoutWords" in last.traceback and not last.secondary
 
     def leave():
-        sys.exit(UnprintableError())
+        sys.exit(WithoutWords())
 
     assert "called sys.exit((its text is not available" in run(tmp_path, leave).events[-1].cause
 
