@@ -19,14 +19,18 @@ function address(path, query = {}) {
   return `api/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-async function request(url, options) {
-  let answer;
+/** Return the response to a request; raises ApiError if there is none. */
+async function responseTo(url, options) {
   try {
-    answer = await fetch(url, options);
+    return await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("The server does not respond.", "Start `hopsml ui` or `hopsml server` again, and open the address that it prints.", 0);
   }
+}
+
+async function request(url, options) {
+  const answer = await responseTo(url, options);
   if (answer.status === 204) return null;
   const content = await answer.json().catch((error) => {
     if (error.name === "AbortError" || answer.ok) throw error;
@@ -145,4 +149,4 @@ function useData(url, concerns) {
   return { data: state.data, error: state.error, stale: state.url !== url };
 }
 
-export { address, connection, follow, get, listen, listeners, refresh, send, useData };
+export { ApiError, address, connection, follow, get, listen, listeners, refresh, responseTo, send, useData };

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ SMALL = """[...document.querySelectorAll(":is(main, .top) :is(button, a, input, 
   const isShown = width > 0 && getComputedStyle(one).clipPath === "none" && one.checkVisibility();
   return isShown && getComputedStyle(one).display !== "inline" && (width < 23.5 || height < 23.5);
 }).map((one) => one.outerHTML.slice(0, 120))"""
+
+
+FIND_ERROR = ".tools ~ .error-message"  # not that of the whole page, which misses the server as well
 
 
 def wanted(number: int, rate: float) -> dict[str, Any]:
@@ -75,12 +79,23 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
 @pytest.fixture(scope="module")
 def address(filled: ProjectOnDisk) -> Iterator[str]:
     """Start a server for that project and yield its address with the token."""
-    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", filled.url]
+    with serving(filled) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def serving(project: ProjectOnDisk) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Run a server for a project; yield its address with the token, and a function that ends it."""
+    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", project.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
-        assert process.wait(END_S) == 0
+
+        def end() -> None:
+            process.terminate()
+            assert process.wait(END_S) == 0
+
+        yield process.stdout.readline().strip(), end
+        end()
 
 
 def test_runs_are_filtered_sorted_and_selected_with_the_keyboard(tab: Tab) -> None:
@@ -286,6 +301,32 @@ def test_page_works_below_a_proxy_path(browser: Any, address: str, tmp_path: Pat
         tab.page.wait_for_selector(".live:has-text('live')")
         context.close()
     assert tab.console == []
+
+
+def test_preview_and_log_search_that_fail_show_the_error_with_its_remedy(browser: Any, project: ProjectOnDisk) -> None:
+    run = project.run("app_1")
+    run.print(0, "one line")
+    gone = run.folder / "note.txt"
+    gone.write_text("a note")
+    with serving(project) as (address, end), leaks.not_of_this_test():
+        context = browser.new_context()
+        tab = Tab(context, address)
+        page = tab.open("run/app_1/files")
+        page.get_by_role("button", name="note.txt").wait_for()
+        gone.unlink()
+        page.get_by_role("button", name="note.txt").click()
+        page.wait_for_selector(".preview .error-message:has-text('could not be loaded (status 404)')")
+        assert "Download the file" in page.locator(".preview .error-message").inner_text()
+        page = tab.open("run/app_1/logs")
+        page.wait_for_selector(".log .text:has-text('one line')")
+        end()
+        page.get_by_label("Find in these lines").fill("line")
+        assert page.locator(FIND_ERROR).count() == 0
+        page.get_by_label("Find in these lines").press("Enter")
+        page.wait_for_selector(f"{FIND_ERROR}:has-text('The server does not respond')")
+        assert "Start `hopsml ui`" in page.locator(FIND_ERROR).inner_text()
+        context.close()
+    assert any("404" in line for line in tab.said)
 
 
 @pytest.mark.variant

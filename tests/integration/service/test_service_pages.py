@@ -70,6 +70,22 @@ def test_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Opens
     assert page.evaluate("window.hit") is None
 
 
+def test_revoking_a_token_twice_shows_the_refusal(stage: Stage, opens: Opens) -> None:
+    admin = stage.client("adam")
+    admin.create_token("dora", label="for a test")
+    tab = opens("adam")
+    page = tab.open("users")
+    page.get_by_role("row", name="dora").get_by_role("button").press("Enter")
+    until(page, "document.activeElement.textContent === 'Keep token'")
+    (token,) = [one for one in admin.tokens() if one.user == "dora"]
+    admin.revoke_token(token.id)
+    press(page, "Revoke token")
+    page.wait_for_selector(f".error-message:has-text(\"there is no token '{token.id}' that is not revoked\")")
+    assert "hopsml tokens ls" in page.locator(".error-message").inner_text()
+    assert len(tab.said) == 1 and "400" in tab.said[0]
+    tab.said.clear()
+
+
 @pytest.mark.variant
 def test_run_is_annotated_found_by_its_tag_and_saved_in_a_view(stage: Stage, opens: Opens) -> None:
     for name in ("app_1", "app_2"):

@@ -1,6 +1,6 @@
 // Files of the run directory: previews of texts, images and tables, and downloads.
 import { html, useEffect, useState } from "../lib.js";
-import { address, useData } from "../api.js";
+import { ApiError, address, responseTo, useData } from "../api.js";
 import { bytes, count, exactTime, time } from "../format.js";
 import { link } from "../route.js";
 import { Empty, ErrorMessage } from "./components.js";
@@ -16,14 +16,14 @@ function TextPreview({ url, length }) {
   const [content, set] = useState(null), [error, setError] = useState(null);
   useEffect(() => {
     const abort = new AbortController();
-    fetch(url, { headers: length > PREVIEW ? { range: `bytes=0-${PREVIEW - 1}` } : {}, signal: abort.signal })
+    responseTo(url, { headers: length > PREVIEW ? { range: `bytes=0-${PREVIEW - 1}` } : {}, signal: abort.signal })
       .then((answer) => {
-        if (!answer.ok) throw new Error(`The file could not be loaded (status ${answer.status}).`);
+        if (!answer.ok) throw new ApiError(`The file could not be loaded (status ${answer.status}).`, "Download the file, or open the preview again.", answer.status);
         return answer.text();
       }).then(set).catch((problem) => { if (problem.name !== "AbortError") setError(problem); });
     return () => abort.abort();
   }, [url]);
-  if (error) return html`<${ErrorMessage} error=${{ message: error.message, remedy: "Download the file, or open the preview again." }} />`;
+  if (error) return html`<${ErrorMessage} error=${error} />`;
   return html`<pre tabindex="0">${content === null ? "…" : content === "" ? "(empty)" : content}</pre>
     ${length > PREVIEW && html`<p class="soft small note">The first ${bytes(PREVIEW)} of ${bytes(length)}.</p>`}`;
 }
