@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SUBNET = "10.214.77"
+SUBNET, SUBNET_6 = "10.214.77", "fd00:214:77:"
 _PROGRAMS = ("ip", "tc", "nsenter", "unshare", "setpriv")
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SET_DEVICE, _SET_OFFLOAD = 0x400454CA, 0x400454D0  # TUNSETIFF, TUNSETOFFLOAD
@@ -86,18 +86,17 @@ def hindrance() -> str:
 class Network:
     """Network of simulated hosts, numbered from 0."""
 
-    def __init__(self, pids: Sequence[int], hub: Hub) -> None:
-        self._pids, self._hub = pids, hub
+    def __init__(self, pids: Sequence[int], hub: Hub, version: int = 4) -> None:
+        self._pids, self._hub, self._version = pids, hub, version
 
     @property
     def hosts(self) -> int:
         """Number of simulated hosts in the network."""
         return len(self._pids)
 
-    @staticmethod
-    def address(host: int) -> str:
+    def address(self, host: int) -> str:
         """Return the IP address of a host."""
-        return f"{SUBNET}.{10 + host}"
+        return _address(host, self._version)
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
         """Return the command line that runs a command on a host."""
@@ -123,17 +122,27 @@ class Network:
 
 
 @contextmanager
-def shaped_network(hosts: int, cable: Cable = Cable()) -> Iterator[Network]:
+def shaped_network(hosts: int, cable: Cable = Cable(), version: int = 4) -> Iterator[Network]:
     """Create a network, and remove it at the end of the block; RuntimeError if ``hindrance`` returns a reason.
 
     The calling thread must live as long as the block.
+
+    Args:
+        hosts: number of hosts.
+        cable: cable of each host.
+        version: 4, or 6 for hosts with only IPv6 beside 127.0.0.1, whose cable the kernel must be able to simulate.
     """
     if why := hindrance():
         raise RuntimeError(f"no network of our own: {why}")
+    assert version == 4 or not cable.needs_switch
     with ExitStack() as stack:
-        pids = [stack.enter_context(_namespace()) for _ in range(hosts)]
-        hub: Hub = stack.enter_context((_switch if cable.needs_switch else _bridge)(pids, cable))
-        yield Network(pids, hub)
+        pids = [stack.enter_context(_namespace(version)) for _ in range(hosts)]
+        hub: Hub = stack.enter_context(_switch(pids, cable) if cable.needs_switch else _bridge(pids, cable, version))
+        yield Network(pids, hub, version)
+
+
+def _address(host: int, version: int = 4) -> str:
+    return f"{SUBNET}.{10 + host}" if version == 4 else f"{SUBNET_6}:{10 + host}"
 
 
 class Hub(abc.ABC):
@@ -177,12 +186,13 @@ class _Switch(Hub):
 
 
 @contextmanager
-def _bridge(pids: Sequence[int], cable: Cable) -> Iterator[Hub]:
-    with _namespace() as hub:
+def _bridge(pids: Sequence[int], cable: Cable, version: int) -> Iterator[Hub]:
+    mask = "/24" if version == 4 else "/64 nodad"
+    with _namespace(version) as hub:
         _ip(hub, "link add hub type bridge", "link set hub up")
         for host, pid in enumerate(pids):
             _ip(hub, f"link add p{host} type veth peer name eth0 netns {pid}", f"link set p{host} master hub up")
-            _ip(pid, f"addr add {Network.address(host)}/24 dev eth0", "link set eth0 up")
+            _ip(pid, f"addr add {_address(host, version)}{mask} dev eth0", "link set eth0 up")
             if cable.rate_mbit > 0:
                 _limit(hub, f"p{host}", cable.rate_mbit)
                 _limit(pid, "eth0", cable.rate_mbit)
@@ -204,7 +214,7 @@ def _switch(pids: Sequence[int], cable: Cable) -> Iterator[Hub]:
             stack.callback(os.close, device)
         for host, pid in enumerate(pids):
             _ip(pid, f"link set eth0 address 02:00:00:00:00:{host:02x}")
-            _ip(pid, f"addr add {Network.address(host)}/24 dev eth0", "link set eth0 txqueuelen 5000 up")
+            _ip(pid, f"addr add {_address(host)}/24 dev eth0", "link set eth0 txqueuelen 5000 up")
         ports = "all" if cable.ports is None else ",".join(f"{low}-{high}" for low, high in cable.ports)
         settings = [
             str(value)
@@ -235,9 +245,10 @@ def _device(pid: int, large: bool) -> int:
 
 
 @contextmanager
-def _namespace() -> Iterator[int]:
+def _namespace(version: int = 4) -> Iterator[int]:
     """Create a network namespace, and yield the pid of the process that holds it."""
-    script = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo up && echo up && exec sleep infinity"
+    without_ipv6 = f"echo {int(version == 4)} > /proc/sys/net/ipv6/conf/all/disable_ipv6"
+    script = f"{without_ipv6}; ip link set lo up && echo up && exec sleep infinity"
     keep = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", script]
     with subprocess.Popen(keep, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as keeper:
         try:

@@ -126,7 +126,7 @@ PROGRAMS: dict[str, Callable[..., float]] = {
 def main(path: str) -> None:
     """Train, and print the value or the error as JSON."""
     requested = json.loads(Path(path).read_text())
-    _spread(requested["address"], requested["pids"])
+    _spread(requested["address"], requested["pids"], requested["of_hosts"])
     options = (
         {"args": requested["args"], **requested["options"]}
         if requested["verb"] != "parameter_server"
@@ -152,12 +152,18 @@ def _with(program: Callable[..., float], arguments: dict[str, Any]) -> Callable[
     return call
 
 
-def _spread(address: str, pids: list[int]) -> None:
-    """Start agents on those hosts, in rotation, with this host's address for the coordinator."""
+def _spread(address: str, pids: list[int], of_hosts: dict[str, dict[str, str]]) -> None:
+    """Start agents on those hosts, in rotation, with this host's address for the coordinator.
+
+    ``of_hosts``: variables of a host's agents, by its number.
+    """
     number, start = itertools.count(), LocalBackend._start
 
     def start_on_host(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-        with inside(pids[next(number) % len(pids)]):
+        place = next(number) % len(pids)
+        with inside(pids[place]), pytest.MonkeyPatch.context() as variables:
+            for name, value in of_hosts.get(str(place), {}).items():
+                variables.setenv(name, value)
             return start(bootstrap, index)
 
     environment = pytest.MonkeyPatch()  # for the rest of this process
@@ -175,12 +181,13 @@ def play(
     workers: int = 2,
     hosts: int = 2,
     wait_s: float = WAIT_S,
+    of_hosts: dict[int, dict[str, str]] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Run a driver on the first host and agents on the others; return its "value", or "error" and "text"; and its "log".
 
-    ``variables``: environment of driver and agents. A driver that has not ended after ``wait_s`` seconds is killed, which
-    returns {"hangs": True}.
+    ``variables``: environment of driver and agents; ``of_hosts``: further variables of a host's agents. A driver that has
+    not ended after ``wait_s`` seconds is killed, which returns {"hangs": True}.
     """
     file = folder / "asked.json"
     if "min_workers" not in options:
@@ -196,6 +203,7 @@ def play(
                 "program": program,
                 "args": args or {},
                 "options": options,
+                "of_hosts": of_hosts or {},
             }
         )
     )

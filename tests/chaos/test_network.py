@@ -16,6 +16,7 @@ import pytest
 
 from tests.chaos import network_driver
 from tests.chaos.runner import Outcome
+from tests.helpers import clock_shift
 from tests.helpers.cluster.workloads import wait_until
 from tools.shaped_network import Cable, Network, hindrance, shaped_network
 
@@ -63,6 +64,38 @@ def test_workers_connect_directly_despite_a_proxy_in_the_environment(
     with shaped_network(4) as network, silent_proxy(network, 3) as variables:
         found = network_driver.play(network, tmp_path, verb, program, variables, **options)
     judged("a proxy that does not answer", program, found, outcomes)
+
+
+OVER_IPV6 = [
+    pytest.param("torch", "own", {"backend": "hopsml"}, marks=pytest.mark.torch),
+    pytest.param("collective_all_reduce", "tensorflow", {"implementation": "tensorflow"}, marks=pytest.mark.tensorflow),
+    pytest.param("torch", "torch", {"backend": "gloo"}, marks=[pytest.mark.torch, pytest.mark.variant]),
+    pytest.param("parameter_server", "servers", {}, marks=[pytest.mark.tensorflow, pytest.mark.variant]),
+    pytest.param("jax", "jax", {}, marks=[pytest.mark.torch, pytest.mark.variant]),
+]
+
+
+@pytest.mark.parametrize(("verb", "program", "options"), OVER_IPV6, ids=[one.values[1] for one in OVER_IPV6])
+def test_group_between_hosts_with_only_ipv6_trains(
+    verb: str, program: str, options: dict[str, Any], tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(3, version=6) as network:
+        found = network_driver.play(network, tmp_path, verb, program, **options)
+    judged("hosts with only IPv6", program, found, outcomes)
+
+
+@pytest.mark.local
+@pytest.mark.variant
+@pytest.mark.skipif(clock_shift.HINDRANCE != "", reason=clock_shift.HINDRANCE)
+@pytest.mark.parametrize("shift_s", [clock_shift.DAY_S, -clock_shift.DAY_S], ids=["ahead", "behind"])
+def test_host_whose_clock_is_a_day_off_trains_and_is_named(
+    shift_s: int, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(3) as network:
+        clocks = {1: clock_shift.shifted(shift_s, tmp_path)}
+        found = network_driver.play(network, tmp_path, "distributed", "own", of_hosts=clocks)
+    judged(f"a host's clock is a day {'ahead' if shift_s > 0 else 'behind'}", "own", found, outcomes)
+    assert found["log"].count("clock skew: ") == 1 and f"clock skew: {'+' if shift_s > 0 else '-'}86" in found["log"]
 
 
 # TensorFlow sends heartbeats each five seconds; shorter pauses are not tested here.
