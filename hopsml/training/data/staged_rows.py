@@ -101,6 +101,7 @@ class StageClient:
             cert_chain=address.certificate,
             private_key=address.client_key,
             override_hostname=CERTIFIED,
+            generic_options=[("grpc.enable_http_proxy", 0)],  # stages are hosts of the cluster
         )
 
     def _options(self, timeout_s: float) -> Any:

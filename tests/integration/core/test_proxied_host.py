@@ -100,10 +100,28 @@ def serving() -> None:
     client.request(record, "/v1/models/digits:predict", {}, 4.0)
 
 
+def stage() -> None:
+    """Request rows of a stage on another host, which refuses connections."""
+    import pyarrow as pa
+
+    from hopsml.cluster.shared.tls import make_key_pair
+    from hopsml.training.data import staged_rows
+    from hopsml.training.data.frame_log import StageAddress, StagedShard
+
+    staged_rows._FETCH_S = 4.0  # type: ignore[misc]
+    certificate, key = (part.decode() for part in make_key_pair("hopsml-stage"))
+    address = StageAddress(f"grpc+tls://{OTHER}:5", certificate, "token", "node2", "", client_key=key)
+    try:
+        staged_rows.StageClient(address).fetch("data-x/0-0.arrow", StagedShard(0, 1, 1, 1))
+    except pa.ArrowException as error:
+        raise ConnectionError(str(error)) from error
+
+
 CALLS: dict[str, Callable[[], None]] = {
     call.__name__: call
     for call in (
         job_service, resource_manager, webhdfs, name_node, mlflow, doctor, mlflow_here, webhdfs_here, serving,
+        stage,
     )
 }  # fmt: skip
 
@@ -138,7 +156,7 @@ def test_all_proxy_is_named_only_by_clients_that_read_it(tmp_path: Path) -> None
 
 
 def test_request_to_this_machine_or_a_serving_bypasses_the_proxy(tmp_path: Path) -> None:
-    for name, text in errors(tmp_path, VARIABLES, ["mlflow_here", "webhdfs_here", "serving"]).items():
+    for name, text in errors(tmp_path, VARIABLES, ["mlflow_here", "webhdfs_here", "serving", "stage"]).items():
         assert "refused" in text.lower() and PROXY not in text, (name, text)
 
 
