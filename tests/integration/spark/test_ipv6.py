@@ -1,9 +1,11 @@
-"""Tests of Spark on a host with only IPv6: runs, rows of ``data=``, lost workers, predictions and servings."""
+"""Tests of Spark on a host with only IPv6, and behind a proxy: runs, rows of ``data=``, lost workers, servings."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.lone_host import ONLY_IPV6, SIX, on_lone_host
+from tests.helpers.lone_host import ONLY_IPV6, SIX, WIRED, on_lone_host
 from tools.shaped_network import hindrance
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]
@@ -29,6 +31,19 @@ spark:
   spark.driver.bindAddress: "{SIX}"
   spark.driver.extraJavaOptions: -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv6Addresses=true
   spark.executor.extraJavaOptions: -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv6Addresses=true
+"""
+
+
+HERE, PROXY, PORT = "10.8.8.5", "10.8.8.6", 3128
+_JAVA_PROXY = f"-Dhttp.proxyHost={PROXY} -Dhttp.proxyPort={PORT} -DsocksProxyHost={PROXY} -DsocksProxyPort={PORT}"
+PROXIED = f"""extends: local-cluster
+environment:
+  SPARK_LOCAL_IP: {HERE}
+spark:
+  spark.driver.host: {HERE}
+  spark.driver.bindAddress: {HERE}
+  spark.driver.extraJavaOptions: -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_JAVA_PROXY}
+  spark.executor.extraJavaOptions: -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_JAVA_PROXY}
 """
 
 
@@ -101,9 +116,12 @@ def served() -> dict[str, Any]:
         serving.stop("sevens")
 
 
-def play(folder: Path, name: str, profile: str) -> dict[str, Any]:
-    """Call a function of this module on a host with only IPv6; return its value."""
+def play(
+    folder: Path, name: str, profile: str, devices: str = ONLY_IPV6, address: str = SIX, **variables: str
+) -> dict[str, Any]:
+    """Call a function of this module on a host with these devices and this address; return its value."""
     (folder / "six.yaml").write_text(PROFILE)
+    (folder / "proxied.yaml").write_text(PROXIED)
     (folder / "local-cluster.yaml").write_text((ROOT / "conf" / "local-cluster.yaml").read_text())
     (folder / "local.yaml").write_text((ROOT / "conf" / "local.yaml").read_text())
     environment = {
@@ -116,9 +134,10 @@ def play(folder: Path, name: str, profile: str) -> dict[str, Any]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         "SPARK_WORKER_DIR": str(folder / "executors"),
+        **variables,
     }
     command = on_lone_host(
-        folder, ONLY_IPV6, [sys.executable, "-m", __name__, name], hosts=f"{SIX} node1\n::1 localhost\n"
+        folder, devices, [sys.executable, "-m", __name__, name], hosts=f"{address} node1\n::1 localhost\n"
     )
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
@@ -140,5 +159,32 @@ def test_serving_on_spark_with_only_ipv6_answers(tmp_path: Path) -> None:
     assert found["url"].startswith(f"http://[{SIX}]:") and found["answer"] == 7.0
 
 
+@pytest.mark.variant
+@pytest.mark.timeout(400)
+def test_runs_on_spark_behind_a_silent_proxy_connect_directly(tmp_path: Path) -> None:
+    devices = f"{WIRED} ip addr add {HERE}/24 dev eth0; ip addr add {PROXY}/24 dev eth0"
+    names = [name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())]
+    variables = {**dict.fromkeys(names, f"http://{PROXY}:{PORT}"), "no_proxy": "", "NO_PROXY": ""}
+    found = play(tmp_path, "trained_behind_proxy", "proxied", devices, HERE, **variables)
+    assert (found["sum"], found["rows"], found["recovered"], found["proxied"]) == (2.0, float(ROWS), [10, 2], 0)
+
+
+def trained_behind_proxy() -> dict[str, Any]:
+    """As ``trained``, with the rows sent by Python, and the number of connections to a proxy that never answers."""
+    from hopsml.training.data import push
+
+    push.JAR = Path("nowhere.jar")
+    with socket.create_server((PROXY, PORT), backlog=64) as proxy:
+        found = trained()
+        proxy.setblocking(False)
+        found["proxied"] = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                proxy.accept()[0].close()
+                found["proxied"] += 1
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"trained": trained, "served": served}[sys.argv[1]]()))
+    calls = {call.__name__: call for call in (trained, served, trained_behind_proxy)}
+    print(json.dumps(calls[sys.argv[1]]()))
