@@ -57,7 +57,7 @@ def of_gloo(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict
     return {size: reduce(tensor) for size, tensor in tensors.items()}
 
 
-def of_tensorflow(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
+def tensorflow_only(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
     """Form TensorFlow's strategy and return a reduction by its ring for each size."""
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
@@ -82,7 +82,7 @@ def of_tensorflow(way: str, rank: int, addresses: list[str], sizes: list[int]) -
     return made
 
 
-MAKERS = {"hopsml": of_hopsml, "gloo": of_gloo, "tensorflow": of_tensorflow}
+MAKERS = {"hopsml": of_hopsml, "gloo": of_gloo, "tensorflow": tensorflow_only}
 
 
 def moved(addresses: str, by: int) -> list[str]:

@@ -39,7 +39,7 @@ class Way:
     scope: Callable[[], Any] = contextlib.nullcontext
 
 
-def of_tensorflow(way: str, rank: int, addresses: Sequence[str]) -> Way:
+def tensorflow_only(way: str, rank: int, addresses: Sequence[str]) -> Way:
     """Return the functions of TensorFlow's strategy; ``merged`` installs hopsml's reduction in it."""
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
@@ -177,7 +177,7 @@ def main() -> None:
         of_ddp(rank, addresses)
         make = ddp_step
     else:
-        of = {"horovod": of_horovod, "hopsml": of_hopsml}.get(way.partition("-")[0], of_tensorflow)
+        of = {"horovod": of_horovod, "hopsml": of_hopsml}.get(way.partition("-")[0], tensorflow_only)
         built = of(way, rank, addresses)
         if way == "horovod":
             rank = int(os.environ["HOROVOD_RANK"])

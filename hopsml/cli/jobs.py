@@ -38,7 +38,7 @@ def check(job: JobFile) -> None:
     from hopsml.service import spec, workspaces
     from hopsml.service.render import spark_submit
 
-    if spark_submit.is_folder(loaded.workspace):
+    if spark_submit.names_folder(loaded.workspace):
         try:
             problems = workspaces.missing_in(spark_submit.workspace_folder(loaded, Path(job).absolute()), loaded)
         except ArgumentError as error:

@@ -55,6 +55,7 @@ _MOVED = {
     "tracking.machine": "hopsml.tracking.provenance",
     "tracking.seeds": "hopsml.tracking.inputs",
     "training.discovery.lookup": "hopsml.training.discovery",
+    "training.discovery:TaskListener": "hopsml.training.discovery:TaskPorts",
     "training.exchange": "hopsml.training.distributed",
     "training.large_batch.batch_sizes": "hopsml.training.large_batch.schedules",
     "training.large_batch.noise_scale": "hopsml.training.large_batch.schedules",

@@ -285,7 +285,7 @@ def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal to a process group; return False if there is none."""
+    """Send a signal to a process group; return False if there is none, or it may not be signalled."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):

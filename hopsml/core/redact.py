@@ -427,7 +427,7 @@ def _has_another(name: str) -> bool:
     return False
 
 
-def clean_log(name: str) -> None:
+def mask_logger(name: str) -> None:
     """Mask secrets in the records of this logger and those below it; repeated calls have no effect."""
     logger = logging.getLogger(name)
     with _lock:
@@ -435,4 +435,4 @@ def clean_log(name: str) -> None:
             logger.addHandler(CleaningHandler())
 
 
-clean_log("hopsml")
+mask_logger("hopsml")

@@ -269,7 +269,8 @@ class Run(Handle[Result]):
         A value for a worker that does not run (any more) is dropped.
 
         Raises:
-            ArgumentError: The value cannot be pickled, or the run is not under way in this process.
+            ArgumentError: The value cannot be pickled, the run was not started in this process, or its workers do not
+                call a function of the user.
         """
         data = pickled(value, "Run.send()")
         if self._tell is None:

@@ -55,9 +55,9 @@ def div(style: str, content: str) -> str:
     return f'<div style="{style}">{content}</div>'
 
 
-def span(style: str, content: str) -> str:
-    """Return an inline element; ``content`` is HTML."""
-    return f'<span style="{style}">{content}</span>'
+def span(style: str, html: str) -> str:
+    """Return an inline element; ``html`` is not escaped."""
+    return f'<span style="{style}">{html}</span>'
 
 
 def row(content: str, between: str = GAP[3]) -> str:

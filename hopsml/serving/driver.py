@@ -204,7 +204,7 @@ def main(name: str, launch: str) -> None:
     """Serve ``name`` as configured in its private folder; exit with status 1 after an error."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    redact.clean_log("hopsml")
+    redact.mask_logger("hopsml")
     project = hopsml_settings.project_url()
     granted = server_records.of_launch(name, project, launch)
     if granted is None:

@@ -173,7 +173,7 @@ def main(words: list[str]) -> None:
     die_with_parent(int(parent))
     write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    redact.clean_log("hopsml")
+    redact.mask_logger("hopsml")
     with contextlib.closing(socket.socket(fileno=int(listener))) as listening:
         listening.setblocking(False)
         import uvloop

@@ -316,10 +316,13 @@ def how_ended(record: ServerRecord) -> str:
 
 
 def end_server(record: ServerRecord, timeout_s: float) -> bool:
-    """End a serving whose driver does not answer, and return True if it has ended.
+    """Kill a serving whose driver does not answer.
+
+    Returns:
+        False if its end was not seen in ``timeout_s``, or cannot be seen from this machine.
 
     Raises:
-        ClusterError: YARN refuses to end the application.
+        ClusterError: YARN does not know the application, refuses to end it, or has not ended it in time.
     """
     if _is_known_here(record) and not _driver_has_ended(record):
         with contextlib.suppress(ProcessLookupError, PermissionError):

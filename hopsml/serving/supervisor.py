@@ -371,7 +371,7 @@ def main(words: list[str]) -> None:
     """Run the program with its command-line arguments."""
     folder, _, announce, lifeline = words
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    redact.clean_log("hopsml")
+    redact.mask_logger("hopsml")
     os.chdir(folder)  # shortens the path of the socket
     with contextlib.suppress(FileNotFoundError):
         os.unlink("control")

@@ -20,7 +20,7 @@ def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
         module: name of the module.
         *arguments: command-line arguments.
         pass_fds: further file descriptors that the child inherits.
-        **options: arguments of ``subprocess.Popen``.
+        **options: arguments of ``subprocess.Popen``, except ``cwd`` and ``env``.
     """
     parent = _own_pidfd()
     try:

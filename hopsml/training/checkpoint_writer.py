@@ -161,7 +161,7 @@ class Handover:
             self._pause(deadline, target)
         self._requests += 1
         self._port.announce(CheckpointAwaited(self._requests, target))
-        while self._slots.stored < self._requests:
+        while self._slots.stored_request < self._requests:
             self._pause(deadline, target)
 
     @staticmethod

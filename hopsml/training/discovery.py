@@ -100,7 +100,7 @@ def newest(names: Iterable[str]) -> tuple[ListeningPlace, ...]:
 
 
 @dataclass(frozen=True)
-class TaskListener:
+class TaskPorts:
     """Reservation of a task's ports in its workers, which publish their addresses as files in ``folder`` ("": nowhere).
 
     ``changes`` is True if the group can change while a worker lives.
@@ -118,12 +118,12 @@ class TaskListener:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.open(_own_host())
+            self.reserve_and_publish(_own_host())
             return function(*args, **kwargs)
 
         return call
 
-    def open(self, host: str) -> None:
+    def reserve_and_publish(self, host: str) -> None:
         """Reserve the ports, export them to this process's environment, and publish them."""
         numbers = {port: take(self.port_range) for port in self.ports}
         os.environ.update({port_variable(port): str(number) for port, number in numbers.items()})

@@ -299,7 +299,7 @@ class LogBytes(Protocol):
 
 
 @dataclass
-class OpenLog:
+class LogCursor:
     """Log that is being read.
 
     ``last`` holds the bytes read last, as a piece may end within a character.
@@ -367,7 +367,7 @@ class LogReader:
 
     def __init__(self, find: Callable[[str], YarnApplication], most_open: int = MOST_OPEN) -> None:
         self._find, self._most = find, most_open
-        self._open: list[OpenLog] = []  # idle ones, in order of last use
+        self._open: list[LogCursor] = []  # idle ones, in order of last use
         self._lock = threading.Lock()
 
     def read(self, application_id: str, name: str, offset: int, limit: int) -> LogPart | None:
@@ -394,7 +394,7 @@ class LogReader:
             raise
         return self._piece(opened, offset, limit)
 
-    def _taken(self, application_id: str, name: str, offset: int) -> OpenLog | None:
+    def _taken(self, application_id: str, name: str, offset: int) -> LogCursor | None:
         """Take an open log that can continue at this offset out of the idle ones, and return it; None if none can."""
         with self._lock:
             found = next((one for one in self._open if one.has(application_id, name, offset)), None)
@@ -402,7 +402,7 @@ class LogReader:
                 self._open.remove(found)
             return found
 
-    def _piece(self, opened: OpenLog, offset: int, limit: int) -> LogPart:
+    def _piece(self, opened: LogCursor, offset: int, limit: int) -> LogPart:
         """Read a part from an open log, and close it on an error."""
         try:
             data = opened.piece(offset, limit)
@@ -413,7 +413,7 @@ class LogReader:
         end = offset + len(data)
         return LogPart(opened.container, data, offset, complete=False, length=max(end, opened.length))
 
-    def _give_back(self, opened: OpenLog) -> None:
+    def _give_back(self, opened: LogCursor) -> None:
         """Store an open log for later use, and close old ones."""
         opened.used_s = time.monotonic()
         with self._lock:
@@ -432,12 +432,12 @@ class LogReader:
             one.close()
 
 
-def _of_node(application: YarnApplication, name: str, length: int) -> OpenLog:
+def _of_node(application: YarnApplication, name: str, length: int) -> LogCursor:
     answer = begun(application, name, length)
-    return OpenLog(application.id, name, container_of(application), answer, length, answer.close)
+    return LogCursor(application.id, name, container_of(application), answer, length, answer.close)
 
 
-def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
+def _of_storage(application: YarnApplication, name: str) -> LogCursor | None:
     """Open the aggregated log; return None if there is none (yet).
 
     Raises StorageError, ClusterError.
@@ -448,7 +448,7 @@ def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
         for url in aggregated_files(application.id, application.user, settings.yarn_settings()):
             file = stack.enter_context(for_url(url).open_read(url))
             if (found := begun_within(file, container, name, effort)) is not None:
-                effort.lift()  # each piece has a bounded length, and ``OpenLog.skip`` its own bound
+                effort.lift()  # each piece has a bounded length, and ``LogCursor.skip`` its own bound
                 value, length = found
-                return OpenLog(application.id, name, container, value, length, stack.pop_all().close)
+                return LogCursor(application.id, name, container, value, length, stack.pop_all().close)
     return None

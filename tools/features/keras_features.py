@@ -812,7 +812,7 @@ def _optimizers() -> Iterator[Feature]:
 
 def _accumulation() -> Iterator[Feature]:
     of_hopsml: dict[str, Any] = {"implementations": ("hopsml",)}
-    of_tensorflow: dict[str, Any] = {
+    tensorflow_only: dict[str, Any] = {
         "expected": "refused",
         "reason": _NEEDS_HOPSMLS,
         "implementations": ("tensorflow",),
@@ -839,7 +839,7 @@ def _accumulation() -> Iterator[Feature]:
     }
     for name, (group, run) in plays.items():
         yield Feature(name, group, run, **of_hopsml)
-        yield Feature(f"{name}, TensorFlow's collectives", group, run, **of_tensorflow)
+        yield Feature(f"{name}, TensorFlow's collectives", group, run, **tensorflow_only)
     yield Feature("use_ema", "averages of weights", _fits(optimizer=_sgd(use_ema=True, ema_momentum=0.5)))
 
 

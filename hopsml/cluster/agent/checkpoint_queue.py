@@ -121,7 +121,7 @@ class CheckpointQueue:
         """Poll the mirror, which reports any delay itself."""
         while not await has_stored(request.target, STORE_S):
             await asyncio.sleep(STORE_S)
-        self.slots.stored = request.number
+        self.slots.stored_request = request.number
 
     def _stop_waiting(self) -> None:
         if self._storing is not None:

@@ -318,7 +318,7 @@ class Work:
             self._note(problem)
         if self._checkpoints is not None:
             self._checkpoints.check_health()
-        if not self.formation.spec.group.collective and self._process.stays_stopped():
+        if not self.formation.spec.group.collective and self._process.count_stopped_heartbeat():
             self._kill(f"its process was stopped (SIGSTOP) for {HELD_LIMIT} heartbeats")
 
     def _append(self, name: str, *rows: dict[str, Any]) -> None:

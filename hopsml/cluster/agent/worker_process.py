@@ -226,7 +226,7 @@ class WorkerProcess:
             return None
         return WorkerStatus(step, stopped, age_s, idle_s)
 
-    def stays_stopped(self) -> bool:
+    def count_stopped_heartbeat(self) -> bool:
         """Return True if it has been stopped (SIGSTOP) for ``HELD_LIMIT`` heartbeats; called with each of them."""
         self._held = self._held + 1 if self.pid and processes.is_stopped(self.pid) else 0
         return self._held >= HELD_LIMIT

@@ -190,7 +190,7 @@ class BackendWatcher:
 
 
 @dataclass
-class PoolActions:
+class PoolActionRunner:
     """Executor of the actions of the pool, and of the backend's reports about agent requests; used on the event loop.
 
     Attributes:

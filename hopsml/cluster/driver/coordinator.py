@@ -22,7 +22,7 @@ import uvloop
 
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import group_start
-from hopsml.cluster.driver.actions import BackendWatcher, PoolActions, RunActions, report_sidecar_end
+from hopsml.cluster.driver.actions import BackendWatcher, PoolActionRunner, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarReport, SlotShares
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.group_start import GroupStarter, is_ready
@@ -86,7 +86,7 @@ class Coordinator:
         self._runner = AsyncioRunner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._watcher = BackendWatcher(backend, self._loop, self.door.agents, self.pool, self.runs)
-        self._requests = PoolActions(
+        self._requests = PoolActionRunner(
             self.door, self.pool, self.runs, self._watcher, self._bootstrap, self._event, self._granted
         )
         self._pool = self._requests.carry_out
@@ -313,7 +313,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ reports of the server
 
     def joined(self, session: AgentSession) -> None:
-        """Add a new agent to the pool; see ``sessions.Listener``."""
+        """Add a new agent to the pool, or dismiss it if the application ends or its slot is given up."""
         if self._closing.is_set():  # it connected while the others were being dismissed
             session.post(protocol.Dismiss("the application ends"))
             return

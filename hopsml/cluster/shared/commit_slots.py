@@ -160,12 +160,12 @@ class CommitSlots:
         return str(text[:length].decode(errors="replace"))
 
     @property
-    def stored(self) -> int:
+    def stored_request(self) -> int:
         """Number of the newest fulfilled request for shared storage; the worker counts them from 1."""
         return int(struct.unpack_from("<q", self._board, _STORED)[0])
 
-    @stored.setter
-    def stored(self, value: int) -> None:
+    @stored_request.setter
+    def stored_request(self, value: int) -> None:
         struct.pack_into("<q", self._board, _STORED, value)
 
     # ------------------------------------------------------------------------------------------ slots

@@ -267,14 +267,14 @@ class Communication(Section, frozen=True):
     gradients: GradientSettings = GradientSettings()
 
     def __post_init__(self) -> None:
-        if self.implementation == "hopsml" and self.of_tensorflow:
+        if self.implementation == "hopsml" and self.tensorflow_only:
             raise ArgumentError(
-                f"implementation='hopsml' with {' and '.join(self.of_tensorflow)}: this is a setting of TensorFlow's "
+                f"implementation='hopsml' with {' and '.join(self.tensorflow_only)}: this is a setting of TensorFlow's "
                 "collectives, and hopsml's own always merges all gradients; omit it, or use "
                 "implementation='tensorflow'"
             )
-        if self.gradients.given and (self.of_tensorflow or self.implementation == "tensorflow"):
-            other = " and ".join(self.of_tensorflow) or "implementation='tensorflow'"
+        if self.gradients.given and (self.tensorflow_only or self.implementation == "tensorflow"):
+            other = " and ".join(self.tensorflow_only) or "implementation='tensorflow'"
             raise ArgumentError(f"{' and '.join(self.gradients.given)} with {other}: {ONLY_HOPSMLS}")
         unencrypted = self._unencrypted
         if self.encryption and unencrypted:
@@ -288,7 +288,7 @@ class Communication(Section, frozen=True):
     @property
     def _unencrypted(self) -> str:
         """Settings that request collectives without encryption, as text; "" if there are none."""
-        asked = list(self.of_tensorflow)
+        asked = list(self.tensorflow_only)
         if self.implementation == "tensorflow":
             asked.append("implementation='tensorflow'")
         if self.backend in ("gloo", "nccl"):
@@ -296,7 +296,7 @@ class Communication(Section, frozen=True):
         return " and ".join(asked)
 
     @property
-    def of_tensorflow(self) -> list[str]:
+    def tensorflow_only(self) -> list[str]:
         """Names of the settings that were given and apply only to TensorFlow's collectives."""
         return [name for name in ("merge_scope", "scoped_allocator") if getattr(self, name) is not None]
 

@@ -45,7 +45,7 @@ from hopsml.search.dispatch.events import (
     Reported,
     ReportedOthers,
     RequestTrialEnd,
-    Resize,
+    ResizeGroup,
     SlotsChanged,
 )
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
@@ -267,7 +267,7 @@ class ActionExecutor(Protocol):
     def go_on(self, news: News) -> None:
         """Permit a trial whose report waits for the stopper's decision to continue."""
 
-    def resize(self, action: Resize) -> None:
+    def resize(self, action: ResizeGroup) -> None:
         """Set a trial's number of workers to a larger one, if its group can grow."""
 
     def request_slots(self, count: int) -> None:
@@ -327,5 +327,5 @@ class LaneExecutor:
         if isinstance(report, messages.TrialReported) and report.waits:
             self._lanes.send_message(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
-    def resize(self, action: Resize) -> None:
+    def resize(self, action: ResizeGroup) -> None:
         """Do nothing: a trial on a lane has one worker."""

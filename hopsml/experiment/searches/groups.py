@@ -33,7 +33,7 @@ from hopsml.search.dispatch.events import (
     Reported,
     ReportedOthers,
     RequestTrialEnd,
-    Resize,
+    ResizeGroup,
     SlotsChanged,
 )
 from hopsml.search.metric import finite, name_of, of_epochs
@@ -219,7 +219,7 @@ class GroupExecutor:
     def go_on(self, news: News) -> None:
         """Do nothing: reports of distributed trials do not wait."""
 
-    def resize(self, action: Resize) -> None:
+    def resize(self, action: ResizeGroup) -> None:
         """Set a trial's number of workers to a larger one, if its group is elastic."""
         group = self._groups.get(action.number)
         if group is not None:
@@ -253,7 +253,7 @@ class GroupExecutor:
                 self._came.put(News(ReportedOthers(form.number, form.attempt, change.step, names)))
 
     def _on_message(self, group: _Group, value: Any) -> None:
-        if isinstance(value, trial.Left):
+        if isinstance(value, trial.EndedAsRequested):
             group.requested_end = value.how
             group.run.cancel(f"the search has requested it to {value.how}")
 

@@ -162,7 +162,7 @@ class SearchSession:
                 self._places[action.number] = self.executor.start_trial(action)
             case events.RequestTrialEnd():
                 self.executor.end(action)
-            case events.Resize():
+            case events.ResizeGroup():
                 self.executor.resize(action)
             case events.WantLanes():
                 self.executor.request_slots(action.count)

@@ -179,7 +179,7 @@ class RequestTrialEnd:
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeGroup:
     """Action: change the number of workers of an elastic group while it trains."""
 
     number: int
@@ -217,4 +217,4 @@ class ConcludeSearch:
     text: str = ""
 
 
-Action = Assign | Form | RequestTrialEnd | Resize | WantLanes | Settled | ConcludeSearch
+Action = Assign | Form | RequestTrialEnd | ResizeGroup | WantLanes | Settled | ConcludeSearch

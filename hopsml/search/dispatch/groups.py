@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
 from hopsml.search.dispatch.ask_tell import Supply
-from hopsml.search.dispatch.events import Action, Form, Resize
+from hopsml.search.dispatch.events import Action, Form, ResizeGroup
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 
@@ -280,7 +280,7 @@ class Groups:
         least, most = min(minimum, size), max(size, wish, *(workers for _, workers in self._spec.promoted_workers))
         return Form(trial.number, trial.attempt, trial.config, size, least, trial.resume_from, trial.step, most)
 
-    def _grow_one(self, reservation: Reservation | None) -> Resize | None:
+    def _grow_one(self, reservation: Reservation | None) -> ResizeGroup | None:
         """Add free slots to the best running trial that may have more workers, but none that the head needs."""
         if self._line:
             spare = min(self.free, reservation.extra) if reservation else 0
@@ -295,7 +295,7 @@ class Groups:
         grown = min(best.wish, best.size + spare)
         self.used += grown - best.size
         best.size = grown
-        return Resize(best.trial.number, grown)
+        return ResizeGroup(best.trial.number, grown)
 
     def _score(self, trial: TrialState) -> float:
         score = self._ask_tell.ledger.score(trial.value)

@@ -28,7 +28,7 @@ from hopsml.service.spec.job import JobSpec, searchspace
 from hopsml.service.spec.task import Task
 from hopsml.submission import script
 from hopsml.training import discovery
-from hopsml.training.discovery import TaskListener, driver_host, known_tasks, remove_earlier
+from hopsml.training.discovery import TaskPorts, driver_host, known_tasks, remove_earlier
 from hopsml.training.prepare import masked
 
 
@@ -84,7 +84,7 @@ def run(job_file: str, name: str) -> int:
     if task.script is not None:
         os.environ.update(variables)
         if task.ports:
-            listener.open(driver_host(os.environ))
+            listener.reserve_and_publish(driver_host(os.environ))
         return _run_script(_code(job, path, task.script), task)
     function = _command(job, path, task) if task.command is not None else _function(job, path, task)
     function = listener.wrapped(function) if task.ports else function
@@ -113,14 +113,14 @@ def _code(job: JobSpec, job_file: Path, named: str) -> Path:
     return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
 
 
-def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
+def _listener(job: JobSpec, name: str, task: Task) -> TaskPorts:
     """Return the listener through which the task's workers publish their addresses; earlier addresses are removed.
 
     Trials of a search start and end often: they have ports, but do not publish them.
     """
     folder = "" if _is_searched(job, name) else os.environ.get(discovery.FOLDER, "")
     launch = SETTINGS.application_attempt
-    listener = TaskListener(name, task.ports, folder, launch, SETTINGS.port_range, changes=task.min is not None)
+    listener = TaskPorts(name, task.ports, folder, launch, SETTINGS.port_range, changes=task.min is not None)
     if folder and task.ports:
         remove_earlier(folder)
         listener.invalidate_addresses()

@@ -20,7 +20,7 @@ from hopsml.submission import SubmissionPlan, is_detachable, plan
 from hopsml.submission import script as scripts
 
 
-def is_folder(workspace: str) -> bool:
+def names_folder(workspace: str) -> bool:
     """Return True if a job's workspace is a folder, not a zip or a git URL."""
     return not ("://" in workspace or workspace.startswith("git@") or workspace.endswith(".zip"))
 
@@ -32,7 +32,7 @@ def workspace_folder(job: JobSpec, job_file: Path) -> Path:
         ArgumentError: The folder does not exist, or the workspace is a zip or git URL, which must be unpacked first.
     """
     found = job_file.parent / job.workspace
-    if not is_folder(job.workspace):
+    if not names_folder(job.workspace):
         raise ArgumentError(
             f"workspace {job.workspace}: its code is not on this machine as a folder; fetch or unpack it, and name the "
             "folder as workspace"

@@ -29,7 +29,7 @@ class WebHdfsStore(HadoopStore):
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         super().__init__(url, options)
         for logger in ("urllib3", "requests", "hdfs"):  # they log whole addresses, with the token in them
-            redact.clean_log(logger)
+            redact.mask_logger(logger)
 
     @staticmethod
     def addresses(url: str) -> list[str]:

@@ -157,7 +157,7 @@ class ParquetFiles:
 
     @property
     def row_bytes(self) -> float:
-        """Average memory that a row takes, in bytes, according to the files' metadata."""
+        """Average uncompressed bytes of the columns read of a row, according to the files' metadata."""
         return sum(group.size for group in self._groups) / max(1, sum(self.shard_sizes))
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:

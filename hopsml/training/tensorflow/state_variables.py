@@ -68,8 +68,8 @@ def build_optimizers(objects: Sequence[Any]) -> None:
         objects: models, optimizers, variables.
 
     Raises:
-        ArgumentError: there are two separate optimizers, so it is unknown which variables each trains; or a separate
-            one has no variables to train.
+        ArgumentError: two separate optimizers are not built yet, so it is unknown which variables each trains; or a
+            separate one has no variables to train.
     """
     build_compiled(objects)
     alone = [value for value in objects if is_optimizer(value) and not is_built(value)]

@@ -48,9 +48,9 @@ def choose(variable: str, exactly: str = "") -> None:
 
 
 def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: str) -> torch.Tensor:
-    """Reduce a tensor over all workers in GPU memory, as ``collective.all_reduce`` does for arrays.
+    """Return the reduction of a tensor over all workers, computed in GPU memory, as a new tensor.
 
-    A mean of integers is rounded toward zero here, too.
+    ``group`` is None if there is no other worker: the result is a copy. A mean of integers is rounded toward zero here, too.
     """
     import torch
 

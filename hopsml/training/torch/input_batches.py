@@ -108,8 +108,8 @@ class SeenRows:
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
-    def begin(self, process: LoaderProcess | None) -> int:
-        """Count a new pass and return its number."""
+    def begin_pass(self, process: LoaderProcess | None) -> int:
+        """Return the number of the pass that this process begins; of several loader processes the first counts it."""
         with file_locks.locked(self._path) as file:
             passes, number = begin(_read(file), process)
             # Trailing spaces are ignored, so the content is valid whenever a process is killed, without a separate
@@ -162,9 +162,9 @@ def dataset(
         def __iter__(self) -> Iterator[dict[str, Any]]:
             process = torch.utils.data.get_worker_info()
             if process is None:
-                return _tensors(batches.batches(passes.begin(None) * batches.epochs))
+                return _tensors(batches.batches(passes.begin_pass(None) * batches.epochs))
             here = LoaderProcess(process.seed - process.id, next(laps), process.id, process.num_workers)
-            return _tensors(_of_process(batches, passes.begin(here), here, place or _place_at_fork))
+            return _tensors(_of_process(batches, passes.begin_pass(here), here, place or _place_at_fork))
 
         def __len__(self) -> int:
             return len(batches)

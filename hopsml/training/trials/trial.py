@@ -156,7 +156,7 @@ class TellEnd:
 
 
 @dataclass(frozen=True)
-class Left:
+class EndedAsRequested:
     """Message from the chief to the driver: the function has ended as requested; ``how`` is "stop" or "pause"."""
 
     how: str
@@ -200,7 +200,7 @@ def carry_out(
     finally:
         set_current(context)
     if told or reporter.told:  # also if the function has caught TrialStopped, for instance to save something
-        context.say(pickle.dumps(Left(told or reporter.told)))
+        context.say(pickle.dumps(EndedAsRequested(told or reporter.told)))
     return value
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Action, Assign, ConcludeSearch, Event, Form, RequestTrialEnd, Resize, Settled
+from hopsml.search.dispatch.events import (
+    Action,
+    Assign,
+    ConcludeSearch,
+    Event,
+    Form,
+    RequestTrialEnd,
+    ResizeGroup,
+    Settled,
+)
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase
@@ -215,7 +224,7 @@ class Checked(Dispatch):
             if isinstance(action, Settled):
                 assert action.number not in self.settled, f"trial {action.number} settled twice"
                 self.settled[action.number] = action
-            if isinstance(action, Assign | Form | Resize):
+            if isinstance(action, Assign | Form | ResizeGroup):
                 assert self.conclusion is None and self.closing is None, "nothing begins once the search ends"
         assert sum(isinstance(action, ConcludeSearch) for action in actions) == (
             actions != [] and self.conclusion is not None

@@ -46,7 +46,7 @@ class Agent:
 
     def _hear(self, event: CheckpointSaved | CheckpointAwaited) -> None:
         if isinstance(event, CheckpointAwaited):
-            self.queue.slots.stored = event.number
+            self.queue.slots.stored_request = event.number
         elif threading.current_thread() is threading.main_thread():
             self.queue.add(event)
         else:

@@ -169,7 +169,7 @@ def train(kept: str) -> dict[str, Any]:
             for name in reader.get_variable_to_shape_map() | theirs.get_variable_to_shape_map()
             if not np.array_equal(ours.get_tensor(name), theirs.get_tensor(name))
         ],
-        "handed over": context.checkpoints.slots.stored if context.checkpoints else 0,
+        "handed over": context.checkpoints.slots.stored_request if context.checkpoints else 0,
         "description": json.loads((folder / "checkpoint.json").read_text())["step"],
     }
 

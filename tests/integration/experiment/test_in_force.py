@@ -64,7 +64,7 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
         ),
         (
             [{**REDUCED, "merge_scope": 0, "collectives": 1}] * 2,
-            "merge scope all: 160 gradients in 1 collectives",
+            "merge scope all: 160 gradients in 1 collective",
             False,
         ),
     ],

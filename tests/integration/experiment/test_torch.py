@@ -473,7 +473,7 @@ def test_killed_worker_ends_no_other_process_unless_wrapped_in_ddp(
 def test_torch_function_runs_after_a_tensorflow_function_in_the_same_agents(store: Path) -> None:
     """Found by a user: the agents' next fork server had TensorFlow first, and died of torch."""
 
-    def of_tensorflow() -> float:
+    def tensorflow_only() -> float:
         import tensorflow as tf
 
         return float(tf.constant(1.5))
@@ -485,5 +485,5 @@ def test_torch_function_runs_after_a_tensorflow_function_in_the_same_agents(stor
         torch.optim.SGD(model.parameters(), 0.1).zero_grad()
         return 2.5
 
-    assert experiment.collective_all_reduce(of_tensorflow, num_workers=1).value == 1.5
+    assert experiment.collective_all_reduce(tensorflow_only, num_workers=1).value == 1.5
     assert experiment.torch(of_torch, num_workers=1).value == 2.5

@@ -35,8 +35,8 @@ def test_spark_objects_captured_by_a_function_are_refused(spark: Any, monkeypatc
         through_driver = {
             "df": capture_error(session.range(3)),
             "rdd": capture_error(spark.parallelize([1])),
-            "column": capture_error(session.range(3).id),
         }
+        column, accumulator = capture_error(session.range(3).id), capture_error(spark.accumulator(0))
         broadcast, row = capture_error(spark.broadcast(1)), capture_error(session.range(1).collect()[0])
         monkeypatch.setitem(globals(), "session_of_this_file", session)
         with pytest.raises(CaptureError, match=r"^uses_global captures `session_of_this_file` \(global\), a pyspark\."):
@@ -47,9 +47,9 @@ def test_spark_objects_captured_by_a_function_are_refused(spark: Any, monkeypatc
         assert message is not None and "`value` (closure variable), a pyspark." in message, name
         assert "exists only in the driver; use it before the launch" in message
     for name, message in through_driver.items():
-        assert message is not None and "can be read only through the driver; write it to shared storage" in message, (
-            name
-        )
+        assert message is not None and "can be read only through the driver; pass it by data={...}" in message, name
+    assert column is not None and "add it to a DataFrame by df.withColumn(...)" in column
+    assert accumulator is not None and "return the value from the function" in accumulator
     assert broadcast is not None and "pass its .value in args" in broadcast
     assert row is None  # plain data
 

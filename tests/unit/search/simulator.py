@@ -27,7 +27,7 @@ from hopsml.search.dispatch.events import (
     LaneLost,
     Reported,
     RequestTrialEnd,
-    Resize,
+    ResizeGroup,
     SlotsChanged,
     Tick,
 )
@@ -124,7 +124,7 @@ class Simulator:
             self.log.append((self.now, action))
             if isinstance(action, Assign | Form | RequestTrialEnd):
                 self.at(self.now + self.latency_s, self._execute, action)
-            elif isinstance(action, Resize):
+            elif isinstance(action, ResizeGroup):
                 self.places[action.number].slots = action.size
             elif isinstance(action, ConcludeSearch):
                 self.conclusion = action

@@ -9,7 +9,7 @@ import pytest
 from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.contract import End, Verdict
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
+from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, ResizeGroup, SlotsChanged, Tick
 from hopsml.search.dispatch.spec import SearchSpec
 from tests.helpers.search.searching import Checked, Counting, Halving, Recorded, Scripted
 from tests.unit.search.simulator import Simulator, Work, list_schedule
@@ -278,8 +278,8 @@ def test_promoted_trials_grow_before_new_ones_start():
     simulator = group_search(
         [1], lambda config: 10.0 + config["x"], 3, 6, values=[1.0] * 10, promoted_workers=promoted
     ).run()
-    grown = [(time, action) for time, action in simulator.log if isinstance(action, Resize)]
-    assert grown[0][1] == Resize(1, 2) and grown[0][0] == pytest.approx(simulator.ended_at[0], abs=0.01)
+    grown = [(time, action) for time, action in simulator.log if isinstance(action, ResizeGroup)]
+    assert grown[0][1] == ResizeGroup(1, 2) and grown[0][0] == pytest.approx(simulator.ended_at[0], abs=0.01)
 
 
 def test_failing_size_function_fails_only_its_trial():

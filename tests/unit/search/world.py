@@ -20,7 +20,7 @@ from hopsml.search.dispatch.events import (
     LaneLost,
     Reported,
     RequestTrialEnd,
-    Resize,
+    ResizeGroup,
     SearchCancelRequested,
     SlotsChanged,
     Tick,
@@ -159,7 +159,7 @@ class World:
                 self.groups[action.number] = Carried(action.number, action.attempt, action.done_step, action.size)
                 assert 1 <= action.minimum <= action.size
                 self._check_slots()
-            elif isinstance(action, Resize):
+            elif isinstance(action, ResizeGroup):
                 self.groups[action.number].size = action.size
                 self._check_slots()
             elif isinstance(action, RequestTrialEnd):

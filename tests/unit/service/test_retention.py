@@ -187,7 +187,7 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
     assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200, "a second removal succeeds"
     assert served.ask("GET", f"jobs/{one.id}").json()["state"] == "FINISHED"
     cloned = served.ask("POST", f"jobs/{one.id}/clone")
-    assert cloned.status_code == 409 and cloned.json()["remedy"] == "submit it again"
+    assert cloned.status_code == 409 and cloned.json()["remedy"] == "submit the job again"
     assert served.ask("POST", f"jobs/{other.id}/clone").status_code == 201
     actions = [entry["action"] for entry in served.ask("GET", "audit", Role.ADMIN).json()["entries"]]
     assert "remove" in actions

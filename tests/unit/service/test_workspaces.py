@@ -96,7 +96,7 @@ def test_invalid_zip_is_refused(code_store: Workspaces, content: bytes) -> None:
 
 def test_missing_code_is_refused(code_store: Workspaces) -> None:
     for digest in ("", "0" * 64):
-        with pytest.raises(ServiceError, match="submit it again"):
+        with pytest.raises(ServiceError, match="submit the job again"):
             code_store.folder(digest)
 
 
@@ -408,7 +408,7 @@ def test_code_removed_during_its_lookup_is_missing(code_store: Workspaces, monke
         change_times(path)
 
     monkeypatch.setattr(os, "utime", removed)
-    with pytest.raises(ServiceError, match="submit it again"):
+    with pytest.raises(ServiceError, match="submit the job again"):
         code_store.folder(digest)
 
 

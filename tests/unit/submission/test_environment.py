@@ -136,7 +136,7 @@ def test_packing_can_be_interrupted(small: Environment, tmp_path: Path) -> None:
 
 def test_current_environment_has_its_editable_project_and_imports() -> None:
     here = Environment.current()
-    assert {"hopsml"} <= set(here.editable) and "hopsml" in here.packages
+    assert {"hopsml"} <= set(here.editable) and "hopsml-spark" in here.packages
     assert {"hopsml", "msgspec", "numpy", "yaml", "json", "pyspark"} <= here.modules
     assert "lightgbm" not in here.modules
     assert list(environment_archive.files_of(here.editable["hopsml"] / "errors.py")) == [

@@ -16,7 +16,7 @@ from hopsml.cluster.worker.context import WorkerContext, set_current
 from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.service.spec.fields import NAME_PATTERN
 from hopsml.training import discovery
-from hopsml.training.discovery import ListeningPlace, TaskListener
+from hopsml.training.discovery import ListeningPlace, TaskPorts
 from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -27,8 +27,8 @@ places = st.builds(
 )  # fmt: skip
 
 
-def listener(folder: Path, launch: int = 1, **more: bool) -> TaskListener:
-    return TaskListener("server", ("rpc", "metrics"), (folder / "7").as_uri(), launch, **more)
+def listener(folder: Path, launch: int = 1, **more: bool) -> TaskPorts:
+    return TaskPorts("server", ("rpc", "metrics"), (folder / "7").as_uri(), launch, **more)
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_newer_launch_invalidates_addresses_of_an_earlier_one(tmp_path: Path) ->
 
 def test_addresses_of_an_earlier_attempt_are_ignored_and_removed(tmp_path: Path) -> None:
     for number in ("5", "6", "8"):
-        old = TaskListener("server", ("rpc",), (tmp_path / number).as_uri(), 1)
+        old = TaskPorts("server", ("rpc",), (tmp_path / number).as_uri(), 1)
         old.announce(ListeningPlace(1, 0, 0, 1), "old", {"rpc": 1})
     with pytest.raises(StartTimeout, match="0 of 2"):
         job.addresses("server", timeout_s=0, variables=variables(tmp_path))
@@ -145,7 +145,7 @@ def test_remaining_member_announces_its_address_after_a_group_change(
     set_current(context(tmp_path, generation=1, rank=2, size=3))
     try:
         follower = listener(tmp_path, changes=True)
-        follower.open("node2")
+        follower.reserve_and_publish("node2")
         folder = tmp_path / "7" / "server"
         assert [path.name for path in folder.iterdir()] == ["1-1-2-3.json"]
         set_current(context(tmp_path, generation=2, rank=0, size=1))

@@ -54,8 +54,8 @@ def choose(
     run = context.spec.communication
     if run.implementation != "auto":
         return Chosen(run.implementation, "the run names them")
-    if run.of_tensorflow:
-        return Chosen("tensorflow", f"the run was given {' and '.join(run.of_tensorflow)}")
+    if run.tensorflow_only:
+        return Chosen("tensorflow", f"the run was given {' and '.join(run.tensorflow_only)}")
     if context.spec.honour_environment:
         return Chosen("tensorflow", "honour_environment=True keeps a TF_CONFIG")
     if context.collective is None:

@@ -15,7 +15,7 @@ from tests.helpers.collective.resuming import Operation, main, rows_of, whole
 from tests.helpers.collective.together import Array
 
 
-def of_tensorflow() -> Sequence[Operation]:
+def tensorflow_only() -> Sequence[Operation]:
     """Return traced functions of packed gradients, of different numbers of rows, and of a value."""
     values = [tf.TensorSpec([None], tf.float32)]
     traced: list[str] = []
@@ -53,4 +53,4 @@ def of_tensorflow() -> Sequence[Operation]:
 
 
 if __name__ == "__main__":
-    main("memory", int(sys.argv[1]), int(sys.argv[2]), 4, of_tensorflow)
+    main("memory", int(sys.argv[1]), int(sys.argv[2]), 4, tensorflow_only)

@@ -15,7 +15,7 @@ from hopsml.service import spec
 from hopsml.service.driver import run_task
 from hopsml.service.engine.local import said_last
 from hopsml.service.render import spark_submit
-from hopsml.training.discovery import ListeningPlace, TaskListener
+from hopsml.training.discovery import ListeningPlace, TaskPorts
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -127,7 +127,7 @@ def run(job_file: Path, name: str) -> str:
 
 @pytest.mark.local
 def test_function_task_runs_on_every_worker(job_file: Path) -> None:
-    elsewhere = TaskListener("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
+    elsewhere = TaskPorts("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
     elsewhere.announce(ListeningPlace(1, 0, 0, 1), "node2", {"rpc": 1})
     assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
 

@@ -119,7 +119,7 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
         (SMALL + "schedule: daily", 'schedule: "daily": a schedule has cron\'s five fields'),
         (SMALL + "schedule: '@daily'", "a schedule has cron's five fields"),
         (SMALL + "schedule: 0 3 * * * *", "a schedule has cron's five fields"),
-        (SMALL + "schedule: 99 3 * * *", "a schedule has cron's five fields, minute, hour, day, month and weekday"),
+        (SMALL + "schedule: 99 3 * * *", '"99 3 * * *": minute 99 is not in 0 to 59; correct the minute'),
         (SMALL + "schedule: 0 0 31 2 *", "no day of the calendar is on this schedule: change its day or its month"),
         (SMALL + "algorithm: x", "algorithm: unknown field: there are: name, description, labels,"),
         (with_task("script: a.py, run: x"), "tasks.train.run: unknown field; here it is command"),
