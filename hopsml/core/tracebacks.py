@@ -202,12 +202,12 @@ def is_fault(error: BaseException) -> bool:
     """Return True if the last frame of an error is hopsml's and hopsml did not raise it on purpose.
 
     Keras removes its own frames from the tracebacks of its methods: of an error within Keras the last frame that is left
-    may be hopsml's call of Keras.
+    may be hopsml's call of Keras. Then an error without a text needs all frames to be understood.
     """
     frames = list(_frames(error.__traceback__))
     if not frames or not is_own(frames[-1].tb_frame.f_code.co_filename) or hasattr(error, "_render_traceback_"):
         return False
-    return _raises(frames[-1]) or not any(_removes_frames(one.tb_frame.f_code) for one in frames)
+    return _raises(frames[-1]) or not str(error) or not any(_removes_frames(one.tb_frame.f_code) for one in frames)
 
 
 def _raises(one: TracebackType) -> bool:

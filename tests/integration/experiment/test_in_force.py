@@ -202,7 +202,7 @@ def test_group_reports_how_its_gradients_were_merged(
     result = run.result(WAIT_S)
     expected = {"workers": 2, "formed": True, "size": 2, "gradients": 6, **found}
     assert result.in_force == expected == read_json(run, "status.json")["in_force"]
-    merged = f"merge scope {found['merge_scope']}: 6 gradients in {found['collectives']} collectives, merged by "
+    merged = f"merge scope {found['merge_scope']}: 6 gradients in {found['collectives']} collective"
     assert merged in result.summary() and f", because {found['why']}\n" in result.summary()
     assert found.get("settings", "") in result.summary()
     assert "WARNING" not in result.summary()

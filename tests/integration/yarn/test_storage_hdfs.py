@@ -167,9 +167,9 @@ def test_unknown_name_service_is_reported(hadoop: Any) -> None:
 
 
 def test_frozen_namenode_times_out_every_call(hadoop: Any, either: str, tmp_path: Path) -> None:
-    system = for_url(either, timeout_s=2)
+    system, patient = for_url(either, timeout_s=2), for_url(either, timeout_s=120)
     url = urls.join(either, "f")
-    system.write_bytes(url, b"before")
+    patient.write_bytes(url, b"before")
     (tmp_path / "l").write_bytes(b"x")
     hadoop.kill("nn", signal_number=signal.SIGSTOP)
     try:
@@ -190,11 +190,11 @@ def test_frozen_namenode_times_out_every_call(hadoop: Any, either: str, tmp_path
             assert "accepts connections but does not answer" in str(errors[0])
     finally:
         hadoop.kill("nn", signal_number=signal.SIGCONT)
-    assert system.read_bytes(url) == b"before"
-    system.write_bytes(url, b"after")
-    assert system.read_bytes(url) == b"after"
+    assert patient.read_bytes(url) == b"before"
+    patient.write_bytes(url, b"after")
+    assert patient.read_bytes(url) == b"after"
     tree.sweep(timeout_s=10)
-    assert [entry.name for entry in system.list_dir(either)] == ["f"]
+    assert [entry.name for entry in patient.list_dir(either)] == ["f"]
 
 
 @pytest.mark.variant  # of one that is frozen
