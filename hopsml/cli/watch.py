@@ -172,12 +172,14 @@ def metrics(
     found = list(reports.more())
     if last:
         found = found[-last:]
-    columns = _shown(found, [], as_json)
+    columns: list[str] = []
     try:
+        columns = _shown(found, columns, as_json)
         for more in _later(directory, reports) if follow else ():
             columns = _shown(more, columns, as_json)
     except KeyboardInterrupt:
-        _print_continues(run)
+        if follow:
+            _print_continues(run)
         raise typer.Exit(130) from None
     if not columns and not as_json:
         who = f"run {directory.run_id} has" if search is None else f"the trials of search {directory.run_id} have"

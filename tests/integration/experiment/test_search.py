@@ -207,7 +207,7 @@ def test_stopper_ends_trials_early_and_the_function_can_catch_it(store: Path) ->
     stored.mkdir()
     space = {"level": ("DISCRETE", [9, 8, 1, 2, 3, 4])}
     result = search(
-        train, space, searcher="grid", stopper="median", num_trials=None, max_executors=1, args={"kept": str(stored)},
+        train, space, searcher="grid", stopper="median", num_trials=None, max_executors=1, args={"stored": str(stored)},
         stopper_args={"min_trials": 2},
     )  # fmt: skip
     states = dict(zip(result.trials["params_level"], result.trials["state"], strict=True))
