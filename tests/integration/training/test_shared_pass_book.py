@@ -28,14 +28,14 @@ def run_in_fork(function: Any) -> int:
 
 def test_forked_process_and_its_parent_share_the_pass_counter() -> None:
     book = SeenRows()
-    assert book.begin(None) == 0
-    assert run_in_fork(lambda: book.begin(of(7, 0))) == 1
-    assert run_in_fork(lambda: book.begin(of(7, 1))) == 1
-    assert book.begin(None) == 2
+    assert book.begin_pass(None) == 0
+    assert run_in_fork(lambda: book.begin_pass(of(7, 0))) == 1
+    assert run_in_fork(lambda: book.begin_pass(of(7, 1))) == 1
+    assert book.begin_pass(None) == 2
 
 
 def put(book: SeenRows, answers: Any) -> None:
-    answers.put(book.begin(of(7, 0)))
+    answers.put(book.begin_pass(of(7, 0)))
 
 
 def test_spawned_process_shares_the_pass_counter() -> None:
@@ -45,21 +45,21 @@ def test_spawned_process_shares_the_pass_counter() -> None:
     process.start()
     assert answers.get(timeout=60) == 4
     process.join(END_S)
-    assert process.exitcode == 0 and book.begin(of(7, 1)) == 4
+    assert process.exitcode == 0 and book.begin_pass(of(7, 1)) == 4
     answers.close()
     answers.join_thread()
 
 
 def test_copied_pass_counter_is_independent() -> None:
     book = SeenRows()
-    book.begin(None)
+    book.begin_pass(None)
     other = copy.deepcopy(book)
-    assert [other.begin(None), other.begin(None), book.begin(None)] == [1, 2, 1]
+    assert [other.begin_pass(None), other.begin_pass(None), book.begin_pass(None)] == [1, 2, 1]
 
 
 def test_threads_of_one_process_have_different_pass_numbers() -> None:
     book, found = SeenRows(), list[int]()
-    threads = [threading.Thread(target=lambda: found.extend(book.begin(None) for _ in range(50))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.extend(book.begin_pass(None) for _ in range(50))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,6 +70,6 @@ def test_threads_of_one_process_have_different_pass_numbers() -> None:
 def test_deleted_pass_counter_releases_its_memory() -> None:
     before = set(os.listdir("/proc/self/fd"))
     book = SeenRows()
-    book.begin(None)
+    book.begin_pass(None)
     del book
     assert set(os.listdir("/proc/self/fd")) == before
