@@ -326,7 +326,7 @@ def test_preview_and_log_search_that_fail_show_the_error_with_its_remedy(browser
         page.wait_for_selector(f"{FIND_ERROR}:has-text('The server does not respond')")
         assert "Start `hopsml ui`" in page.locator(FIND_ERROR).inner_text()
         context.close()
-    assert any("404" in line for line in tab.said)
+    assert any("404" in line for line in tab.console)
 
 
 @pytest.mark.variant

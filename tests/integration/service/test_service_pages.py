@@ -82,8 +82,8 @@ def test_revoking_a_token_twice_shows_the_refusal(stage: Stage, opens: Opens) ->
     press(page, "Revoke token")
     page.wait_for_selector(f".error-message:has-text(\"there is no token '{token.id}' that is not revoked\")")
     assert "hopsml tokens ls" in page.locator(".error-message").inner_text()
-    assert len(tab.said) == 1 and "400" in tab.said[0]
-    tab.said.clear()
+    assert len(tab.console) == 1 and "400" in tab.console[0]
+    tab.console.clear()
 
 
 @pytest.mark.variant

@@ -98,7 +98,7 @@ def test_every_make_target_is_run_by_a_test() -> None:
 def test_matrix_names_the_cells_that_can_be_selected() -> None:
     done = make(ROOT, "matrix", CELLS="of-no-such-name")
     assert done.returncode != 0
-    assert "no cell is named of-no-such-name; there are: oldest, newest" in done.stderr
+    assert "no cell is named of-no-such-name; there are: oldest, spark-3.3, spark-3.5, newest" in done.stderr
 
 
 @pytest.mark.local

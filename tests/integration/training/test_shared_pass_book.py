@@ -59,7 +59,9 @@ def test_copied_pass_counter_is_independent() -> None:
 
 def test_threads_of_one_process_have_different_pass_numbers() -> None:
     book, found = SeenRows(), list[int]()
-    threads = [threading.Thread(target=lambda: found.extend(book.begin_pass(None) for _ in range(50))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.extend(book.begin_pass(None) for _ in range(50))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
