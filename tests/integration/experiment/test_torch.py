@@ -17,6 +17,7 @@ from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import collective, plan, whole_script
 from hopsml.experiment.options import TorchOptions
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 from tests.helpers.local_application import warm_application
 
@@ -379,18 +380,19 @@ def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) 
         submit(unequal, num_workers=2).result(WAIT_S)
 
 
-def test_flight_recorder_of_newer_torch_leaves_the_backend_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flight_recorder_of_newer_torch_leaves_the_backend_out() -> None:
     """With torch 2.15 no group could be formed: the recorder requires a group of C++."""
-    import torch.distributed as dist
-
-    from hopsml.training.torch import backend
-
-    recorders: set[str] = set()
-    monkeypatch.setattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", recorders, raising=False)
-    monkeypatch.setattr(dist.Backend, "register_backend", lambda *_, **named: None)
-    monkeypatch.setattr(backend, "_registered", False)
-    backend.register()
-    assert recorders == {backend.NAME}
+    program = """
+import torch.distributed as dist
+from hopsml.training.torch import backend
+dist.distributed_c10d._FR_SELF_RECORDING_BACKENDS = recorders = set()
+dist.Backend.register_backend = lambda *_, **named: None
+backend._registered = False
+backend.register()
+assert recorders == {backend.NAME}, recorders
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=END_S)
+    assert done.returncode == 0, done.stderr
 
 
 def test_unavailable_or_unknown_backend_is_refused(project: Path) -> None:
