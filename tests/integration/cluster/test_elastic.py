@@ -255,10 +255,14 @@ def test_draining_agents_continue_until_their_successors_are_ready(
     start = backend.submit
 
     def start_later(*request: Any) -> None:
-        await_step(tmp_path, 8)
+        wait_until(
+            lambda: int((tmp_path / "step-0").read_text()) >= 8 or not any(map(lives, agents)),
+            "step 8, or on a slow disk the end of the agents",
+        )
         start(*request)
 
     await_step(tmp_path, 5)
+    agents = [agent_of(run, rank) for rank in ranks]
     monkeypatch.setattr(backend, "submit", lambda *one: threading.Thread(target=start_later, args=one).start())
     drain_agents(run, tmp_path, *ranks)
     assert set(check_result(run, 1)["worlds"]) == {2}  # no member has trained alone
