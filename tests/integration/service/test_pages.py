@@ -164,6 +164,7 @@ def test_logs_are_filtered_searched_and_followed(tab: Tab) -> None:
     until(page, "document.querySelectorAll('.log .row').length === 2")
     page.get_by_label("Filter lines by text").fill("broken")
     until(page, "document.querySelectorAll('.log .row').length === 1")
+    page.wait_for_selector(".log .row .text:has-text('ERROR')")  # a row is shown before its text has been read
     assert page.locator(".log .row .text").inner_text() == "2026-11-27 04:00:31 ERROR broken", "control sequences"
 
 
