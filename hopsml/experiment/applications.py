@@ -409,7 +409,9 @@ def _stop(context: Any) -> None:
         return
     _ignore_late_messages(context)
     if _failed:
-        with contextlib.suppress(Exception):  # Spark 3.3 has no exit code
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError):  # Spark 3.3 has no stop with an exit code
             context._jsc.sc().stop(1)
     context.stop()
 

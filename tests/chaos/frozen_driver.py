@@ -37,7 +37,7 @@ def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") 
         os.kill(stays, signal.SIGSTOP)  # the others search for this file
         disturbed = time.time()
         os.kill(_pid(folder, 2), signal.SIGKILL)
-        wait_until((folder / "mending").exists, "the beginning of a mend", WAIT_S)
+        wait_until((folder / "mending").exists, "the beginning of an in-place reconfiguration", WAIT_S)
         os.kill(driver.pid, signal.SIGSTOP)
         os.kill(stays, signal.SIGCONT)
         time.sleep(frozen_s)  # the harm itself, not a wait for something
@@ -65,7 +65,7 @@ def play(folder: Path, frozen_s: float, store: Path, framework: str = "arrays") 
         mends=history.mends(folder),
     )
     return judge(
-        Scenario(f"the driver stands still for {frozen_s:g} s amid a mend", lambda trial: None),
+        Scenario(f"the driver is stopped for {frozen_s:g} s during an in-place reconfiguration", lambda trial: None),
         "torch" if framework == "torch" else "local",
         evidence,
     )

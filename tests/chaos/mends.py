@@ -44,7 +44,11 @@ def _amid(harm: Callable[[Trial, int], None], then: int) -> Callable[[Trial], No
         os.kill(trial.pid(1, generation), signal.SIGSTOP)
         trial.disturbed = time.time()
         os.kill(trial.pid(2, generation), signal.SIGKILL)
-        wait_until(lambda: trial.run.status()["generation"] > generation, "the beginning of a mend", WAIT_S)
+        wait_until(
+            lambda: trial.run.status()["generation"] > generation,
+            "the beginning of an in-place reconfiguration",
+            WAIT_S,
+        )
         harm(trial, generation)
         trial.await_world(then, generation)
         trial.hurry()
@@ -111,12 +115,12 @@ MENDS = (
     _scenario("two of three are lost at once", _lose(1, 2, then=1), notes=GOES_ON),
     _scenario("two of three are lost at once, rank 0 too", _lose(0, 2, then=3)),
     _scenario("two of three are lost, one after the other", _one_after_the_other, notes=GOES_ON, quick=False),
-    _scenario("kill -9 in the middle of a mend", _amid(_send(1, signal.SIGKILL), then=1), notes=GOES_ON),
-    _scenario("kill -9 of rank 0 in the middle of a mend", _amid(_send(0, signal.SIGKILL), then=3)),
-    _scenario("SIGSTOP in the middle of a mend", _amid(lambda trial, generation: None, then=3)),
-    _scenario("SIGSTOP for a second in the middle of a mend", _amid(_wake, then=2), quick=False),
-    _scenario("SIGSTOP of an agent in the middle of a mend", _stopped_agent, quick=False,
+    _scenario("kill -9 during an in-place reconfiguration", _amid(_send(1, signal.SIGKILL), then=1), notes=GOES_ON),
+    _scenario("kill -9 of rank 0 during an in-place reconfiguration", _amid(_send(0, signal.SIGKILL), then=3)),
+    _scenario("SIGSTOP during an in-place reconfiguration", _amid(lambda trial, generation: None, then=3)),
+    _scenario("SIGSTOP for a second during an in-place reconfiguration", _amid(_wake, then=2), quick=False),
+    _scenario("SIGSTOP of an agent during an in-place reconfiguration", _stopped_agent, quick=False,
               options={"heartbeat_timeout": 2.0}),
-    _scenario("a host loses its network for good, and the other goes on", _network, most=2,
+    _scenario("a host loses its network for good, and the other continues", _network, most=2,
               options={"heartbeat_timeout": 2.0}, needs="local", around=networks.two_hosts, quick=False, notes=GOES_ON),
 )  # fmt: skip

@@ -17,7 +17,7 @@ BACKENDS = {
     "torch-yarn": "YARN, PyTorch",
 }  # in this order
 WAYS = {
-    "hopsml": "Over hopsml's collective: the others go on in their processes, where they can",
+    "hopsml": "Over hopsml's collective: the other workers continue in their processes, where possible",
     "tensorflow": "As over TensorFlow's collectives: all begin anew",
     "": "By what a run chooses",
 }
@@ -54,7 +54,7 @@ def page(outcomes: Sequence[Outcome], about: str) -> str:
         "",
         f"{about} Each cell: seconds from the harm to the next step that all members of the new group finished (a dash: no",
         "new group was needed), steps that had to be done again, samples repeated or skipped along the history that the",
-        "weights come from, processes left behind after 10 s. Where the others go on in their processes, the lost members'",
+        "weights come from, processes left behind after 10 s. Where the other workers continue in place, the lost members'",
         "shares of the batches under way may be given up: no other sample, and of two batches at most. The weights equal",
         "those of an undisturbed training that sees the same samples, except where a cell says FAILED. The loops of the",
         "columns local, Spark and YARN keep in step by hopsml's collective or, in place of TensorFlow's, by files; `fit`",

@@ -12,7 +12,7 @@ from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import Scenario, played_here
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(OVER == "tensorflow", reason="all begin anew there")]
-ALWAYS = ("kill -9 in the middle of a mend",)
+ALWAYS = ("kill -9 during an in-place reconfiguration",)
 HERE = [
     pytest.param(scenario, id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
     for scenario in played_here(MENDS)

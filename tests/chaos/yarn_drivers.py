@@ -168,7 +168,7 @@ DRIVER_SCENARIOS = (
     DriverScenario("kill -9 of the driver in client mode, then experiment.resume", "client", _client_driver, quick=False),
     DriverScenario("kill -9 of the driver in cluster mode: YARN's second attempt", "cluster", _driver_in_its_container),
     DriverScenario("the node of the driver dies: YARN's second attempt", "cluster", _node_of_the_driver, quick=False),
-    DriverScenario("the driver dies, and a worker that was cut off wakes when its run goes on elsewhere", "client",
+    DriverScenario("the driver is killed, and a worker that was cut off wakes after its run was resumed elsewhere", "client",
                    _driver_after_a_frozen_node, quick=False),
 )  # fmt: skip
 
