@@ -415,7 +415,7 @@ def _check_entries(names: Sequence[str]) -> None:
             folders.add(above)
             above = above.rpartition("/")[0]
         if len(folders) > MOST_FOLDERS:
-            raise ArgumentError(f"the zip has more than {MOST_FOLDERS} folders; which is the limit; upload only code")
+            raise ArgumentError(f"the zip has more than {MOST_FOLDERS} folders, which is the limit; upload only code")
 
 
 def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:

@@ -73,9 +73,8 @@ class StoredRun:
             return None
         now_s, beat_s = time.time(), self.driver.get("time")
         is_beat = isinstance(beat_s, (int, float)) and abs(now_s - beat_s) > CLOCK_TOLERANCE_S
-        return max(
-            0.0, float((beat_s if is_beat else now_s) - started)
-        )  # by the driver's clock, if it differs from ours
+        # By the driver's clock, if it differs from this machine's.
+        return max(0.0, float((beat_s if is_beat else now_s) - started))
 
     @property
     def cause(self) -> str:

@@ -282,11 +282,8 @@ class Agent:
         """Carry out one message of the coordinator."""
         match message:
             case protocol.Welcome():
-                self.lease_s, self.joined, self.clock_shift_s = (
-                    message.lease_s,
-                    True,
-                    message.clock_shift_s(time.time()),
-                )
+                self.lease_s, self.joined = message.lease_s, True
+                self.clock_shift_s = message.clock_shift_s(time.time())
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass

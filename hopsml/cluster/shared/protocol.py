@@ -29,7 +29,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Admission of an agent, which exits if nothing arrives for ``lease_s`` seconds."""
 
     lease_s: float
-    clock: float = 0.0  # the driver's, seconds since the epoch when it was sent; 0: unknown
+    clock: float  # the driver's: seconds since the epoch when this was sent
 
     def clock_shift_s(self, now_s: float) -> float:
         """Return the seconds by which the driver's clock differs from that of the agent, which has received it at ``now_s``.
@@ -38,7 +38,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
             The difference; 0 if it is at most ``CLOCK_TOLERANCE_S``, which includes the time in transit.
         """
         shift_s = self.clock - now_s
-        return shift_s if self.clock and abs(shift_s) > CLOCK_TOLERANCE_S else 0.0
+        return shift_s if abs(shift_s) > CLOCK_TOLERANCE_S else 0.0
 
 
 class Renew(Message, frozen=True, tag="renew"):

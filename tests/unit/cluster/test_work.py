@@ -387,7 +387,3 @@ def test_times_of_an_agent_with_another_clock_become_the_drivers(ahead_s: float,
     report = shifted(ReportedStep(3, {"loss": 0.5}, 1e9 + ahead_s), found)
     assert isinstance(report, ReportedStep) and abs(report.time - 1e9) <= 59.0 and report.step == 3
     assert shifted(WorkerStarted(), found) == WorkerStarted()
-
-
-def test_clock_of_a_driver_that_sends_none_is_taken_for_the_agents() -> None:
-    assert Welcome(30.0).clock_shift_s(1e9) == 0.0

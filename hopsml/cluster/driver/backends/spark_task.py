@@ -111,7 +111,7 @@ def agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]]
         # Counted from 0. The last attempt is not used: its loss would end the job with all other agents.
         attempt = task.attemptNumber() if task is not None else 0
         is_final = attempt >= max(1, most - 1)
-        last_word = run_agent(
+        last_message = run_agent(
             decode_bootstrap(data),
             index,
             executor,
@@ -121,10 +121,10 @@ def agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]]
             is_again=attempt > 0,
         )
         # Spark restarts only tasks that have failed: a slot whose agent was disconnected must not remain empty.
-        was_lost = not last_word.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
+        was_lost = not last_message.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
         if was_lost and attempt + 1 < most:
-            raise RuntimeError(f"this hopsml agent was lost: {last_word}")
-        yield last_word
+            raise RuntimeError(f"this hopsml agent was lost: {last_message}")
+        yield last_message
 
     return body
 
