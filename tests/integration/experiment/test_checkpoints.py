@@ -37,7 +37,10 @@ def save(directory: str, steps: int, how: str, marks: str) -> list[int]:
     assert context is not None and context.checkpoints is not None
     handover, place = handover_of(context.checkpoints), Path(directory or context.checkpoint_dir)
     for step in range(1, steps + 1):
-        description = Description(str(place / f"step-{step:09d}"), f'{{"step": {step}}}'.encode(), step, 3, True, 0o077)
+        # Each in a folder of its own: on a slow disk a newer one of the same folder would replace one that waits.
+        description = Description(
+            str(place / str(step) / f"step-{step:09d}"), f'{{"step": {step}}}'.encode(), step, 3, True, 0o077
+        )
         snapshot = pack({"state": np.full(2_000_000, step, np.float32)}, description, "numpy:savez")
         held = handover.hand_over(snapshot, description.target)
         if step == 1 and how == "agent is killed":
@@ -56,9 +59,9 @@ def found(directory: Path) -> list[int]:
 
     from hopsml.storage import checkpoints
 
-    steps = [step for step in checkpoints.steps(str(directory)) if step]
+    steps = [step for series in sorted(directory.iterdir()) for step in checkpoints.steps(str(series)) if step]
     for step in steps:
-        folder = directory / f"step-{step:09d}"
+        folder = directory / str(step) / f"step-{step:09d}"
         checkpoints.check(folder)
         with np.load(folder / "variables.npz", allow_pickle=True) as content:
             assert set(content["arr_0"].item()["state"]) == {step}
@@ -99,7 +102,7 @@ def test_run_reports_the_checkpoint_that_a_full_disk_refused(store: Path, tmp_pa
         assert run.result(WAIT_S).value == [1, 2, 3], "the training goes on"
         assert found(disk / "checkpoints") == [1, 2]
     (behind,) = read_json(run, "status.json")["not_on_shared_storage"]["0"]
-    assert f"{disk}/checkpoints/step-000000003: " in behind and "No space left on device" in behind
+    assert f"{disk}/checkpoints/3/step-000000003: " in behind and "No space left on device" in behind
     (note,) = [note for note in run.state.notes if "could not be written" in note]
     assert "step-000000003 could not be written, and training continues" in note
 

