@@ -77,8 +77,11 @@ def delete_left_folders(parent: Path, pattern: str, lock_name: str) -> None:
     """
     for lock_file in parent.glob(f"{pattern}/{lock_name}"):
         try:
-            lock = os.open(lock_file, os.O_RDWR)
-        except OSError:  # deleted by now, or owned by another user
+            if lock_file.parent.lstat().st_uid != os.geteuid():
+                continue
+            # Opening another user's file that holds a lease, or a named pipe, would wait.
+            lock = os.open(lock_file, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # deleted by now
             continue
         try:
             if try_lock(lock):

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from hopsml import class_data
-from hopsml.core import suggestions
-from hopsml.core.variables import SETTINGS
+from hopsml.core import ownership, suggestions
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
 _KEYS = (
@@ -116,9 +116,22 @@ def load(name: str | None = None) -> Profile:
     for folder in folders():
         path = folder / f"{wanted}.yaml"
         if path.is_file():
+            _check_owner(path)
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
             return _with_environment(profile)
     raise _unknown(wanted, suggestions.similar(wanted, names()))
+
+
+def _check_owner(path: Path) -> None:
+    """Raise ArgumentError for a profile in the working directory that another user can have put there."""
+    if SETTINGS.conf_dir or path.parent != Path.cwd() / "conf":
+        return
+    for part in (path.parent, path):
+        if reason := ownership.foreign(part, Path.cwd()):
+            raise ArgumentError(
+                f"the profile {path} is not used, since {reason}, and a profile decides which programs run; use another "
+                f"working directory, or name the folder of the profiles by {Settings.conf_dir.name}"
+            )
 
 
 def check(name: str, *, may_lie_elsewhere: bool) -> None:

@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
 
+from hopsml.core import ownership
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
@@ -63,14 +64,14 @@ def hadoop_conf_dir() -> Path | None:
     """Return the folder of Hadoop's client configuration; None without one.
 
     It is ``HADOOP_CONF_DIR``, else the folder that Spark ships into a YARN container, else ``etc/hadoop`` in
-    ``HADOOP_HOME``.
+    ``HADOOP_HOME``. Outside of containers a folder of another user with that name is ignored.
     """
     named = os.environ.get("HADOOP_CONF_DIR")
     if named:
         return Path(named).absolute()
     for base in (os.environ.get("PWD"), os.getcwd()):  # a container's Python has PWD, not HADOOP_CONF_DIR
         shipped = Path(base or ".").absolute() / "__spark_conf__" / "__hadoop_conf__"
-        if shipped.is_dir():
+        if shipped.is_dir() and ("CONTAINER_ID" in os.environ or not ownership.foreign(shipped, shipped.parents[1])):
             return shipped
     home = os.environ.get("HADOOP_HOME")
     usual = Path(home, "etc", "hadoop") if home else None
@@ -133,12 +134,14 @@ def default_fs() -> str | None:
 
 def user_name() -> str:
     """Return the user on whose behalf files are written: ``HADOOP_USER_NAME``, else the login user."""
-    named = os.environ.get("HADOOP_USER_NAME")
-    if named:
-        return named
+    return os.environ.get("HADOOP_USER_NAME") or login_name()
+
+
+def login_name() -> str:
+    """Return the login user's name, or the uid as text if there is none, as in many containers."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # user id of a container without a name
+    except (OSError, KeyError):
         return str(os.getuid())
 
 
@@ -159,6 +162,18 @@ def _profiles_store() -> str:
     return profiles.load().store
 
 
+def _local_project() -> Path:
+    """Return the folder ``.hopsml`` of the working directory. Raises ArgumentError if it is another user's."""
+    folder = Path.cwd() / ".hopsml"
+    for part in (folder, folder / "Experiments"):
+        if reason := ownership.foreign(part, folder.parent):
+            raise ArgumentError(
+                f"{reason}, so that others could change the runs stored there; use another working directory, or name the "
+                f"project's folder by {Settings.project_url.name}"
+            )
+    return folder
+
+
 def project_url(project: str | None = None, local: Path | None = None) -> str:
     """Return the root URL of a project's files, without a trailing slash.
 
@@ -171,7 +186,7 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
         local: local folder in place of ``.hopsml``.
 
     Raises:
-        ArgumentError: there is no such profile, or the URL is malformed.
+        ArgumentError: there is no such profile, the URL is malformed, or ``.hopsml`` belongs to another user.
     """
     own = (SETTINGS.project_url or _profiles_store()).rstrip("/")
     name = project or project_name()
@@ -188,5 +203,5 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
     base = default_fs()
     if base and base.partition(":")[0] in ("hdfs", "viewfs", "hopsfs"):
         return f"{base}/Projects/{name}"
-    local = local or Path.cwd() / ".hopsml"
+    local = local or _local_project()
     return f"file://{local if name == project_name() else local.parent / name}"

@@ -33,6 +33,7 @@ from hopsml.service.providers.command import CommandProvider, YarnExclusion
 from hopsml.service.providers.ec2 import Ec2Provider
 from hopsml.service.scheduler.resources import DEFAULT_QUEUE, NOTHING, UNLIMITED, Queue, Resources
 from hopsml.service.spec.fields import Duration, Label, Memory, Name
+from hopsml.storage import trust
 
 Rules = TypeVar("Rules")
 SHOWN = 10  # most errors in a message
@@ -52,10 +53,11 @@ def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) ->
             field.
     """
     try:
-        return check(yaml.safe_load(path.read_bytes()))
+        with open(path, "rb", opener=trust.opener) as file:
+            return check(yaml.safe_load(file.read()))
     except OSError as error:
         raise ArgumentError(
-            f"{option} {path}: the file cannot be read: {error.strerror}; give a readable file"
+            f"{option} {path}: the file cannot be read: {error.strerror or error}; give a readable file"
         ) from error
     except yaml.YAMLError as error:
         raise ArgumentError(f"{option} {path}: the file is not YAML: {_problem(error)}; correct it") from error

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import json
 import logging
 import os
@@ -278,7 +277,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     made = JobService(
         *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
         is_local=is_local,
-        only_user=getpass.getuser() if is_local and not wanted.trust_users else "",
+        only_user=settings.login_name() if is_local and not wanted.trust_users else "",
     )
     try:
         _check_accounts(made, wanted)
@@ -346,7 +345,7 @@ def _own_token(state: Path, store: JobStore) -> str:
     """Return the administrator's token of the server's own user: the stored one if it is valid, else a new one."""
     token, tokens = _known_token(state / CLIENT), Tokens(store)
     if not token or tokens.caller(token, time.time()) is None:
-        token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="user of the server process")
+        token = tokens.create(settings.login_name(), Role.ADMIN, time.time(), label="user of the server process")
     return token
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hopsml.core import ownership
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, durable, privacy, trust, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
@@ -282,22 +283,13 @@ def _status(url: str, facts: os.stat_result) -> FileStatus:
         is_dir=is_dir,
         length=0 if is_dir else facts.st_size,
         modified_s=facts.st_mtime,
-        owner=_user_name(facts.st_uid),
+        owner=ownership.name_of_user(facts.st_uid),
         group=_group_name(facts.st_gid),
         permission=stat.S_IMODE(facts.st_mode),
         replication=0 if is_dir else 1,
         block_size=facts.st_blksize,
         accessed_s=facts.st_atime,
     )
-
-
-def _user_name(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _group_name(gid: int) -> str:

@@ -9,7 +9,6 @@ it does not fetch it again.
 
 from __future__ import annotations
 
-import getpass
 import importlib.util
 import json
 import os
@@ -242,6 +241,6 @@ def _manifest(environment: Environment, length: int) -> dict[str, object]:
         "python": sys.version.split()[0],
         "interpreter": "carried" if environment.carries_interpreter else str(environment.base_executable),
         "bytes": length,
-        "made_by": getpass.getuser(),
+        "made_by": settings.login_name(),
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -9,7 +9,6 @@ Secrets in it are masked: literals that are assigned to names such as ``password
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import logging
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.core import processes, redact
+from hopsml.core import processes, redact, settings
 
 if TYPE_CHECKING:
     from hopsml.tracking.inputs import WorkerFacts
@@ -54,7 +53,7 @@ def who() -> dict[str, Any]:
     """Return user and process: enough to find the driver while it is alive, and to detect later that it is not."""
     pid = os.getpid()
     return {
-        "login": _login(),
+        "login": settings.login_name(),
         "host": socket.gethostname(),
         "pid": pid,
         "process_started": processes.process_started(pid),
@@ -136,13 +135,6 @@ def packages(folders: Iterable[str] | None = None) -> dict[str, str]:
 
 def _is_relevant(name: str) -> bool:
     return name in _RELEVANT_NAMES or (name.startswith(_RELEVANT) and name not in _ANOTHER_EACH_TIME)
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's uid without a name
-        return str(os.getuid())
 
 
 def _processor() -> str:

@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import os
 import platform
-import pwd
 import resource
 import shutil
 import sys
@@ -32,7 +31,7 @@ from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.shared.protocol import GpuFacts, Message, PeerProbed, PreflightFacts, ProbePeer
 from hopsml.cluster.worker import server_guard
-from hopsml.core import settings
+from hopsml.core import ownership, settings
 from hopsml.core.newer_python import asyncio_timeout
 
 MB = 1 << 20
@@ -125,15 +124,7 @@ def other_users(proc: Path = Path("/proc")) -> tuple[str, ...]:
             except OSError:  # it has ended
                 continue
     owners -= {os.geteuid(), os.getuid()}
-    return tuple(sorted(_name_of(uid) for uid in owners if FIRST_PERSON <= uid != NOBODY))
-
-
-def _name_of(uid: int) -> str:
-    """Return the name of a user, or the uid if there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return tuple(sorted(ownership.name_of_user(uid) for uid in owners if FIRST_PERSON <= uid != NOBODY))
 
 
 def core_speed() -> float:

@@ -20,6 +20,7 @@ from hopsml.service.spec.document import Document, Problem, read
 from hopsml.service.spec.document import Path as FieldPath
 from hopsml.service.spec.fields import SpecPart
 from hopsml.service.spec.job import JobSpec
+from hopsml.storage import trust
 
 _KINDS = {
     "int_type": "it must be a whole number",
@@ -231,10 +232,10 @@ def load(path: str | Path) -> JobSpec:
         JobFileError: The file is invalid; the error lists all mistakes with file, line, field and remedy.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=trust.opener) as file:
             content = file.read(limits.FILE_BYTES + 1)
     except OSError as error:
-        raise JobFileError([f"{path}: it cannot be read: {error.strerror}; name a job file"]) from error
+        raise JobFileError([f"{path}: it cannot be read: {error.strerror or error}; name a job file"]) from error
     except ValueError as error:  # the path contains a NUL character
         raise JobFileError([f"{path!r}: it cannot be read: {error}; name a job file"]) from error
     return loads(content, str(path))

@@ -48,3 +48,15 @@ def test_is_locked_is_false_for_missing_files_and_pipes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert not file_locks.is_locked(tmp_path / "file" / "lock")
     assert not file_locks.is_locked(tmp_path / "pipe")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_folders_of_other_users_are_neither_opened_nor_deleted(tmp_path: Path) -> None:
+    """A lease on the lock file, or a pipe in its place, would delay each start."""
+    own, other = tmp_path / "agent-1-a", tmp_path / "agent-2-b"
+    for folder in (own, other):
+        folder.mkdir()
+        os.mkfifo(folder / "lock")
+    os.chown(other, 12002, 12002)
+    file_locks.delete_left_folders(tmp_path, "agent-*", "lock")
+    assert other.exists()

@@ -140,3 +140,13 @@ def test_malformed_value_of_each_variable_is_refused_with_its_name(name: str, va
 
 def test_only_the_named_variables_are_checked() -> None:
     Settings({"HOPSML_SEED": "x"}).check(["HOPSML_CORES", "PATH"])
+
+
+def test_login_name_of_a_uid_without_a_name_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_name)
+    assert settings.login_name() == str(os.getuid())

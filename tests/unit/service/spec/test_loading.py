@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,9 @@ def test_environment_outside_its_folder_is_refused(field: str) -> None:
 def test_script_names_with_unicode_and_spaces_are_accepted() -> None:
     for named in ("süß/обучение 2.py", "a+b=c@d~(1)'.py"):
         assert spec.loads(with_task(f'script: "{named}"')).tasks["train"].script == named
+
+
+def test_pipe_in_place_of_a_job_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job.yaml")
+    with pytest.raises(JobFileError, match="not a regular file"):
+        spec.load(tmp_path / "job.yaml")
