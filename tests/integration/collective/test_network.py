@@ -17,6 +17,7 @@ import pytest
 
 from hopsml.collective import Group
 from hopsml.errors import CollectiveTimeout, PeerLost
+from tests.helpers import clock
 from tests.helpers.collective.together import SECRET, each
 from tools.shaped_network import Cable, Network, hindrance, shaped_network
 
@@ -66,7 +67,7 @@ class Busy:
             try:
                 call(member)
             except Exception as error:  # noqa: BLE001 - it is what is looked at
-                return error, time.monotonic()
+                return error, clock.awake()
             self._rounds[member.rank] += 1
 
     def until_under_way(self) -> None:
@@ -88,7 +89,7 @@ def test_silent_host_is_detected_without_a_deadline(algorithm: str) -> None:
         busy = Busy(members, lambda m: m.all_reduce(LARGE))
         busy.until_under_way()
         network.cut(2)
-        at = time.monotonic()
+        at = clock.awake()
         for rank, (error, noticed) in enumerate(busy.ends()):
             assert isinstance(error, PeerLost), error
             assert rank == 2 or error.rank == 2, error
@@ -99,11 +100,11 @@ def test_silent_host_is_named_at_the_deadline() -> None:
     with shaped_network(3) as network, group_on(network, 3, timeout_s=0.6) as members:
         each(members, lambda m: m.barrier())
         network.cut(1)
-        start_s = time.monotonic()
+        start_s = clock.awake()
         for rank, error in enumerate(each(members, lambda m: m.all_reduce(LARGE))):
             assert isinstance(error, CollectiveTimeout), error
             assert rank == 1 or error.rank == 1, error
-        assert time.monotonic() - start_s < 0.6 + NOTICED_WITHIN_S
+        assert clock.awake() - start_s < 0.6 + NOTICED_WITHIN_S
 
 
 def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
@@ -111,10 +112,10 @@ def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
     with shaped_network(3) as network, group_on(network, 3, network_timeout_s=1) as members:
         each(members, lambda m: m.barrier())
         network.cut(0)
-        start_s = time.monotonic()
+        start_s = clock.awake()
         for error in each(members[1:], lambda m: m.barrier()):
             assert isinstance(error, PeerLost) and error.rank == 0, error
-        assert time.monotonic() - start_s < 2 + NOTICED_WITHIN_S
+        assert clock.awake() - start_s < 2 + NOTICED_WITHIN_S
 
 
 def test_short_interruption_of_a_cable_only_delays_the_result() -> None:
@@ -199,10 +200,7 @@ def test_namespaces_end_when_their_creator_is_killed() -> None:
         pids = [int(pid) for pid in maker.stdout.readline().split()]
         assert len(pids) == 2
         maker.kill()
-    until = time.monotonic() + 10
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    clock.wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of the namespaces' processes")
 
 
 def is_alive(pid: int) -> bool:
