@@ -2,6 +2,7 @@
 
     run       WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED        LOST: its driver is gone
     worker               STARTING ─▶ RUNNING ─────────────▶ FINISHED | FAILED | STOPPED | LOST
+    task      as a worker; CANCELLED if a user cancelled its job
     job       as a run, and from CLOSING back to WAITING (preempted, tried again), or to PAUSED until it is resumed
 
 The members are strings: ``Lifecycle.FINISHED == "FINISHED"``, in JSON too.

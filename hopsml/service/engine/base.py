@@ -26,6 +26,7 @@ log = logging.getLogger("hopsml.service")
 
 EXCHANGES_AT_ONCE = 4
 AT_ONCE = 4  # submissions; each runs a JVM for a few seconds
+INTERRUPTED = 128 + signal.SIGINT  # exit status of a driver that was requested to end
 
 
 class SlotChannel:

@@ -22,7 +22,15 @@ from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import OUTPUT, DriverOrder, DriverStatus
 from hopsml.service.driver import SCRIPT
-from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SlotChannel, Submissions, SubmitOrder
+from hopsml.service.engine.base import (
+    INTERRUPTED,
+    EngineState,
+    LogPiece,
+    NodeSeen,
+    SlotChannel,
+    Submissions,
+    SubmitOrder,
+)
 from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import environment
@@ -167,7 +175,9 @@ def _seen(folder: Path) -> SeenApplication | None:
     if status.state is Lifecycle.LOST:
         why = "the machine was started anew, or somebody killed all of it"
         return SeenApplication(folder.name, Lifecycle.STOPPED, why)
-    return SeenApplication(folder.name, status.state, _told(folder, status) if status.exit_status else "")
+    told = _told(folder, status) if status.exit_status else ""
+    was_interrupted = status.exit_status in (INTERRUPTED, -signal.SIGINT)
+    return SeenApplication(folder.name, status.state, told, was_interrupted=was_interrupted)
 
 
 def _told(folder: Path, ended: DriverStatus) -> str:

@@ -13,7 +13,15 @@ from hopsml import submission
 from hopsml.core import settings
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
-from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SlotChannel, Submissions, SubmitOrder
+from hopsml.service.engine.base import (
+    INTERRUPTED,
+    EngineState,
+    LogPiece,
+    NodeSeen,
+    SlotChannel,
+    Submissions,
+    SubmitOrder,
+)
 from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import job
@@ -24,6 +32,7 @@ log = logging.getLogger("hopsml.service")
 
 KILLS_AT_ONCE = 8
 STEP_MIB = 1024  # default of YARN
+INTERRUPTION = f"exited with status {INTERRUPTED}"  # text of Spark's application master in the diagnostics
 
 
 class YarnEngine:
@@ -103,7 +112,13 @@ class YarnEngine:
 
         An idle executor is released only after a while, whatever the driver reports.
         """
-        seen = SeenApplication(application.id, application.lifecycle, application.diagnostics, application.containers)
+        seen = SeenApplication(
+            application.id,
+            application.lifecycle,
+            application.diagnostics,
+            application.containers,
+            was_interrupted=INTERRUPTION in application.diagnostics,
+        )
         if seen.state.is_final:
             self._talk.forget(tag)
             return seen

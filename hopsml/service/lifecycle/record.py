@@ -26,7 +26,8 @@ class SlotsAnswer:
 class SeenApplication:
     """Application as one poll of the engine returned it.
 
-    ``state`` is STARTING, RUNNING, FINISHED, FAILED, or STOPPED if the application was killed.
+    ``state`` is STARTING, RUNNING, FINISHED, FAILED, or STOPPED if the application was killed. ``was_interrupted`` is
+    True if a failed application ended with the exit status of an interrupt.
     """
 
     id: str
@@ -34,6 +35,7 @@ class SeenApplication:
     diagnostics: str = ""
     containers: int | None = None  # running containers, including the driver's; None: the engine does not count them
     answer: SlotsAnswer | None = None  # None: the driver has not answered yet
+    was_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,8 @@ class TaskLaunch:
         task: Name of the task.
         number: Number of the launch within the try.
         tag: Unique tag of this launch, by which any server finds its application.
-        state: WAITING until the engine has the application, STARTING until its driver runs, STOPPED if the service or
-            another party ended it, LOST if its end is unknown.
+        state: WAITING until the engine has the application, STARTING until its driver runs, CANCELLED if a user
+            cancelled its job, STOPPED if the service or another party ended it, LOST if its end is unknown.
         application_id: ID that the engine assigned; "" if none is known.
         containers: Number of running containers; None if the engine does not count them.
         intended_s: Time at which the launch was stored.

@@ -130,7 +130,7 @@ def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> N
         return NextStep(record)
     if (gap := _unlaunched(record)) and record.ending == Ending.NONE:
         record = end(record, Ending.NOT_SUBMITTED, f"no application of task {gap} is recorded", now)
-    seen = replace(record, launches=tuple(_seen(launch, sight, now) for launch in record.launches))
+    seen = replace(record, launches=tuple(_seen(record, launch, sight, now) for launch in record.launches))
     if seen.ending == Ending.NONE:
         judged = _judged(seen, sight, prefix, now)
         if judged.record.ending == Ending.NONE:
@@ -159,15 +159,16 @@ def _tag(prefix: str, serial: int, number: int, task: int, launch: int) -> str:
 # ------------------------------------------------------------------------------------- observation
 
 
-def _seen(launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
-    """Return a launch as updated by a snapshot."""
+def _seen(record: JobRecord, launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
+    """Return a job's launch as updated by a snapshot."""
     if launch.state.is_final:
         return launch
     if sight.applications is None:
         return replace(launch, unseen_since_s=None)
     found = _own(launch, sight.applications.get(launch.tag, ()))
     if found is not None:
-        return _as_seen(launch, found, now)
+        seen = _as_seen(launch, found, now)
+        return _as_requested(record, seen, found.was_interrupted) if record.ending != Ending.NONE else seen
     if launch.tag in sight.submitting:
         return replace(launch, unseen_since_s=None)
     since = now if launch.unseen_since_s is None else launch.unseen_since_s
@@ -176,9 +177,25 @@ def _seen(launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
     if launch.application_id:
         cause = f"the cluster no longer knows {launch.application_id}, so its final state is unknown"
         return replace(launch, state=Lifecycle.LOST, cause=cause)
+    if record.ending == Ending.CANCELLED:  # the submission was withdrawn
+        return replace(launch, state=Lifecycle.CANCELLED, cause=record.cause)
     if launch.tag in sight.refused:
         return replace(launch, state=Lifecycle.FAILED, cause=f"submission failed: {sight.refused[launch.tag]}")
     return replace(launch, state=Lifecycle.LOST, cause="the service ended before the application was submitted")
+
+
+def _as_requested(record: JobRecord, launch: TaskLaunch, was_interrupted: bool) -> TaskLaunch:
+    """Return a launch of a job that is being ended, with that job's cause if the launch ended by it.
+
+    A launch of a cancelled job that failed by another error is CANCELLED, too; its cause contains the error.
+    """
+    if launch.state not in (Lifecycle.FAILED, Lifecycle.STOPPED):
+        return launch
+    is_by_request = was_interrupted or launch.state == Lifecycle.STOPPED
+    if record.ending == Ending.CANCELLED:
+        cause = record.cause if is_by_request else f"{record.cause}; {launch.cause or 'it failed for no given reason'}"
+        return replace(launch, state=Lifecycle.CANCELLED, cause=cause)
+    return replace(launch, state=Lifecycle.STOPPED, cause=record.cause) if is_by_request else launch
 
 
 def _own(launch: TaskLaunch, applications: tuple[SeenApplication, ...]) -> SeenApplication | None:

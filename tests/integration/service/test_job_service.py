@@ -279,7 +279,9 @@ def test_job_is_paused_resumed_cancelled_moved_and_cloned(service: JobService) -
     with pytest.raises(ArgumentError, match="no queue"):
         client.move(job.id, queue="nowhere")
     client.cancel(other.id)
-    wait_until(reaches(client, other.id, Lifecycle.CANCELLED), "the cancel")
+    cancelled = wait_until(reaches(client, other.id, Lifecycle.CANCELLED), "the cancel")
+    (task,) = cancelled.applications
+    assert (task.state, task.cause) == (Lifecycle.CANCELLED, cancelled.cause) and "cancelled by" in task.cause
     wait_until(reaches(client, job.id, Lifecycle.RUNNING), "it goes on")
     assert client.cancel(other.id).state == Lifecycle.CANCELLED
     twin = client.clone(job.id)

@@ -35,6 +35,13 @@ def test_folder_with_missing_or_incomplete_files_is_polled_without_error(tmp_pat
     assert seen is not None and seen.diagnostics == "exit status 3: ValueError: wrong"
 
 
+@pytest.mark.parametrize(("status", "was_interrupted"), [(130, True), (-2, True), (1, False), (-9, False)])
+def test_exit_status_of_an_interrupt_is_recognized(tmp_path: Path, status: int, was_interrupted: bool) -> None:
+    (tmp_path / ENDED).write_text(json.dumps({"status": status, "problem": ""}))
+    seen = local._seen(tmp_path)
+    assert seen is not None and seen.was_interrupted == was_interrupted
+
+
 RUN_FAILED = """
 hopsml digits-1_1: step 7  loss 0.5
 hopsml: run digits-1_1: rank 0 of 2 on host node3 failed first: ValueError: wrong

@@ -185,6 +185,54 @@ def test_cancel_overrides_other_endings_but_not_a_finished_job() -> None:
     assert step_once(cancelled, snapshot(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
 
 
+def ended_once(record: JobRecord, application: SeenApplication) -> tuple[Lifecycle, str]:
+    """Return state and cause of the launch of a job that is being ended, after its application was seen."""
+    (launch,) = step_once(record, EngineSnapshot({record.launches[0].tag: (application,)}), 120.0).launches
+    return launch.state, launch.cause
+
+
+def test_task_of_a_cancelled_job_is_cancelled_by_the_user_and_not_failed() -> None:
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    cancelled = end(record, Ending.CANCELLED, "cancelled by alice", 110.0)
+    app = f"app-{record.launches[0].tag}"
+    interrupted = SeenApplication(app, Lifecycle.FAILED, "exit status 130: it has ended", was_interrupted=True)
+    killed = SeenApplication(app, Lifecycle.STOPPED, "exit status -9")
+    failed = SeenApplication(app, Lifecycle.FAILED, "exit status 1: ValueError: no")
+    assert ended_once(cancelled, interrupted) == (Lifecycle.CANCELLED, "cancelled by alice")
+    assert ended_once(cancelled, killed) == (Lifecycle.CANCELLED, "cancelled by alice")
+    assert ended_once(cancelled, failed) == (
+        Lifecycle.CANCELLED,
+        "cancelled by alice; exit status 1: ValueError: no",
+    )
+    assert ended_once(cancelled, SeenApplication(app, Lifecycle.FINISHED)) == (Lifecycle.FINISHED, "")
+
+
+@pytest.mark.parametrize("ending", [Ending.PAUSED, Ending.PREEMPTED, Ending.TIME_LIMIT, Ending.FAILED])
+def test_task_that_the_service_ended_has_stopped_for_the_reason_of_its_job(ending: Ending) -> None:
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    ends = end(record, ending, "the reason", 110.0)
+    app = f"app-{record.launches[0].tag}"
+    interrupted = SeenApplication(app, Lifecycle.FAILED, "exit status 130", was_interrupted=True)
+    assert ended_once(ends, interrupted) == (Lifecycle.STOPPED, "the reason")
+    failed = SeenApplication(app, Lifecycle.FAILED, "exit status 1: ValueError: no")
+    assert ended_once(ends, failed) == (Lifecycle.FAILED, "exit status 1: ValueError: no")
+
+
+def test_interrupt_that_nobody_requested_of_the_service_is_a_failure() -> None:
+    record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    app = f"app-{record.launches[0].tag}"
+    interrupted = SeenApplication(app, Lifecycle.FAILED, "exit status 130", was_interrupted=True)
+    assert ended_once(record, interrupted) == (Lifecycle.FAILED, "exit status 130")
+
+
+def test_task_whose_submission_was_withdrawn_by_a_cancel_is_cancelled() -> None:
+    cancelled = end(placed(), Ending.CANCELLED, "cancelled by alice", 110.0)
+    unseen = step_once(cancelled, EMPTY, 111.0)
+    ended = step_once(unseen, EMPTY, 111.0 + SETTLE_S)
+    assert (ended.state, ended.launches[0].state) == (Lifecycle.CANCELLED, Lifecycle.CANCELLED)
+    assert ended.launches[0].cause == "cancelled by alice"
+
+
 def test_paused_and_preempted_jobs_release_slots_and_end_in_different_states() -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
     paused = step_once(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
@@ -383,7 +431,8 @@ def test_closed_job_enters_the_state_of_its_ending_and_keeps_its_cause(
     over = step_once(record, snapshot(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
     expected = replace(record, ending=Ending.NONE, launches=over.launches, **after)  # type: ignore[arg-type]
     assert over == expected and over.cause == "because"
-    assert [launch.state for launch in over.launches] == [Lifecycle.STOPPED, Lifecycle.STOPPED]
+    launches = Lifecycle.CANCELLED if ending == Ending.CANCELLED else Lifecycle.STOPPED
+    assert [launch.state for launch in over.launches] == [launches, launches]
 
 
 @pytest.mark.parametrize(("failed", "state"), [(2, Lifecycle.WAITING), (3, Lifecycle.FAILED)])
