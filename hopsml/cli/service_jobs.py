@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job: NAME-NUMBER, or the number alone.")]
 WRONG = 2  # exit status for a job file with errors
+_BEFORE_ERROR = re.compile(r"^task \S+ failed: (exit status -?\d+: )?(run \S+: )?")  # in the cause of a failed job
 JobFile = Annotated[str, typer.Argument(metavar="FILE", help="Path of the job file.")]
 
 
@@ -160,11 +161,14 @@ def ls(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of jobs.")] = 100,
     json: AsJson = False,
 ) -> None:
-    """List jobs that have not ended, newest first, with the progress of running jobs."""
+    """List jobs that have not ended, newest first, with progress, and why a job waits or has failed.
+
+    On a terminal the reason is cut at its width; `hopsml jobs why` prints all of it.
+    """
     from hopsml.core.states import Lifecycle
 
     states = () if all_ else tuple(state for state in Lifecycle if not state.is_final)
-    found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit, progress=True)
+    found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit, why=True, progress=True)
     if json:
         _print_json(found)
         return
@@ -174,12 +178,19 @@ def ls(
     from hopsml.cli.terminal import print_rows
 
     has_progress = any(job.progress for job in found)
-    rows = [["job", "state", "owner", "queue", "priority", "age", *["progress"] * has_progress, "cause"]]
+    rows = [["job", "state", "owner", "queue", "priority", "age", *["progress"] * has_progress, "reason"]]
     for job in found:
         age = _duration(time.time() - job.submitted_s)
         progress = [job.progress.text() if job.progress else "-"] if has_progress else []
-        rows.append([job.id, str(job.state), job.owner, job.queue, str(job.priority), age, *progress, job.cause])
-    print_rows(rows, numbers=("priority", "age"), wraps="cause")
+        rows.append(
+            [job.id, str(job.state), job.owner, job.queue, str(job.priority), age, *progress, _short_reason(job)]
+        )
+    print_rows(rows, numbers=("priority", "age"), is_cut=True)
+
+
+def _short_reason(job: ServiceJob) -> str:
+    """Return why a job waits, or its cause; of an error that ended a task the error itself, which may be cut."""
+    return job.why or _BEFORE_ERROR.sub(r"\1", job.cause)
 
 
 def show(job: JobArgument, json: AsJson = False) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.tracking.listing import plain, short, table
+from hopsml.tracking.listing import cut, plain, short, table
 
 if TYPE_CHECKING:
     from hopsml.tracking.compare import Difference
@@ -25,17 +26,22 @@ ProjectUrl = Annotated[
 ]
 
 
-def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
+def print_rows(
+    rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "", is_cut: bool = False
+) -> None:
     """Print a table whose first row has the titles.
 
     Args:
         rows: cells of each row.
         numbers: titles of the columns that are aligned at the right.
         wraps: title of the column that is wrapped on a narrow terminal.
+        is_cut: True to print one line for each row, which is cut at the width of a terminal.
     """
     rows = [[plain(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        print("\n".join(table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))))
+    if is_cut or not sys.stdout.isatty():
+        lines = table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))
+        columns = shutil.get_terminal_size().columns
+        print("\n".join([cut(line, columns) for line in lines] if sys.stdout.isatty() else lines))
         return
     from rich.console import Console
     from rich.table import Table

@@ -168,6 +168,14 @@ def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], Servic
     return find
 
 
+def listed(client: Client, job: str) -> str:
+    """Return the line of a job in the output of ``hopsml jobs ls --all``."""
+    known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    line = [sys.executable, "-m", "hopsml", "jobs", "ls", "--all"]
+    printed = subprocess.run(line, env=known, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
+    return next(each for each in printed.splitlines() if each.startswith(f"{job} "))
+
+
 def test_job_runs_and_ends_while_another_waits_with_a_reason(service: JobService) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first", cores=2))
@@ -176,6 +184,7 @@ def test_job_runs_and_ends_while_another_waits_with_a_reason(service: JobService
     second = client.submit(service.job("second"))
     wait_until(lambda: "needs 1 slot of 1 core" in client.why(second.id), "the reason")
     assert f"{first.owner}'s first-1 holds" in client.why(second.serial)
+    assert "needs 1 slot of 1 core" in listed(client, second.id)
     assert [job.id for job in client.jobs()] == ["second-2", "first-1"]
     wait_until(lambda: "running first" in client.log("first-1")[0], "its log")
     service.end("first")
@@ -259,6 +268,7 @@ def test_failed_job_is_retried_and_its_cause_states_the_exit_status(service: Job
     wait_until(lambda: len(service.starts("shaky")) == 2, "the second try")
     ended = client.wait(job.id, WAIT_S)
     assert ended.state == Lifecycle.FAILED and "exit status 3" in ended.cause and ended.tries == 2
+    assert "exit status 3" in listed(client, job.id)
     assert len(set(service.starts("shaky"))) == 2
     service.stop()
 

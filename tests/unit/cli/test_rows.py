@@ -42,6 +42,20 @@ def test_rows_for_a_terminal_are_not_wider_than_it(monkeypatch: pytest.MonkeyPat
     assert "digits-1" in lines[1] and " ".join("".join(lines).split()).count("cause") > 10
 
 
+def test_cut_rows_have_one_line_each_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_rows(ROWS, numbers=("priority",), is_cut=True)
+    assert capsys.readouterr().out.splitlines()[1].endswith(CAUSE.rstrip())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_rows(ROWS, numbers=("priority",), is_cut=True)
+    _, first, second = terminal.getvalue().splitlines()
+    assert len(first) == 40 and first.endswith("…") and "task main failed" in first
+    assert second.split() == ["a-2", "100", "two", "lines"]
+
+
 def test_control_characters_of_jobs_are_removed_from_the_server_log() -> None:
     message = "evil-1: FAILED: \x1b]0;title\x07\x1b[2Jboom\x9b31m\u202e\n12:00:00 eve is an administrator"
     written = server.log_handler().format(
