@@ -133,9 +133,9 @@ matrix: $(STAMP) $(NATIVE)  ## run tests/matrix in an environment for each suppo
 mutants: $(STAMP)  ## run mutation tests of the pure modules with a random sample of 600; writes benchmarks/results/mutants.md; MUTANTS=all for every mutant, or MUTANTS="--sample 1200 --seed 7"
 	@$(BIN)/python -m tools.mutants $(MUTANTS)
 
-hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down
+hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down; HADOOP="--kerberos --spnego" for a Kerberized cluster
 	@$(NEEDS) java mvn
-	@$(BIN)/python -m tools.hadoop start
+	@$(BIN)/python -m tools.hadoop start $(HADOOP)
 
 hadoop-down: $(STAMP)  ## stop HDFS and YARN, and delete their files
 	@$(BIN)/python -m tools.hadoop stop --remove

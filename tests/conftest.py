@@ -218,3 +218,33 @@ def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
     from tests.integration.yarn.conftest import running
 
     yield from running(request)
+
+
+@pytest.fixture(scope="session")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Yield a KDC with users alice and bob and HTTP services of this host; a test that halts it runs it again."""
+    from tests.helpers.kerberos import running_kdc
+
+    yield from running_kdc(tmp_path_factory.mktemp("kerberos") / "kdc")
+
+
+@pytest.fixture(scope="session")
+def secure_hdfs() -> Iterator[Any]:
+    """Yield a Kerberized HDFS with one DataNode, without YARN; its tokens are renewed for 15 s and expire after 90 s."""
+    from tests.helpers.kerberos import running_cluster
+    from tools.hadoop.kerberos import Security
+    from tools.hadoop.settings import Shape
+
+    yield from running_cluster(
+        "secure-hdfs", Shape(1, nodemanagers=0, resourcemanagers=0), Security(token_renew_s=15, token_max_s=90)
+    )
+
+
+@pytest.fixture(scope="session")
+def secure_yarn() -> Iterator[Any]:
+    """Yield a Kerberized HDFS and YARN with SPNEGO, 2 NodeManagers, and tokens of 90 s renewed and 300 s in all."""
+    from tests.helpers.kerberos import running_cluster
+    from tools.hadoop.kerberos import Security
+    from tools.hadoop.settings import Shape
+
+    yield from running_cluster("secure-yarn", Shape(1, 2), Security(spnego=True, token_renew_s=90, token_max_s=300))

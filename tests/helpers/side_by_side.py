@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 SHARED = {
     "tests/integration/yarn/": "HDFS and YARN",
     "tests/chaos/test_yarn": "HDFS and YARN",
+    "tests/integration/secure/": "a Kerberized HDFS",
     "tests/integration/spark/": "a Spark application",
     "tests/integration/airflow/": "Airflow's database, and the process that has imported Airflow",
     "tests/integration/tracking/test_mlflow": "an MLflow server",

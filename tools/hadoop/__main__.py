@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from tools.hadoop.cluster import DEFAULT_HOME, Cluster
 from tools.hadoop.daemons import rss_mb
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.jars import ensure_jars
+from tools.hadoop.kerberos import PROTECTIONS, USERS, Security
 from tools.hadoop.settings import Shape
 
 
@@ -20,11 +22,30 @@ def start(cluster: Cluster, args: argparse.Namespace) -> str:
     """Fetch the jars, start every daemon, wait until all are ready; return the addresses."""
     jars = Path(args.jars) if args.jars else ensure_jars()
     began = time.monotonic()
-    cluster.start(jars, shape_of(args))
+    cluster.start(jars, shape_of(args), security=security_of(args))
     return (
         f"ready after {time.monotonic() - began:.1f} s: {cluster.namenode_url} {cluster.webhdfs_url} "
-        f"{cluster.resource_manager.base}\nexport HADOOP_CONF_DIR={cluster.conf_dir}"
+        f"{cluster.resource_manager.base if cluster.names('rm') else ''}\n{exports(cluster)}"
     )
+
+
+def exports(cluster: Cluster, user: str = USERS[0]) -> str:
+    """Return the shell's export line for a client of the cluster, in a Kerberized one with the ticket of ``user``."""
+    variables = {"HADOOP_CONF_DIR": str(cluster.conf_dir)}
+    if cluster.state.security:
+        ticket = cluster.kdc.environment(user)
+        names = ("KRB5_CONFIG", "KRB5CCNAME", "LD_LIBRARY_PATH")
+        variables |= {name: ticket[name] for name in names if name in ticket}
+        variables["SPARK_SUBMIT_OPTS"] = f"-Djava.security.krb5.conf={cluster.kdc.config}"
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+
+
+def kinit(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Obtain a ticket for a user of a Kerberized cluster, and return the export line that selects it."""
+    if not cluster.state.security:
+        raise HadoopError("the cluster has no Kerberos; start it with --kerberos")
+    cluster.kdc.kinit(args.user, life_s=args.life_s, renewable_s=args.renewable_s)
+    return exports(cluster, args.user)
 
 
 def stop(cluster: Cluster, args: argparse.Namespace) -> str:
@@ -45,7 +66,7 @@ def status(cluster: Cluster, args: argparse.Namespace) -> str:
     if cluster.alive("rm"):
         nodes = cluster.resource_manager.nodes()
         rows += [f"node {host} {node['state']}" for host, node in sorted(nodes.items())]
-    rows.append(f"export HADOOP_CONF_DIR={cluster.conf_dir}")
+    rows.append(exports(cluster))
     return "\n".join(rows)
 
 
@@ -123,6 +144,10 @@ def parser() -> argparse.ArgumentParser:
     leaving = verbs.add_parser("decommission", help="take a NodeManager out of service gracefully")
     leaving.add_argument("name")
     leaving.add_argument("--timeout-s", type=int, default=60)
+    ticket = verbs.add_parser("kinit", help="a ticket for a user of a Kerberized cluster")
+    ticket.add_argument("user", nargs="?", default=USERS[0])
+    ticket.add_argument("--life-s", type=int, default=0, help="life of the ticket (default: that of the KDC)")
+    ticket.add_argument("--renewable-s", type=int, default=0, help="time in which it can be renewed (default: none)")
     for name in ("dfsadmin", "rmadmin"):
         # options of these tools begin with a dash, and must not be parsed here
         verbs.add_parser(name, prefix_chars="\0", add_help=False).add_argument("arguments", nargs="*")
@@ -136,6 +161,20 @@ def _start_options(options: argparse.ArgumentParser) -> None:
         option = f"--{field.name.replace('_', '-')}"
         options.add_argument(option, type=int, default=field.default, help=f"{of_each}default %(default)s")
 
+    secure = options.add_argument_group("Kerberos")
+    secure.add_argument("--kerberos", action="store_true", help="a KDC in the cluster's folder; users alice and bob")
+    secure.add_argument("--spnego", action="store_true", help="HTTP of ResourceManager and NodeManagers needs a ticket")
+    secure.add_argument("--protection", choices=PROTECTIONS, default=Security.protection)
+    secure.add_argument("--encrypt", action="store_true", help="dfs.encrypt.data.transfer")
+    for name in ("token_renew_s", "token_max_s", "ticket_s"):
+        default = getattr(Security, name)
+        secure.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help="default %(default)s")
+
+
+def security_of(args: argparse.Namespace) -> Security | None:
+    """Return what the options of `start` under the heading Kerberos describe; None without --kerberos."""
+    return Security(**{field.name: getattr(args, field.name) for field in fields(Security)}) if args.kerberos else None
+
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """Return the shape that the options of `start` describe: one option for each field of ``Shape``."""
@@ -145,7 +184,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
 VERBS = {
     "start": start, "stop": stop, "status": status, "applications": applications, "application": application,
     "kill": kill, "revive": revive, "add-nodemanager": add_nodemanager, "decommission": decommission,
-    "dfsadmin": dfsadmin, "rmadmin": rmadmin,
+    "dfsadmin": dfsadmin, "rmadmin": rmadmin, "kinit": kinit,
 }  # fmt: skip
 
 

@@ -25,9 +25,12 @@ from tools.guard import Guard, guard_for
 from tools.hadoop import daemons, readiness
 from tools.hadoop.errors import DaemonEnded, HadoopError
 from tools.hadoop.jars import CACHE, exclusive
+from tools.hadoop.kdc import HOST, Kdc
+from tools.hadoop.kerberos import ADMIN, USERS, Security, principals, secured
+from tools.hadoop.krb5 import ensure_krb5
 from tools.hadoop.ports import free_ports
-from tools.hadoop.rest import ApplicationState, ResourceManager
-from tools.hadoop.settings import LOOPBACK, PORTS_OF, Shape, host, kind, write_conf
+from tools.hadoop.rest import ApplicationState, ResourceManager, Web
+from tools.hadoop.settings import PORTS_OF, Shape, host, kind, write_conf
 from tools.hadoop.state import State
 
 DEFAULT_HOME = CACHE / "run"
@@ -45,6 +48,7 @@ class Cluster:
         self._state = State.read(self._file)
         self._children: dict[str, subprocess.Popen[bytes]] = {}  # daemons that this process launched
         self._guard: Guard | None = None
+        self.kdc = Kdc(self.home / "kdc")  # exists in a Kerberized cluster
 
     # ------------------------------------------------------------------ properties
 
@@ -68,19 +72,24 @@ class Cluster:
     @property
     def namenode_url(self) -> str:
         """URL of the NameNode: ``hdfs://HOST:PORT``."""
-        return f"hdfs://{LOOPBACK}:{self.state.ports['nn']['rpc']}"
+        return f"hdfs://{self.web.host}:{self.state.ports['nn']['rpc']}"
 
     @property
     def webhdfs_url(self) -> str:
         """URL of WebHDFS: ``webhdfs://HOST:PORT``."""
-        return f"webhdfs://{LOOPBACK}:{self.state.ports['nn']['http']}"
+        return f"webhdfs://{self.web.host}:{self.state.ports['nn']['http']}"
 
     @property
     def resource_manager(self) -> ResourceManager:
         """REST API of the ResourceManager; of two that of the first living one, which redirects to the active one."""
         managers = self.names("rm")
         name = next(filter(self.alive, managers), managers[0])
-        return ResourceManager(f"http://{LOOPBACK}:{self.state.ports[name]['http']}")
+        return ResourceManager(f"http://{self.web.host}:{self.state.ports[name]['http']}", self.web)
+
+    @property
+    def web(self) -> Web:
+        """HTTP client for the daemons, with the administrator's ticket in a Kerberized cluster."""
+        return Web(HOST, self.kdc.environment(ADMIN)) if self.state.security else Web()
 
     def names(self, of_kind: str = "") -> list[str]:
         """Return the names of the daemons, alive or not; only those of a kind (``dn``, ``nm`` ...) if given."""
@@ -98,13 +107,16 @@ class Cluster:
 
     # ------------------------------------------------------------------ start and stop
 
-    def start(self, jars: Path, shape: Shape = DEFAULT_SHAPE, *, guarded: bool = False) -> None:
+    def start(
+        self, jars: Path, shape: Shape = DEFAULT_SHAPE, *, guarded: bool = False, security: Security | None = None
+    ) -> None:
         """Format a new HDFS, start every daemon and wait until all of them are ready.
 
         Args:
             jars: folder of Hadoop's jars.
             shape: size of the cluster.
             guarded: True to end the whole cluster and delete its folder when this process ends, even by kill -9.
+            security: options of a Kerberized cluster, whose KDC is ``kdc``; None for one without security.
 
         Raises:
             HadoopError: a cluster runs in the folder already, or a daemon did not start; then none is left running.
@@ -112,7 +124,7 @@ class Cluster:
         self.home.mkdir(parents=True, exist_ok=True)
         with exclusive(self.home / "lock"):
             self._refuse_second_start()
-            self._state = State(str(jars.absolute()), shape)
+            self._state = State(str(jars.absolute()), shape, security=security)
             if guarded:
                 self._guard = guard_for([*_command(self.home), "stop", "--now", "--remove"])
             try:
@@ -136,6 +148,9 @@ class Cluster:
         for name in ("nn", *managers, *data, *work):
             self._reserve_ports(name)
         (self.home / "exclude").write_text("")
+        if self.state.security:
+            self.kdc.create(principals(self.state.ports), ensure_krb5(), ticket_s=self.state.security.ticket_s)
+            self.kdc.kinit(ADMIN)
         for name in ("client", "nn"):
             self._write_conf(name)
         for name in managers:  # in parallel with the format, which takes 3 s
@@ -146,6 +161,18 @@ class Cluster:
         if len(managers) > 1:
             self.fail_over("rm")
         self.wait_ready()
+        if self.state.security:
+            self._make_home_folders()
+
+    def _make_home_folders(self) -> None:
+        """Create a folder in HDFS and a ticket cache for each user; only the superuser may create folders in ``/``."""
+        for user in USERS:
+            self.kdc.kinit(user)
+        homes = [f"/user/{user}" for user in USERS]
+        self.fs("-mkdir", "-p", *homes, "/tmp", "/app-logs")
+        self.fs("-chmod", "1777", "/tmp", "/app-logs")
+        for user in USERS:
+            self.fs("-chown", user, f"/user/{user}")
 
     def _format(self) -> None:
         arguments = ("-format", "-nonInteractive", "-force")
@@ -171,6 +198,7 @@ class Cluster:
         for child in self._children.values():
             child.wait()
         self._children.clear()
+        self.kdc.destroy()
         self._file.unlink(missing_ok=True)
         self._state = None
         if remove:
@@ -296,7 +324,17 @@ class Cluster:
         self.state.ports[name] = dict(zip(purposes, free_ports(len(purposes), host(name), taken), strict=True))
 
     def _write_conf(self, name: str) -> None:
-        write_conf(self.home, name, self.state.ports, self.state.shape)
+        security = self.state.security
+        if security is None:
+            write_conf(self.home, name, self.state.ports, self.state.shape)
+        else:
+            write_conf(
+                self.home,
+                name,
+                self.state.ports,
+                self.state.shape,
+                lambda plain: secured(plain, self.kdc.folder, security),
+            )
 
     def _launch(self, name: str) -> None:
         self._write_conf(name)
@@ -324,9 +362,9 @@ class Cluster:
 
     def _wait_for(self, name: str, since_ms: float = 0, timeout_s: float = READY_TIMEOUT_S) -> None:
         ready: Callable[[], bool] = {
-            "nn": lambda: not readiness.in_safe_mode(self.state.ports),
+            "nn": lambda: not readiness.in_safe_mode(self.web, self.state.ports),
             "rm": lambda: self.resource_manager.nodes() is not None,
-            "dn": lambda: readiness.datanode_ready(self.state.ports, name),
+            "dn": lambda: readiness.datanode_ready(self.web, self.state.ports, name),
             "nm": lambda: readiness.nodemanager_ready(self.resource_manager, name, since_ms),
         }[kind(name)]
 
@@ -347,6 +385,10 @@ class Cluster:
         """Run ``yarn rmadmin ARGUMENTS`` and return its output; HadoopError if it fails."""
         return self._tool("org.apache.hadoop.yarn.client.cli.RMAdminCLI", arguments)
 
+    def fs(self, *arguments: str) -> str:
+        """Run ``hdfs dfs ARGUMENTS`` as the superuser and return its output; HadoopError if it fails."""
+        return self._tool("org.apache.hadoop.fs.FsShell", arguments)
+
     def application_logs(self, app_id: str) -> str:
         """Return the aggregated logs of an ended application, by ``yarn logs -applicationId``.
 
@@ -361,7 +403,8 @@ class Cluster:
         return self._tool("org.apache.hadoop.yarn.client.cli.LogsCLI", ("-applicationId", app_id))
 
     def _tool(self, main_class: str, arguments: Sequence[str]) -> str:
-        return daemons.run_tool(self.home, self.state.jars, main_class, arguments, TOOL_TIMEOUT_S)
+        ticket = self.kdc.environment(ADMIN) if self.state.security else {}
+        return daemons.run_tool(self.home, self.state.jars, main_class, arguments, TOOL_TIMEOUT_S, ticket)
 
     def applications(self) -> list[dict[str, Any]]:
         """Return all applications that the ResourceManager lists, oldest first."""
@@ -373,7 +416,10 @@ class Cluster:
 
     def kill_application(self, app_id: str) -> None:
         """Request the end of an application from the ResourceManager."""
-        self.resource_manager.kill_application(app_id)
+        if self.state.security:
+            self._tool("org.apache.hadoop.yarn.client.cli.ApplicationCLI", ("application", "-kill", app_id))
+        else:
+            self.resource_manager.kill_application(app_id)
 
     def wait_application(self, app_id: str, timeout_s: float = 120) -> ApplicationState:
         """Wait for the end of an application, and return its final state."""
@@ -390,7 +436,7 @@ class Cluster:
         broken = [name for name in self.names() if self.frozen(name)]
         for name in broken:
             self.send(name, signal.SIGCONT)
-        if self.alive("nn") and readiness.in_safe_mode(self.state.ports):
+        if self.alive("nn") and readiness.in_safe_mode(self.web, self.state.ports):
             self.dfsadmin("-safemode", "leave")
         self._readmit_nodemanagers()
         broken += [name for name in self.names() if not self.alive(name)]
@@ -415,6 +461,8 @@ class Cluster:
                     self.kill(name)
 
     def _end_applications(self) -> None:
+        if not self.names("rm"):
+            return
         going_on = [app["id"] for app in self.applications() if not self.application_state(app["id"]).over]
         for app_id in going_on:
             self.kill_application(app_id)

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.hadoop.errors import DaemonEnded, HadoopError
@@ -37,11 +37,16 @@ DROPPED = (
 
 
 def java_command(home: Path, jars: str, name: str, main_class: str, *arguments: str) -> list[str]:
-    """Return the command line of a daemon, or of a tool with the settings of a daemon (or ``client``)."""
+    """Return the command line of a daemon, or of a tool with the settings of a daemon (or ``client``).
+
+    Java does not read KRB5_CONFIG; the file exists in a Kerberized cluster.
+    """
     temporary = home / name / "tmp"  # Jetty unpacks there, and kill -9 leaves the files
     temporary.mkdir(parents=True, exist_ok=True)
     heap_mb = HEAP_MB.get(kind(name), CLIENT_HEAP_MB)
     jvm = [f"-Xmx{heap_mb}m", *JVM_FLAGS, f"-Djava.io.tmpdir={temporary}", _marker(home, name)]
+    krb5 = home / "kdc" / "krb5.conf"
+    jvm += [f"-Djava.security.krb5.conf={krb5}"] if krb5.exists() else []
     return ["java", *jvm, "-cp", f"{home / name / 'conf'}:{jars}/*", main_class, *arguments]
 
 
@@ -64,8 +69,12 @@ def launch(home: Path, jars: str, name: str) -> subprocess.Popen[bytes]:
         )
 
 
-def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], timeout_s: float) -> str:
+def run_tool(
+    home: Path, jars: str, main_class: str, arguments: Sequence[str], timeout_s: float, ticket: Mapping[str, str]
+) -> str:
     """Run one of Hadoop's command-line classes with the client's settings, and return its output.
+
+    ``ticket`` has the variables that name a Kerberos ticket.
 
     Raises HadoopError with its last output if its exit status is not 0 or ``timeout_s`` seconds are over.
     """
@@ -77,7 +86,7 @@ def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], t
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=clean_environment(),
+            env=clean_environment() | ticket,
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
@@ -100,6 +109,11 @@ def running(home: Path, name: str, pid: int) -> bool:
 def frozen(pid: int) -> bool:
     """Return True if the process was stopped by SIGSTOP."""
     return _process_state(pid) == "T"
+
+
+def command_of(pid: int) -> list[bytes]:
+    """Return the command line of a process; empty if it has ended."""
+    return _read(pid, "cmdline").split(b"\0")
 
 
 def rss_mb(pid: int) -> int:

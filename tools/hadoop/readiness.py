@@ -6,28 +6,28 @@ import json
 import time
 from typing import Any
 
-from tools.hadoop.rest import ResourceManager, bean
+from tools.hadoop.rest import ResourceManager, Web
 from tools.hadoop.settings import LOOPBACK, Ports, host
 
 
-def _jmx(ports: Ports, name: str, service: str, which: str) -> dict[str, Any]:
-    return bean(f"http://{LOOPBACK}:{ports[name]['http']}", service, which)
+def _jmx(web: Web, ports: Ports, name: str, service: str, which: str) -> dict[str, Any]:
+    return web.bean(f"http://{web.host}:{ports[name]['http']}", service, which)
 
 
-def in_safe_mode(ports: Ports) -> bool:
+def in_safe_mode(web: Web, ports: Ports) -> bool:
     """Return True if the NameNode is in safe mode; LookupError or OSError while it does not answer."""
-    return bool(_jmx(ports, "nn", "NameNode", "NameNodeInfo")["Safemode"])
+    return bool(_jmx(web, ports, "nn", "NameNode", "NameNodeInfo")["Safemode"])
 
 
-def datanode_ready(ports: Ports, name: str) -> bool:
+def datanode_ready(web: Web, ports: Ports, name: str) -> bool:
     """Return True if a DataNode is registered with the running NameNode, which has received its block report.
 
     Before that the NameNode leaves safe mode and lists the node as live, but places no block on it.
     """
-    info = _jmx(ports, "nn", "NameNode", "NameNodeInfo")
+    info = _jmx(web, ports, "nn", "NameNode", "NameNodeInfo")
     address = f"{LOOPBACK}:{ports[name]['data']}"
     live = [node for node in json.loads(info["LiveNodes"]).values() if node["xferaddr"] == address]
-    (actor,) = json.loads(_jmx(ports, name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
+    (actor,) = json.loads(_jmx(web, ports, name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
     report_age_s = int(actor["LastBlockReport"]) + 1  # reported in whole seconds
     return (
         actor["ActorState"] == "RUNNING"

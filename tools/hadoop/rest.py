@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tools.hadoop.errors import HadoopError
-from tools.hadoop.settings import user
+from tools.hadoop.settings import LOOPBACK, user
 
 TIMEOUT_S = 5.0
 
 
-def get_json(url: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Return the JSON document at ``url``; OSError while no server answers there."""
-    with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-        return json.load(answer)
+@dataclass(frozen=True)
+class Web:
+    """Requests to the daemons of a cluster.
 
+    Attributes:
+        host: host in the URLs of all but NodeManagers.
+        ticket: variables that name a Kerberos ticket for SPNEGO; None to send requests without authentication.
+    """
 
-def bean(base: str, service: str, name: str) -> dict[str, Any]:
-    """Return a JMX bean of a daemon; LookupError until the daemon has registered it."""
-    beans: list[dict[str, Any]] = get_json(f"{base}/jmx?qry=Hadoop:service={service},name={name}")["beans"]
-    return beans[0]
+    host: str = LOOPBACK
+    ticket: Mapping[str, str] | None = None
+
+    def get_json(self, url: str, timeout_s: float = TIMEOUT_S) -> Any:
+        """Return the JSON document at ``url``; OSError while no server answers there."""
+        if self.ticket is not None:
+            return json.loads(self._negotiated(url, timeout_s))
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            return json.load(answer)
+
+    def bean(self, base: str, service: str, name: str) -> dict[str, Any]:
+        """Return a JMX bean of a daemon; LookupError until the daemon has registered it."""
+        beans: list[dict[str, Any]] = self.get_json(f"{base}/jmx?qry=Hadoop:service={service},name={name}")["beans"]
+        return beans[0]
+
+    def _negotiated(self, url: str, timeout_s: float) -> bytes:
+        """Return the answer to a request with the ticket; Debian's curl speaks SPNEGO."""
+        command = ["curl", "-s", "-S", "-f", "-m", str(timeout_s), "--negotiate", "-u", ":", url]
+        done = subprocess.run(command, env={**os.environ, **(self.ticket or {})}, capture_output=True)
+        if done.returncode:
+            raise OSError(f"{url}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,7 @@ class ResourceManager:
     """Calls to the ResourceManager's REST API at ``base``, for instance ``http://127.0.0.1:8088``."""
 
     base: str
+    web: Web = Web()
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """Return the ResourceManager's data of each node by host; of a restarted node the newest."""
@@ -82,7 +107,7 @@ class ResourceManager:
 
     def _get(self, what: str) -> Any:
         try:
-            return get_json(f"{self.base}/ws/v1/cluster/{what}")
+            return self.web.get_json(f"{self.base}/ws/v1/cluster/{what}")
         except urllib.error.HTTPError as error:
             raise _refused(what, error) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -39,14 +39,14 @@ class Shape:
     memory_mb: int = 8192
     vcores: int = 8
     node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
-    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` selects it
+    resourcemanagers: int = 1  # 0: HDFS alone; of two, rm and rm2, one is active; ``Cluster.fail_over`` selects it
     log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: no limit, Hadoop's default
 
     def __post_init__(self) -> None:
         for name, least in (
             ("datanodes", 1),
             ("nodemanagers", 0),
-            ("resourcemanagers", 1),
+            ("resourcemanagers", 0),
             ("gpus", 0),
             ("memory_mb", 64),
             ("vcores", 1),
@@ -222,13 +222,19 @@ def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settin
     return {}
 
 
-def write_conf(home: Path, name: str, ports: Ports, shape: Shape) -> Path:
-    """Write the settings folder, the first on the class path of a daemon (or ``client``), and return it."""
+def write_conf(
+    home: Path, name: str, ports: Ports, shape: Shape, change: Callable[[Settings], Settings] = lambda plain: plain
+) -> Path:
+    """Write the settings folder, the first on the class path of a daemon (or ``client``), and return it.
+
+    ``change`` returns the settings to write for those of a cluster without security.
+    """
     conf = home / name / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     own = daemon_settings(home, name, ports, shape)
-    for file, common in common_settings(home, ports, shape).items():
-        (conf / file).write_text(_xml({**common, **own.get(file, {})}))
+    plain = {file: {**rows, **own.get(file, {})} for file, rows in common_settings(home, ports, shape).items()}
+    for file, rows in change(plain).items():
+        (conf / file).write_text(_xml(rows))
     (conf / "log4j.properties").write_text(LOG4J)
     for page in (
         "hdfs",

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tools.hadoop.kerberos import Security
 from tools.hadoop.settings import Shape
 
 
@@ -17,6 +18,7 @@ class State:
     shape: Shape
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
+    security: Security | None = None  # None: without Kerberos
 
     @classmethod
     def read(cls, path: Path) -> State | None:
@@ -24,7 +26,8 @@ class State:
         if not path.exists():
             return None
         read = json.loads(path.read_text())
-        return cls(read["jars"], Shape(**read["shape"]), read["ports"], read["pids"])
+        security = Security(**read["security"]) if read["security"] else None
+        return cls(read["jars"], Shape(**read["shape"]), read["ports"], read["pids"], security)
 
     def write(self, path: Path) -> None:
         """Replace the file atomically, so that a reader sees the old state or the new one."""

@@ -15,8 +15,9 @@ import pytest
 
 from hopsml.core import profiles
 from tools.hadoop import jars
-from tools.hadoop.__main__ import parser, shape_of
+from tools.hadoop.__main__ import parser, security_of, shape_of
 from tools.hadoop.errors import HadoopError
+from tools.hadoop.kerberos import Security, principals, secured
 from tools.hadoop.ports import FIRST, LAST, free_ports
 from tools.hadoop.settings import PORTS_OF, Shape, kind, write_conf
 from tools.hadoop.spark import spark_conf, submit_command, submit_env
@@ -85,6 +86,58 @@ def test_port_in_use_is_not_chosen() -> None:
     with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="fewer than 1 free ports"):
         free_ports(1, "127.0.0.1", taken=others)
     assert free_ports(1, "127.0.0.1", taken=others) == [port]
+
+
+# ---------------------------------------------------------------------- Kerberos
+
+
+def secure_conf(home: Path, name: str, security: Security) -> Path:
+    """The settings folder of one daemon of a Kerberized cluster."""
+    ports = {
+        each: {use: 20000 + i for i, use in enumerate(PORTS_OF[kind(each)])} for each in ("nn", "rm", "dn1", "nm1")
+    }
+    return write_conf(home, name, ports, Shape(), lambda plain: secured(plain, home / "kdc", security))
+
+
+def test_kerberized_cluster_is_addressed_by_the_name_in_its_principals(tmp_path: Path) -> None:
+    conf = secure_conf(tmp_path, "client", Security())
+    assert read_xml(conf / "core-site.xml")["fs.defaultFS"] == "hdfs://localhost:20000"
+    assert read_xml(conf / "yarn-site.xml")["yarn.resourcemanager.webapp.address"].startswith("localhost:")
+    node = read_xml(secure_conf(tmp_path, "nm1", Security()) / "yarn-site.xml")
+    assert node["yarn.nodemanager.hostname"] == "127.0.0.11"
+
+
+def test_security_options_set_protection_lives_and_cipher(tmp_path: Path) -> None:
+    plain = read_xml(secure_conf(tmp_path, "nn", Security(token_renew_s=90, token_max_s=300)) / "hdfs-site.xml")
+    assert plain["dfs.namenode.delegation.token.renew-interval"] == "90000"
+    assert plain["dfs.namenode.delegation.token.max-lifetime"] == "300000"
+    assert "dfs.encrypt.data.transfer.cipher.suites" not in plain
+    private = read_xml(secure_conf(tmp_path, "nn", Security("privacy")) / "hdfs-site.xml")
+    assert private["dfs.data.transfer.protection"] == "privacy"
+    assert private["dfs.encrypt.data.transfer.cipher.suites"] == "AES/CTR/NoPadding"
+
+
+def test_spnego_of_yarn_is_an_option(tmp_path: Path) -> None:
+    found = [read_xml(secure_conf(tmp_path, "rm", Security(spnego=on)) / "yarn-site.xml") for on in (False, True)]
+    assert ["hadoop.http.filter.initializers" in each for each in found] == [False, True]
+
+
+def test_kerberos_options_of_the_command_line_describe_the_security() -> None:
+    assert security_of(parser().parse_args(["start"])) is None
+    options = ["--kerberos", "--spnego", "--protection=integrity", "--encrypt", "--token-renew-s=1", "--token-max-s=2"]
+    expected = Security("integrity", encrypt=True, spnego=True, token_renew_s=1, token_max_s=2)
+    assert security_of(parser().parse_args(["start", *options])) == expected
+
+
+def test_each_host_has_a_principal_for_http() -> None:
+    names = principals({"nn": {}, "nm1": {}, "nm12": {}})
+    assert {"HTTP/localhost", "HTTP/127.0.0.11", "HTTP/127.0.0.22", "alice", "bob"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+def test_unknown_protection_is_refused() -> None:
+    with pytest.raises(ValueError, match="protection='secret': it must be one of authentication, integrity, privacy"):
+        Security("secret")
 
 
 # ---------------------------------------------------------------------- jars

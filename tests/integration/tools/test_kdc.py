@@ -1,0 +1,73 @@
+"""Tests of the KDC of tools/hadoop and of its programs, installed or unpacked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.clock import wait_until
+from tests.helpers.kerberos import krb5_or_skip
+from tools.hadoop import krb5
+from tools.hadoop.errors import HadoopError
+from tools.hadoop.kdc import Kdc
+
+pytestmark = pytest.mark.local
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def tickets(kdc: Kdc, name: str) -> str:
+    """What klist says of a user's ticket cache."""
+    environment = {**os.environ, **kdc.environment(name)}
+    return subprocess.run(["klist"], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_user_gets_a_ticket_and_an_outage_of_the_kdc_ends(kdc: Kdc) -> None:
+    kdc.kinit("alice", life_s=60)
+    assert "Default principal: alice@LAB.TEST" in tickets(kdc, "alice")
+    kdc.halt()
+    with pytest.raises(HadoopError, match="kinit ended with 1"):
+        kdc.kinit("alice")
+    kdc.run()
+    kdc.kinit("alice")
+    kdc.kdestroy("alice")
+    assert not kdc.cache("alice").exists()
+
+
+def test_unknown_principal_is_refused(kdc: Kdc) -> None:
+    with pytest.raises(HadoopError, match="kinit ended with 1"):
+        kdc.kinit("mallory")
+
+
+def test_guarded_kdc_ends_with_its_starter(tmp_path: Path) -> None:
+    krb5_or_skip()
+    code = (
+        "import os, signal, sys; from pathlib import Path; from tools.hadoop.kdc import Kdc; "
+        "from tools.hadoop.krb5 import ensure_krb5; kdc = Kdc(Path(sys.argv[1])); "
+        "kdc.create(['alice'], ensure_krb5(), guarded=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    folder = tmp_path / "kdc"
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT)
+    assert done.returncode == -9
+    wait_until(lambda: not folder.exists())
+
+
+@pytest.mark.variant
+def test_unpacked_packages_serve_without_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = krb5._complete
+    monkeypatch.setattr(krb5, "_complete", lambda found: found.root is not None and complete(found))
+    try:
+        unpacked = krb5.ensure_krb5(tmp_path / "cache")
+    except HadoopError as error:
+        pytest.skip(f"Debian's packages could not be fetched: {error}")
+    kdc = Kdc(tmp_path / "kdc")
+    kdc.create(["alice"], unpacked)
+    try:
+        assert str(unpacked.root) in kdc.environment()["LD_LIBRARY_PATH"]
+        assert kdc.kinit("alice").exists()
+    finally:
+        kdc.destroy()
