@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import leaks
+from tests.helpers.session_cluster import SessionCluster
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.jars import CACHE, ensure_jars
@@ -53,9 +54,7 @@ def running_kdc(folder: Path) -> Iterator[Kdc]:
 def running_cluster(name: str, shape: Shape, security: Security) -> Iterator[Cluster]:
     """Yield a Kerberized cluster in a folder of its own; it ends with the fixture, also after kill -9."""
     krb5_or_skip()
-    from tests.integration.yarn.conftest import Hadoop
-
-    cluster = Hadoop(CACHE / f"{name}-{os.getpid()}")
+    cluster = SessionCluster(CACHE / f"{name}-{os.getpid()}")
     cluster.kdc = SessionKdc(cluster.kdc.folder)
     with leaks.not_of_this_test():
         cluster.start(ensure_jars(), shape, guarded=True, security=security)

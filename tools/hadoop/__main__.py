@@ -48,6 +48,12 @@ def kinit(cluster: Cluster, args: argparse.Namespace) -> str:
     return exports(cluster, args.user)
 
 
+def kdestroy(cluster: Cluster, args: argparse.Namespace) -> str:
+    """Delete a user's ticket."""
+    cluster.kdc.kdestroy(args.user)
+    return f"{args.user}: no ticket"
+
+
 def stop(cluster: Cluster, args: argparse.Namespace) -> str:
     """End every daemon and container; return the duration as text."""
     began = time.monotonic()
@@ -148,6 +154,7 @@ def parser() -> argparse.ArgumentParser:
     ticket.add_argument("user", nargs="?", default=USERS[0])
     ticket.add_argument("--life-s", type=int, default=0, help="life of the ticket (default: that of the KDC)")
     ticket.add_argument("--renewable-s", type=int, default=0, help="time in which it can be renewed (default: none)")
+    verbs.add_parser("kdestroy", help="delete a user's ticket").add_argument("user", nargs="?", default=USERS[0])
     for name in ("dfsadmin", "rmadmin"):
         # options of these tools begin with a dash, and must not be parsed here
         verbs.add_parser(name, prefix_chars="\0", add_help=False).add_argument("arguments", nargs="*")
@@ -184,7 +191,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
 VERBS = {
     "start": start, "stop": stop, "status": status, "applications": applications, "application": application,
     "kill": kill, "revive": revive, "add-nodemanager": add_nodemanager, "decommission": decommission,
-    "dfsadmin": dfsadmin, "rmadmin": rmadmin, "kinit": kinit,
+    "dfsadmin": dfsadmin, "rmadmin": rmadmin, "kinit": kinit, "kdestroy": kdestroy,
 }  # fmt: skip
 
 

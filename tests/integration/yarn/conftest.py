@@ -14,8 +14,8 @@ import pytest
 
 from hopsml.storage import filesystem
 from tests.helpers import leaks
+from tests.helpers.session_cluster import SessionCluster
 from tools.hadoop import spark
-from tools.hadoop.cluster import Cluster
 from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.rest import ApplicationState
 
@@ -32,18 +32,8 @@ class Submitted:
     state: ApplicationState
 
 
-class Hadoop(Cluster):
-    """The session's cluster; daemons restarted by a test belong to the session, not to the test."""
-
-    def revive(self, *names: str) -> None:
-        """Restart daemons, as ``Cluster.revive`` does."""
-        with leaks.not_of_this_test():
-            super().revive(*names)
-
-    def add_nodemanager(self, *, wait: bool = True) -> str:
-        """Add a NodeManager, as ``Cluster.add_nodemanager`` does."""
-        with leaks.not_of_this_test():
-            return super().add_nodemanager(wait=wait)
+class Hadoop(SessionCluster):
+    """The session's cluster, with what submits applications to it."""
 
     def spark_conf(self, **options: object) -> dict[str, str]:
         """Return settings for a small application on this YARN; ``options`` are those of tools.hadoop.spark.spark_conf."""
