@@ -90,6 +90,19 @@ def hadoop_settings() -> Mapping[str, str]:
     return settings
 
 
+def ssl_client_settings() -> Mapping[str, str]:
+    """Return the settings of TLS clients (ssl-client.xml, or the file that core-site.xml names); empty without one."""
+    folder = hadoop_conf_dir()
+    if folder is None:
+        return {}
+    file = folder / (hadoop_settings().get("hadoop.ssl.client.conf") or "ssl-client.xml")
+    try:
+        facts = file.stat()
+    except FileNotFoundError:
+        return {}
+    return _read_conf(file, facts.st_mtime_ns, facts.st_size)
+
+
 def yarn_settings() -> Mapping[str, str]:
     """Return the settings of yarn-site.xml, by key; empty without one.
 

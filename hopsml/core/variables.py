@@ -170,6 +170,7 @@ class Settings:
     server = Variable("address of the job service", _text)
     token = Variable("token for the job service", _text)
     server_ca = Variable("PEM file of certificates that are trusted in addition to the system's", _text)
+    ca_bundle = Variable("PEM file of certificates that Hadoop's web services have, instead of ssl-client.xml's", _text)
     sign_in_secret = Variable("client secret of the job service at its OpenID provider", _text)
     server_state = Variable("folder of the job service's data", _text)
     secrets_key = Variable("key with which the job service encrypts secrets, base64", _text)

@@ -44,7 +44,12 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
         "the delegation token is expired or unknown; give this process a new one (HADOOP_TOKEN_FILE_LOCATION)",
     ),
     (
-        r"GSS_S_|GSSAPIError|Authentication failure|SaslException|SASL",
+        r"[Cc]annot contact any KDC|[Cc]annot find KDC|no KDC answered",
+        StorageUnavailable,
+        "no KDC answers; check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable",
+    ),
+    (
+        r"GSS_S_|GSSAPIError|Authentication failure|SaslException|SASL|requires Kerberos",
         PermissionRefused,
         "no valid Kerberos ticket or token; run `kinit`, or set HADOOP_TOKEN_FILE_LOCATION",
     ),

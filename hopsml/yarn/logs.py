@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from hopsml.core import settings
+from hopsml.core import hadoop_http, settings
+from hopsml.core.hadoop_http import AccessError, Answer, NoAnswer
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.yarn import resource_manager, tfile
+from hopsml.yarn import tfile
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
 from hopsml.yarn.tfile import Effort, FormatError
 
@@ -144,8 +145,10 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int)
     for _ in range(_TRIES):
         wanted = min(wanted, limit)
         try:
-            answer = resource_manager.request(f"{url}?size=-{wanted}", TIMEOUT_S)
-        except resource_manager.NoAnswer as error:
+            answer = hadoop_http.request(f"{url}?size=-{wanted}", TIMEOUT_S)
+        except AccessError as error:
+            raise ClusterError(f"the log of {container} cannot be read: {error}") from error
+        except NoAnswer as error:
             raise ClusterUnavailable(f"the NodeManager of {container} does not answer: {error}") from error
         parsed = parse(answer, wanted)
         if parsed is None:
@@ -168,31 +171,33 @@ def begun(application: YarnApplication, name: str, length: int) -> BinaryIO:
 
     Raises:
         ClusterUnavailable: if the NodeManager does not answer.
+        ClusterError: if it requires a valid ticket.
     """
     page = _PAGE.match(application.am_log_url)
     assert page is not None  # it was read before
     with contextlib.ExitStack() as stack:
         try:
-            answer = resource_manager.opened(f"{_address(page[1], page[2], name)}?size={length}", TIMEOUT_S)
+            answer = hadoop_http.opened(f"{_address(page[1], page[2], name)}?size={length}", TIMEOUT_S)
             stack.enter_context(answer)
             while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
                 if not line:
-                    raise resource_manager.NoAnswer(f"{page[2]}: the answer has no log")
+                    raise NoAnswer(f"{page[2]}: the answer has no log")
+        except AccessError as error:
+            raise ClusterError(f"the log of {page[2]} cannot be read: {error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise ClusterUnavailable(f"the NodeManager of {page[2]} does not answer: {error}") from error
         stack.pop_all()
         return answer
 
 
-def parse(answer: resource_manager.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
+def parse(answer: Answer, wanted: int) -> tuple[bytes, int, bool] | None:
     """Return the last ``wanted`` bytes of the log, its length, and True if its container runs; None without a log."""
     if answer.status in (404, 410):
         return None
     head, begin, rest = answer.body.partition(_BEGIN)
     length = _LENGTH.search(head)
     if answer.status != 200 or not begin or length is None:
-        said = " ".join(answer.text.split())[:200]
-        raise ClusterError(f"the NodeManager refuses the log: HTTP {answer.status} {said}")
+        raise ClusterError(f"the NodeManager refuses the log: HTTP {answer.status} {answer.message}")
     count = min(wanted, int(length[1]))
     return rest[:count], int(length[1]), _RUNNING in rest[count:]
 

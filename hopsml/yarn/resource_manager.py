@@ -1,116 +1,19 @@
-"""Client of the ResourceManager's REST API: state of applications, finding them by tag, ending them; nodes.
-
-Requests to Hadoop's daemons have a time limit for the whole of each request.
-"""
+"""Client of the ResourceManager's REST API: state of applications, finding them by tag, ending them; nodes."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import re
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.core import proxies, settings
+from hopsml.core import settings
+from hopsml.core.hadoop_http import AccessError, Answer, NoAnswer, request
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
-
-_CHUNK_BYTES = 1 << 16
-_MAX_BYTES = 64 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
-
-
-class NoAnswer(OSError):
-    """Error for a missing or incomplete answer; the text contains the address and the reason."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """HTTP answer as received, whatever its status."""
-
-    status: int
-    body: bytes
-    content_type: str = ""
-    challenge: str = ""  # WWW-Authenticate
-
-    @property
-    def text(self) -> str:
-        """Body of the answer as text; invalid UTF-8 is replaced."""
-        return self.body.decode(errors="replace")
-
-
-def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | None = None, accept: str = "") -> Answer:
-    """Send one request and return the answer; redirects of a GET are followed.
-
-    Raises:
-        NoAnswer: if nothing, or not all, arrives within ``timeout_s`` seconds.
-    """
-    headers = {"Content-Type": "application/json"} if body is not None else {}
-    if accept:
-        headers["Accept"] = accept
-    asked = urllib.request.Request(url, data=body, headers=headers, method=method)
-    deadline = time.monotonic() + timeout_s
-    try:
-        try:
-            with proxies.opener(url).open(asked, timeout=timeout_s) as answer:
-                return _read(answer, deadline)
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return _read(refused, deadline)
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise NoAnswer(
-            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}"
-        ) from error
-
-
-def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
-    """Send a request and return the answer as a stream.
-
-    The caller must close it; each read has ``timeout_s`` seconds.
-
-    Raises:
-        NoAnswer: if there is no answer, or one that refuses.
-    """
-    try:
-        answer: http.client.HTTPResponse = proxies.opener(url).open(url, timeout=timeout_s)
-    except urllib.error.HTTPError as refused:
-        refused.close()
-        raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise NoAnswer(
-            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}"
-        ) from error
-    return answer
-
-
-def _read(answer: Any, deadline: float) -> Answer:
-    """Read the whole answer; a server that sends single bytes does not delay the caller beyond the deadline."""
-    pieces: list[bytes] = []
-    length = 0
-    while piece := answer.read1(_CHUNK_BYTES):
-        pieces.append(piece)
-        length += len(piece)
-        if time.monotonic() > deadline:
-            raise TimeoutError("the answer did not end in time")
-        if length > _MAX_BYTES:
-            raise OSError(f"the answer is longer than {_MAX_BYTES >> 20} MiB")
-    headers = answer.headers
-    missing = answer.length or 0
-    if missing:
-        raise OSError(f"the connection broke {missing} bytes before the end of the answer")
-    return Answer(answer.status, b"".join(pieces), headers.get("Content-Type", ""), headers.get("WWW-Authenticate", ""))
-
-
-def _without_query(url: str) -> str:
-    return url.partition("?")[0]
-
 
 TIMEOUT_S = 10.0
 OVER = ("FINISHED", "FAILED", "KILLED")  # final states of YARN
@@ -310,6 +213,8 @@ class ResourceManager:
             url = f"{self.scheme}://{address}/ws/v1/cluster/{path}"
             try:
                 answer = request(url, self.timeout_s, method=method, body=body, accept="application/json")
+            except AccessError as error:
+                raise ClusterError(f"the ResourceManager cannot be asked: {error}") from error
             except NoAnswer as error:
                 problems.append(str(error))
                 continue
@@ -377,8 +282,7 @@ def _is_json(answer: Answer) -> bool:
 
 def _no_service(answer: Answer) -> str:
     """Describe an answer that does not count, such as that of a standby in plain text, or that of a proxy."""
-    said = " ".join(answer.text.split())[:200]
-    return f"HTTP {answer.status} {said}".strip()
+    return f"HTTP {answer.status} {answer.message}".strip()
 
 
 def _refused(address: str, path: str, answer: Answer) -> ClusterError:
@@ -387,18 +291,16 @@ def _refused(address: str, path: str, answer: Answer) -> ClusterError:
     try:
         said = json.loads(answer.body)["RemoteException"]["message"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        said = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())[:300]
+        said = answer.message
     if answer.status == 404 and what.startswith("apps/"):
         return ApplicationNotFound(
             f"the ResourceManager {address} has no record of {what.split('/')[1]} ({said}); it deletes old "
             "applications, and at a restart without recovery all of them"
         )
     if answer.status in (401, 403):
-        kerberos = "; its web service requires Kerberos, which this client does not support" * (
-            "negotiate" in answer.challenge.lower()
-        )
         return ClusterError(
-            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}{kerberos}; send the request "
-            "as the owner of the application (HADOOP_USER_NAME), or as an administrator of its queue"
+            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}; send the request "
+            "as the owner of the application (HADOOP_USER_NAME, or with Kerberos a ticket of the owner), or as an "
+            "administrator of its queue"
         )
     return ClusterError(f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}")

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.core import proxies, settings
+from hopsml.core import hadoop_http, settings
+from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.errors import ArgumentError
 from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import StoreCapacity
@@ -155,11 +156,18 @@ class HadoopStore(RemoteStore):
         for address in web_addresses(url):
             bean = f"{kind}://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
             try:
-                with proxies.opener(bean).open(bean, timeout=_WEB_TIMEOUT_S) as answer:
-                    facts = json.load(answer)["beans"][0]
+                answer = hadoop_http.request(bean, _WEB_TIMEOUT_S)
+                if answer.status != 200:
+                    last = ConnectionError(f"{bean}: HTTP {answer.status} {answer.message}")
+                    continue
+                facts = json.loads(answer.body)["beans"][0]
                 return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
-            except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-                last = ConnectionError(f"{bean}: {error!r}{proxies.explain(bean)}")
+            except AccessError as error:
+                last = PermissionError(str(error))
+            except NoAnswer as error:
+                last = ConnectionError(str(error))
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                last = ConnectionError(f"{bean}: {error!r}")
         raise last
 
     def _new_folder_mode(self, url: str) -> int:

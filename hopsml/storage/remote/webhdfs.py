@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
 
-from hopsml.core import proxies, redact, settings
+from hopsml.core import proxies, redact, settings, trust_store
+from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
-from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.remote import hadoop
@@ -128,32 +130,74 @@ class WebHdfsStore(HadoopStore):
     def _client(self) -> Iterator[Any]:
         """Yield a client that authenticates by a token if there is one, else by Kerberos or the user's name."""
         import hdfs
-        import requests
 
         kind = "https" if self._scheme == "swebhdfs" else "http"
-        base = f"{self._scheme}://{self._authority}"
         # HdfsCLI's form: all NameNodes, joined by semicolons.
-        addresses = self.addresses(base)
+        addresses = self.addresses(f"{self._scheme}://{self._authority}")
         address = ";".join(f"{kind}://{one}" for one in addresses)
         # The time is divided among several servers, so that one that does not respond does not use it up.
         part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
         token = hadoop.for_service(hadoop.from_environment(), self._authority)
-        with requests.Session() as session:
+        with _session(kind) as session:
             session.trust_env = not all(proxies.is_loopback(proxies.host_of(one)) for one in addresses)
             if token:
                 redact.register("delegation_token", token.as_text())
                 yield hdfs.TokenClient(address, token.as_text(), session=session, timeout=part_s)
             elif settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos":
-                try:
-                    from hdfs.ext.kerberos import KerberosClient
-                except ImportError as error:
-                    raise ArgumentError(
-                        f"{base}: the cluster requires Kerberos, but there is neither a delegation token nor the "
-                        "package requests-kerberos; install hdfs[kerberos], or use hdfs://"
-                    ) from error
-                yield KerberosClient(address, session=session, timeout=part_s)
+                proxy_user = os.environ.get("HADOOP_PROXY_USER")
+                yield hdfs.Client(address, proxy=proxy_user, session=session, timeout=part_s)
             else:
                 yield hdfs.InsecureClient(address, user=settings.user_name(), session=session, timeout=part_s)
+
+
+def _session(kind: str) -> Any:
+    """Return a session of ``requests`` that authenticates by Kerberos where a server asks for it.
+
+    Args:
+        kind: http or https; for https the certificates of Hadoop's configuration are trusted.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    context = trust_store.client_context() if kind == "https" else None
+
+    class Adapter(HTTPAdapter):
+        """Sender of single requests: each redirect is another one, to which no header of the first server goes."""
+
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, ssl_context=context, **options)
+
+        def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+            return super().proxy_manager_for(*arguments, ssl_context=context, **options)
+
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            send = super().send
+            is_repeatable = request.body is None or isinstance(request.body, (bytes, str))
+            exchange = Exchange(request.url, SETTINGS.storage_timeout_s, is_repeatable=is_repeatable)
+            headers: dict[str, str] | None = exchange.headers()
+            try:
+                while headers is not None:
+                    sent = request.copy()
+                    sent.headers.update(headers)
+                    answer = send(sent, *arguments, **options)
+                    fields = answer.raw.headers
+                    headers = exchange.answered(
+                        answer.status_code, fields.getlist("WWW-Authenticate"), fields.getlist("Set-Cookie")
+                    )
+                    if headers is not None:
+                        answer.close()
+                        if not is_repeatable:
+                            raise ConnectionError(f"{request.url.partition('?')[0]} refused the upload: send it again")
+            finally:
+                exchange.close()
+            answer.request = request  # without the headers
+            return answer
+
+    session = requests.Session()
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # ``Exchange`` keeps those of Hadoop
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Adapter())
+    return session
 
 
 def _path(url: str) -> str:

@@ -40,9 +40,9 @@ def job_service() -> None:
 
 
 def resource_manager() -> None:
-    from hopsml.yarn import resource_manager
+    from hopsml.core import hadoop_http
 
-    resource_manager.request(f"http://{OTHER}:8088/ws/v1/cluster/info", 2.0)
+    hadoop_http.request(f"http://{OTHER}:8088/ws/v1/cluster/info", 2.0)
 
 
 def webhdfs() -> None:

@@ -19,9 +19,9 @@ from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.rest import server
 from hopsml.service.server import ServerSettings, run_server
 from hopsml.service_connection import CA
+from tests.helpers.certificates import Authority
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
-from tests.integration.service.certificates import Authority
 from tests.integration.service.prefix_proxy import prefixed
 
 pytestmark = pytest.mark.local

@@ -8,9 +8,8 @@ import urllib.request
 
 import pytest
 
-from hopsml.core import proxies
+from hopsml.core import hadoop_http, proxies
 from hopsml.errors import ServiceError
-from hopsml.yarn import resource_manager
 
 pytestmark = pytest.mark.fast
 
@@ -88,9 +87,9 @@ def test_addresses_of_this_machine_bypass_the_proxy(monkeypatch: pytest.MonkeyPa
 def test_failed_request_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:1")
     with pytest.raises(
-        resource_manager.NoAnswer, match=r"the proxy 127\.0\.0\.1:1.*http_proxy.*set no_proxy=manager\.invalid"
+        hadoop_http.NoAnswer, match=r"the proxy 127\.0\.0\.1:1.*http_proxy.*set no_proxy=manager\.invalid"
     ) as refused:
-        resource_manager.request("http://manager.invalid:8088/ws", 2.0)
+        hadoop_http.request("http://manager.invalid:8088/ws", 2.0)
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("no_proxy", "manager.invalid")
     assert proxies.explain("http://manager.invalid:8088/ws") == ""
@@ -108,18 +107,18 @@ def test_requests_to_this_machine_use_no_proxy_and_read_the_environment_each_tim
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with pytest.raises(resource_manager.NoAnswer, match="refused"):
-        resource_manager.request("http://manager.invalid:8088/ws", 2.0)
+    with pytest.raises(hadoop_http.NoAnswer, match="refused"):
+        hadoop_http.request("http://manager.invalid:8088/ws", 2.0)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         address = f"http://127.0.0.1:{server.server_port}/ws"
         server.timeout = 30
         thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
-        assert resource_manager.request(address, 30.0).status == 501  # the server itself has no method
+        assert hadoop_http.request(address, 30.0).status == 501  # the server itself has no method
         thread.join()
         monkeypatch.delenv("http_proxy")
         thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
-        with pytest.raises(resource_manager.NoAnswer, match="HTTP 501"):
-            resource_manager.opened(address, 30.0)
+        with pytest.raises(hadoop_http.NoAnswer, match="HTTP 501"):
+            hadoop_http.opened(address, 30.0)
         thread.join()

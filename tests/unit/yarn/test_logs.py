@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import hadoop_http
 from hopsml.errors import ClusterError
-from hopsml.yarn import YarnApplication, logs, resource_manager, tfile
+from hopsml.yarn import YarnApplication, logs, tfile
 from hopsml.yarn.logs import LogReader
 
 pytestmark = pytest.mark.fast
@@ -236,12 +237,10 @@ def test_variable_length_integers_are_decoded(stored: str, number: int) -> None:
     assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.Effort())) == number
 
 
-def node_answer(content: bytes, wanted: int, *, running: bool) -> resource_manager.Answer:
+def node_answer(content: bytes, wanted: int, *, running: bool) -> hadoop_http.Answer:
     foot = b".This log file belongs to a running container (c) and so may not be complete." if running else b"."
     head = f"Container: c on n:1\nLogAggregationType: LOCAL\n=====\nLogType:stdout\nLogLength:{len(content)}\nLogContents:\n"
-    return resource_manager.Answer(
-        200, head.encode() + content[-wanted:] + b"End of LogType:stdout" + foot + b"\n***\n\n"
-    )
+    return hadoop_http.Answer(200, head.encode() + content[-wanted:] + b"End of LogType:stdout" + foot + b"\n***\n\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"one\n", b"no newline", b"LogContents:\nEnd of LogType:stdout.\n\xff"])
@@ -251,6 +250,6 @@ def test_log_is_parsed_from_the_answer_of_a_node(content: bytes, running: bool) 
 
 
 def test_missing_log_on_a_node_is_none_and_a_failing_node_is_an_error() -> None:
-    assert logs.parse(resource_manager.Answer(404, b"HTTP 404 Not Found"), 10) is None
+    assert logs.parse(hadoop_http.Answer(404, b"HTTP 404 Not Found"), 10) is None
     with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
-        logs.parse(resource_manager.Answer(500, b"out of memory"), 10)
+        logs.parse(hadoop_http.Answer(500, b"out of memory"), 10)

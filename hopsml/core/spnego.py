@@ -1,0 +1,224 @@
+"""Authentication to Hadoop's web services by Kerberos (SPNEGO), without sending the requests themselves.
+
+``Exchange`` gives the headers of a request, and evaluates those of its answer. A service that has authenticated this process
+sets a cookie, which is kept in memory for this service alone (scheme, host and port) until the service refuses it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hopsml.core.gssapi import GssError, Initiator
+
+T = TypeVar("T")
+_COOKIE = "hadoop.auth"
+_MOST_COOKIES = 10_000  # services: a cluster may have some thousand NodeManagers
+_CHALLENGE = re.compile(r"(?:^|,)\s*Negotiate(?:\s+([A-Za-z0-9+/]+=*))?\s*(?:,|$)", re.IGNORECASE)
+_KINIT = "run `kinit`, or `kinit -kt KEYTAB PRINCIPAL`, with the same KRB5CCNAME"
+_NO_CREDENTIALS, _CREDENTIALS_EXPIRED = 7 << 16, 11 << 16  # major status
+_REMEDIES = {  # by code of Kerberos
+    -1765328352: _KINIT,  # the ticket has expired
+    -1765328377: "use the service's full host name, for which the KDC has the principal HTTP/HOST",
+    -1765328347: "synchronise the clocks of this machine and of the KDC (chrony, systemd-timesyncd)",
+}
+_KDC_SILENT = (-1765328228, -1765328230)  # cannot be contacted, cannot be found
+_KDC_REMEDY = "check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable"
+
+_cookies: dict[tuple[str, str], str] = {}  # by origin and ticket cache
+_lock = threading.Lock()
+
+
+class SignInError(OSError):
+    """Error: this process and a service could not authenticate to each other; the text has the remedy.
+
+    Attributes:
+        is_passing: True if a later attempt may succeed without a new ticket or setting.
+    """
+
+    def __init__(self, text: str, *, is_passing: bool = False) -> None:
+        super().__init__(text)
+        self.is_passing = is_passing
+
+
+class Exchange:
+    """One request to a web service: its headers, and what follows from the answer. It belongs to one thread."""
+
+    def __init__(self, url: str, timeout_s: float, *, is_repeatable: bool = True) -> None:
+        """Prepare the exchange; nothing is sent.
+
+        Args:
+            url: URL of the request.
+            timeout_s: longest wait for a KDC.
+            is_repeatable: False if the body can be sent only once.
+        """
+        parts = urllib.parse.urlsplit(url)
+        self._host, self._timeout_s, self._is_repeatable = parts.hostname or "", timeout_s, is_repeatable
+        port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        self._address = f"{parts.scheme}://{self._host}:{port}"
+        self._key = (self._address, os.environ.get("KRB5CCNAME", ""))
+        self._initiator: Initiator | None = None
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the request as it is sent first; none for a service that has not asked for any.
+
+        Raises:
+            SignInError: as ``answered``.
+        """
+        with _lock:
+            cookie = _cookies.get(self._key)
+        if cookie is None:
+            return {}
+        # The cookie might be refused after the only copy of the body was sent.
+        return {"Cookie": f"{_COOKIE}={cookie}"} if self._is_repeatable else self._token()
+
+    def answered(self, status: int, challenges: Sequence[str], cookies: Sequence[str]) -> dict[str, str] | None:
+        """Return the headers with which the request must be sent again; None if the answer is final.
+
+        Args:
+            status: HTTP status.
+            challenges: values of WWW-Authenticate.
+            cookies: values of Set-Cookie.
+
+        Raises:
+            SignInError: there is no valid ticket or no KDC, the service refuses the ticket, or it has not proved its
+                identity.
+        """
+        received = negotiate_token(challenges)
+        try:
+            if status == 401 and received is not None:
+                return self._refused()
+            if self._initiator is not None:
+                self._verify(status, received)
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        self._keep(cookies)
+        return None
+
+    def close(self) -> None:
+        """Release what Kerberos holds for an answer that does not come."""
+        if self._initiator is not None:
+            self._initiator.close()
+            self._initiator = None
+
+    def _refused(self) -> dict[str, str]:
+        """Return a fresh token after a refused cookie or none; raise SignInError after a refused token."""
+        with _lock:
+            _cookies.pop(self._key, None)
+        if self._initiator is not None:
+            raise SignInError(
+                f"{self._address} refuses the Kerberos ticket; check that the host of the address is that of the "
+                "service's principal HTTP/HOST, and that the service has its present keytab"
+            )
+        return self._token()
+
+    def _token(self) -> dict[str, str]:
+        self.close()
+        self._initiator, token = within(self._timeout_s, lambda: _begin(self._host), self._address)
+        return {"Authorization": f"Negotiate {base64.b64encode(token).decode()}"}
+
+    def _verify(self, status: int, received: bytes | None) -> None:
+        """Raise SignInError unless the service has proved its identity; its own refusals need no proof."""
+        if self._initiator is None or (not received and status >= 400):
+            return
+        reason = "it sent no token"
+        try:
+            if received:
+                self._initiator.step(received)
+                reason = "its token is incomplete"
+        except GssError as error:
+            reason = str(error)
+        if not self._initiator.is_complete:
+            raise SignInError(
+                f"{self._address} did not prove its identity by Kerberos ({reason}); its answer was discarded, as another "
+                "server may have sent it: check the address and the service's keytab"
+            )
+
+    def _keep(self, cookies: Sequence[str]) -> None:
+        values = [
+            each.partition(";")[0].partition("=")[2].strip() for each in cookies if each.startswith(f"{_COOKIE}=")
+        ]
+        if not values:
+            return
+        with _lock:
+            _cookies.pop(self._key, None)
+            if values[-1].strip('"'):
+                while len(_cookies) >= _MOST_COOKIES:
+                    _cookies.pop(next(iter(_cookies)))
+                _cookies[self._key] = values[-1]
+
+
+def negotiate_token(challenges: Sequence[str]) -> bytes | None:
+    """Return the token of a header WWW-Authenticate with the scheme Negotiate. Pure.
+
+    Args:
+        challenges: values of the header.
+
+    Returns:
+        The token, b"" for the scheme without a token, None without the scheme.
+    """
+    for value in challenges:
+        if found := _CHALLENGE.search(value):
+            return base64.b64decode(found[1]) if found[1] and len(found[1]) % 4 == 0 else b""
+    return None
+
+
+def forget_cookies() -> None:
+    """Drop the cookies of all services, so that the next request to each authenticates again."""
+    with _lock:
+        _cookies.clear()
+
+
+def sign_in_error(address: str, error: GssError) -> SignInError:
+    """Return the error for an authentication to ``address`` that failed here, with its remedy. Pure."""
+    if error.minor in _KDC_SILENT:
+        return SignInError(f"{address} requires Kerberos: {error}; {_KDC_REMEDY}", is_passing=True)
+    remedy = _REMEDIES.get(error.minor, "")
+    if not error.major:
+        remedy = "install Kerberos's library (Debian: libgssapi-krb5-2, Red Hat: krb5-libs)"
+    elif error.major in (_NO_CREDENTIALS, _CREDENTIALS_EXPIRED):
+        remedy = _KINIT
+    return SignInError(
+        f"{address} requires Kerberos: {error}; {remedy or '`KRB5_TRACE=/dev/stderr` shows what Kerberos tries'}"
+    )
+
+
+def within(timeout_s: float, call: Callable[[], T], address: str) -> T:
+    """Return the result of a call that may wait for a KDC, or raise SignInError after ``timeout_s`` seconds."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 raised in the calling thread
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="hopsml-kerberos", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if results:
+        return results[0]
+    if not errors:
+        raise SignInError(
+            f"{address} requires Kerberos: no KDC answered within {timeout_s:g} s; {_KDC_REMEDY}", is_passing=True
+        )
+    if isinstance(errors[0], GssError):
+        raise sign_in_error(address, errors[0]) from errors[0]
+    raise errors[0]
+
+
+def _begin(host: str) -> tuple[Initiator, bytes]:
+    initiator = Initiator(host)
+    try:
+        return initiator, initiator.step()
+    except BaseException:
+        initiator.close()
+        raise
