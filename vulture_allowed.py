@@ -19,6 +19,11 @@ num_tickets
 # uvicorn, urllib
 capture_signals
 redirect_request
+http_request
+http_response
+https_open
+https_request
+https_response
 
 # pydantic, YAML
 model_config

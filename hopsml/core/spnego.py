@@ -170,12 +170,6 @@ def negotiate_token(challenges: Sequence[str]) -> bytes | None:
     return None
 
 
-def forget_cookies() -> None:
-    """Drop the cookies of all services, so that the next request to each authenticates again."""
-    with _lock:
-        _cookies.clear()
-
-
 def sign_in_error(address: str, error: GssError) -> SignInError:
     """Return the error for an authentication to ``address`` that failed here, with its remedy. Pure."""
     if error.minor in _KDC_SILENT:

@@ -25,7 +25,7 @@ _PREFIX = "ssl.client.truststore"
 REMEDY = f"set {Settings.ca_bundle.name} to a PEM file with the certificate of the service or of its authority"
 
 
-class FormatError(ValueError):
+class StoreFormatError(ValueError):
     """Error: the content is not that of a truststore, or the password is wrong."""
 
 
@@ -72,13 +72,13 @@ def certificates(content: bytes, password: str | None) -> list[bytes] | list[str
         password: of the truststore; JKS can be read without one, and its integrity is verified with it.
 
     Raises:
-        FormatError: unknown format, wrong password or no certificate.
+        StoreFormatError: unknown format, wrong password or no certificate.
     """
     if b"-----BEGIN CERTIFICATE-----" in content:
         return [content.decode("ascii", errors="ignore")]
     found = _pkcs12(content, password) if content[:1] == b"\x30" else jks_certificates(content, password)
     if not found:
-        raise FormatError("it contains no trusted certificate")
+        raise StoreFormatError("it contains no trusted certificate")
     return found
 
 
@@ -88,22 +88,22 @@ def _pkcs12(content: bytes, password: str | None) -> list[bytes]:
     try:
         store = pkcs12.load_pkcs12(content, password.encode() if password is not None else None)
     except ValueError as error:
-        raise FormatError(f"PKCS #12: {error}") from error
+        raise StoreFormatError(f"PKCS #12: {error}") from error
     own = [store.cert] if store.cert and store.key is None else []
     return [each.certificate.public_bytes(Encoding.DER) for each in [*own, *store.additional_certs]]
 
 
 def jks_certificates(content: bytes, password: str | None) -> list[bytes]:
-    """Return the trusted certificates of a JKS file, without keys and their chains; FormatError as ``certificates``."""
-    reader = _Reader(content[:-_DIGEST_BYTES])
+    """Return the trusted certificates of a JKS file, without keys and their chains; StoreFormatError as ``certificates``."""
+    reader = _JksReader(content[:-_DIGEST_BYTES])
     try:
         magic, version, count = reader.numbers(">III")
         if magic == _JCEKS_MAGIC:
-            raise FormatError("its format JCEKS is not supported")
+            raise StoreFormatError("its format JCEKS is not supported")
         if magic != _JKS_MAGIC or version not in (1, 2):
-            raise FormatError("it is neither PEM nor PKCS #12 nor JKS")
+            raise StoreFormatError("it is neither PEM nor PKCS #12 nor JKS")
         if password is not None and _digest(content, password) != content[-_DIGEST_BYTES:]:
-            raise FormatError("the password is wrong, or the file is damaged")
+            raise StoreFormatError("the password is wrong, or the file is damaged")
         found = []
         for _ in range(count):
             (tag,) = reader.numbers(">I")
@@ -119,9 +119,9 @@ def jks_certificates(content: bytes, password: str | None) -> list[bytes]:
                 if tag == 2:
                     found.append(certificate)
             if tag not in (1, 2):
-                raise FormatError(f"it has an entry of the unknown kind {tag}")
+                raise StoreFormatError(f"it has an entry of the unknown kind {tag}")
     except struct.error as error:
-        raise FormatError("it ends within an entry") from error
+        raise StoreFormatError("it ends within an entry") from error
     return found
 
 
@@ -130,7 +130,7 @@ def _digest(content: bytes, password: str) -> bytes:
     return hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-class _Reader:
+class _JksReader:
     """Fields of a JKS file in order; struct.error at its end."""
 
     def __init__(self, data: bytes) -> None:

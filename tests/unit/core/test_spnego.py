@@ -63,7 +63,7 @@ def answered(url: str, *cookies: str) -> None:
 
 
 def test_cookie_belongs_to_one_service_and_one_ticket_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    spnego.forget_cookies()
+    monkeypatch.setattr(spnego, "_cookies", {})
     monkeypatch.setenv("KRB5CCNAME", "FILE:/a")
     answered("http://host:1/ws?x=1", 'hadoop.auth="u=alice&s=1"; Path=/; HttpOnly', "other=2")
     assert Exchange("http://HOST:1/other", 1.0).headers() == {"Cookie": 'hadoop.auth="u=alice&s=1"'}

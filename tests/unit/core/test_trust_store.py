@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, pkcs12
 
 from hopsml.core import hadoop_http
-from hopsml.core.trust_store import FormatError, certificates, jks_certificates
+from hopsml.core.trust_store import StoreFormatError, certificates, jks_certificates
 from tests.helpers.certificates import Authority
 
 pytestmark = pytest.mark.fast
@@ -73,7 +73,7 @@ def test_jks_has_its_trusted_certificates_without_keys_and_chains() -> None:
     ],
 )
 def test_unusable_truststore_is_explained(content: bytes, password: str | None, problem: str) -> None:
-    with pytest.raises(FormatError, match=problem):
+    with pytest.raises(StoreFormatError, match=problem):
         certificates(content, password)
 
 
