@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hopsml.core import settings
+from hopsml.storage import tokens
 
 
 def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:
@@ -44,9 +45,9 @@ def environment() -> dict[str, str]:
     conf = settings.hadoop_conf_dir()
     if conf:
         found["HADOOP_CONF_DIR"] = str(conf)
-    token = found.get("HADOOP_TOKEN_FILE_LOCATION")
+    token = found.get(tokens.VARIABLE)
     if token:
-        found["HADOOP_TOKEN_FILE_LOCATION"] = os.path.abspath(token)
+        found[tokens.VARIABLE] = os.path.abspath(token)
     return found
 
 

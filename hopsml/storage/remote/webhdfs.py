@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from hopsml.core import proxies, redact, settings, trust_store
 from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
-from hopsml.storage import urls
+from hopsml.storage import tokens, urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote import hadoop
 from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
 from hopsml.storage.remote.store import CHUNK_BYTES
 
@@ -137,7 +136,7 @@ class WebHdfsStore(HadoopStore):
         address = ";".join(f"{kind}://{one}" for one in addresses)
         # The time is divided among several servers, so that one that does not respond does not use it up.
         part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
-        token = hadoop.for_service(hadoop.from_environment(), self._authority)
+        token = tokens.from_environment().for_service(self._authority)
         with _session(kind) as session:
             session.trust_env = not all(proxies.is_loopback(proxies.host_of(one)) for one in addresses)
             if token:

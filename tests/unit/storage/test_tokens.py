@@ -1,0 +1,192 @@
+"""Tests of Hadoop's token file, built here byte by byte as Hadoop's Writables are defined."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import os
+import socket
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml.errors import ArgumentError, StorageError
+from hopsml.storage import tokens
+from hopsml.storage.filesystem import for_url
+
+pytestmark = pytest.mark.fast
+
+IDENTIFIER = b"\x00" + b"i" * 200  # longer than 127: its length takes two bytes
+LONG = b"\x8f\xc9" + IDENTIFIER  # -113: one byte follows; 0xc9 = 201
+
+
+def token(service: bytes, kind: bytes = b"HDFS_DELEGATION_TOKEN") -> bytes:
+    fields = (LONG, b"\x08password"[:9], bytes([len(kind)]) + kind, bytes([len(service)]) + service)
+    return b"\x05alias" + b"".join(fields)
+
+
+def test_token_file_is_parsed_and_converted_to_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"HDTS\0\x02" + token(b"ha-hdfs:ns1") + token(b"rm:8032", b"YARN_AM_RM_TOKEN") + b"\0"
+    file = tmp_path / "tokens"
+    file.write_bytes(data)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(file))
+    found = tokens.from_environment()
+    first, second = found.tokens
+    assert (first.alias, first.identifier, first.password) == ("alias", IDENTIFIER, b"password")
+    assert (first.kind, first.service) == ("HDFS_DELEGATION_TOKEN", "ha-hdfs:ns1")
+    assert second.kind == "YARN_AM_RM_TOKEN"
+    assert found.for_service("ns1") is first
+    assert tokens.Credentials((second,)).for_service("ns1") is None
+    text = first.as_text()
+    wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert wire == token(b"ha-hdfs:ns1")[len(b"\x05alias") :]
+
+
+def test_token_is_selected_by_its_service() -> None:
+    found = tokens.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
+    assert found.for_service("ns2") is found.tokens[1]
+    assert found.for_service("127.0.0.1:8020") is found.tokens[0]
+    assert found.for_service("other") is None
+
+
+def test_broken_token_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = b"HDTS\0\x01" + token(b"s")
+    cases = (
+        (b"XXXX", "HDTS"),
+        (b"HDTS\x01", "version"),
+        (good[:-3], "ends within"),
+        (good, "ends within"),
+        (good + b"\0more", "4 bytes after its last entry"),
+        (b"HDTS\0\x8e\xff\xff\0", "announces 65535 entries"),
+        (b"HDTS\0\xff\0", "announces -1 entries"),
+        (b"HDTS\0\x01\xff", "ends within"),
+        (b"HDTS\0\x01\x01\xff" + token(b"s")[6:] + b"\0", "not UTF-8"),
+        (b"HDTS" + bytes(tokens.MAX_BYTES), "at most"),
+    )
+    for data, reason in cases:
+        with pytest.raises(ArgumentError, match=reason):
+            tokens.parse(data)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(ArgumentError, match="HADOOP_TOKEN_FILE_LOCATION"):
+        tokens.from_environment()
+    monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
+    assert tokens.from_environment() == tokens.Credentials()
+
+
+def identifier(owner: bytes, issued_ms: int, last_ms: int) -> bytes:
+    """An HDFS token's identifier, as Hadoop writes it."""
+    names = b"".join(bytes([len(name)]) + name for name in (owner, b"yarn", b"service"))
+    times = b"".join(b"\x8a" + value.to_bytes(6, "big") for value in (issued_ms, last_ms))  # -118: six bytes follow
+    return b"\0" + names + times + b"\x07\x02"
+
+
+def made(service: str, password: bytes = b"secret-password", kind: str = tokens.HDFS_KIND) -> tokens.Token:
+    """A token for a service."""
+    return tokens.Token("alias", identifier(b"alice@R", 1_700_000_000_000, 1_700_000_300_000), password, kind, service)
+
+
+def test_identifier_names_owner_and_times() -> None:
+    assert made("s").describe() == tokens.Owner("alice@R", "yarn", "service", 1_700_000_000.0, 1_700_000_300.0)
+    with pytest.raises(ArgumentError, match="kind 'kms-dt' has no readable identifier"):
+        made("s", kind="kms-dt").describe()
+    with pytest.raises(ArgumentError, match="ends within"):
+        tokens.Token("a", b"\0\x05ali", b"", tokens.HDFS_KIND, "s").describe()
+
+
+@given(st.binary(max_size=200))
+def test_any_content_is_read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(ArgumentError):
+        assert tokens.parse(b"HDTS\0" + data).encode()
+    with contextlib.suppress(ArgumentError):
+        tokens.Token("", data, b"", tokens.HDFS_KIND, "").describe()
+
+
+_TEXT = st.text(max_size=200)
+_TOKEN = st.builds(tokens.Token, _TEXT, st.binary(max_size=300), st.binary(max_size=20), _TEXT, _TEXT)
+_CREDENTIALS = st.builds(
+    tokens.Credentials,
+    st.lists(_TOKEN, max_size=3).map(tuple),
+    st.lists(st.tuples(_TEXT, st.binary(max_size=9)), max_size=3).map(tuple),
+)
+
+
+@given(_CREDENTIALS)
+def test_content_is_read_as_it_was_written(credentials: tokens.Credentials) -> None:
+    assert tokens.parse(credentials.encode()) == credentials
+
+
+def test_newer_token_of_a_service_replaces_the_older_one() -> None:
+    old = tokens.Credentials((made("a", b"1"), made("b", b"2")), (("name", b"1"), ("kept", b"2")))
+    new = tokens.Credentials((made("b", b"3"), made("b", b"4", "kms-dt")), (("name", b"3"),))
+    both = old.updated(new)
+    assert [token.password for token in both.tokens] == [b"1", b"3", b"4"]
+    assert dict(both.secrets) == {"name": b"3", "kept": b"2"}
+    assert [token.password for token in both.of_kinds([tokens.HDFS_KIND]).tokens] == [b"1", b"3"]
+    assert both.of_kinds([tokens.HDFS_KIND]).secrets == ()
+
+
+def test_file_is_private_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    tokens.write(path, tokens.Credentials((made("a"),)))
+    before = path.open("rb")
+    tokens.write(path, tokens.Credentials((made("b"),)))
+    with before:
+        assert tokens.parse(before.read()).tokens[0].service == "a"
+    assert tokens.read(path).tokens[0].service == "b"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["tokens"]
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        tokens.write(tmp_path / "tokens", tokens.Credentials())
+    assert os.listdir(tmp_path) == ["tokens"]
+
+
+def test_text_form_shows_no_secret() -> None:
+    shown = repr(tokens.Credentials((made("service-a"),), (("name", b"hidden-value"),)))
+    assert "service-a" in shown and "secret-password" not in shown and "hidden" not in shown and "alice" not in shown
+
+
+@pytest.mark.parametrize("behaviour", ["refuses", "hangs up", "answers nonsense"])
+def test_webhdfs_errors_do_not_contain_the_token(
+    behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        service = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # closed: the test is over
+                    return
+                url = connection.recv(4096).decode()
+                seen.append(url)
+                if behaviour == "answers nonsense":
+                    connection.sendall(f"HTTP/1.1 500 No\r\nContent-Length: {len(url)}\r\n\r\n{url}".encode())
+                connection.close()
+
+        seen: list[str] = []
+        answering = threading.Thread(target=serve)
+        if behaviour == "refuses":
+            server.close()
+        else:
+            answering.start()
+        (tmp_path / "tokens").write_bytes(b"HDTS\0\x01" + token(service.encode()) + b"\0")
+        monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "tokens"))
+        secret = tokens.from_environment().tokens[0].as_text()
+        with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as raised:
+            for_url(f"webhdfs://{service}/x", 5.0).read_bytes(f"webhdfs://{service}/x")
+        if behaviour != "refuses":
+            server.shutdown(socket.SHUT_RDWR)
+            answering.join()
+            assert any(f"delegation={secret}" in url for url in seen), "the token was sent"
+    message = "".join(traceback.format_exception(raised.value))
+    assert service in message and secret not in message and secret not in caplog.text
