@@ -1,6 +1,5 @@
 """Names that vulture does not find a use of, because others use them; ``*`` patterns are in pyproject.toml."""
 
-
 # what Python, asyncio, pickle, tarfile, ssl, IPython and pytest call or read
 _render_traceback_
 _repr_mimebundle_
@@ -232,3 +231,9 @@ st_ctime
 
 # attribute of a requests session
 trust_env
+
+# fields of a delegation token
+renewer
+real_user
+issued_s
+of_kinds
