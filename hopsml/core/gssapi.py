@@ -151,8 +151,8 @@ def _check(major: int, minor: c_uint32) -> None:
     """Raise GssError if the major status is an error."""
     if major & _ERRORS:
         code = ctypes.c_int32(minor.value).value
-        general, special = _texts(major, _OF_GSS), _texts(minor.value, _OF_MECHANISM) if minor.value else []
-        raise GssError("; ".join(special or general), major & _ERRORS, code)
+        special = [text for text in _texts(minor.value, _OF_MECHANISM) if text not in ("", "Unknown error", "Success")]
+        raise GssError("; ".join(special or _texts(major, _OF_GSS)), major & _ERRORS, code)
 
 
 def _texts(code: int, kind: int) -> list[str]:
