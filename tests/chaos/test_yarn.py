@@ -25,7 +25,7 @@ from tests.helpers.cluster.workloads import wait_until
 from tests.integration.spark.conftest import end_spark, spark_environment
 from tests.integration.yarn.conftest import Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.chaos]
 
 NODES = 4  # one for the application master, three for workers
 MEMORY = "4608m"  # of a node's 8 GB

@@ -23,7 +23,7 @@ from tests.integration.yarn.conftest import Hadoop, keep_logs
 from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.variant, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.variant]
 
 
 @pytest.fixture

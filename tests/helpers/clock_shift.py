@@ -9,6 +9,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.helpers.clock import END_S
+
 DAY_S = 86_400
 HINDRANCE = "" if shutil.which("gcc") else "gcc is missing"
 _SOURCE = r"""
@@ -63,5 +65,5 @@ def shifted(seconds: int, folder: Path) -> dict[str, str]:
         source = folder / "clock.c"
         source.write_text(_SOURCE)
         command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=END_S)
     return {"LD_PRELOAD": str(library), "CLOCK_SHIFT_S": str(seconds)}

@@ -56,7 +56,7 @@ def make_database(home: Path) -> Path:
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=240,
+        timeout=END_S,
     )
     return home / "airflow.db"
 

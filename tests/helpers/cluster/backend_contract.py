@@ -20,6 +20,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.errors import NotEnoughSlots, RunCancelled, StartTimeout, WorkerFailed
 from hopsml.experiment.run import Run
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.workloads import WAIT_S, Trap, living, traces, wait_until
 
@@ -80,7 +81,7 @@ class BackendContract:
         ]
         for value, recorded in values:
             run = submit(lambda value=value: value)
-            logdir, metrics = run.result(WAIT_S)
+            logdir, metrics = run.result(END_S)
             assert logdir == f"{run.run_dir}/events" and set(metrics) == {*recorded, "log"}
             assert set(run.result().metrics) == set(recorded) and run.result().log == metrics["log"]
             outputs = read_json(run, ".outputs.json")
@@ -91,7 +92,7 @@ class BackendContract:
     @pytest.mark.variant
     def test_nan_is_recorded_as_nan(self, store: Path) -> None:
         run = submit(lambda: math.nan)
-        assert math.isnan(run.result(WAIT_S).metrics["metric"])
+        assert math.isnan(run.result(END_S).metrics["metric"])
         assert math.isnan(read_json(run, ".outputs.json")["metric"])
         check_run_dir(run, "FINISHED")
 
@@ -102,7 +103,7 @@ class BackendContract:
             return {"picture": "diagram.txt"}
 
         run = submit(draw)
-        recorded = run.result(WAIT_S).metrics["picture"]
+        recorded = run.result(END_S).metrics["picture"]
         assert recorded == f"Experiments/{run.run_id}/diagram.txt"
         assert (store / recorded).read_text() == "a picture"
 
@@ -114,7 +115,7 @@ class BackendContract:
             return {"lock": threading.Lock(), "loss": 0.5}
 
         run = submit(returns_a_lock)
-        assert run.result(WAIT_S).value == {"loss": 0.5}
+        assert run.result(END_S).value == {"loss": 0.5}
         (note,) = [note for note in run.state.notes if "is omitted" in note]
         assert note.startswith("rank 0: the entry ['lock']") and "return numbers" in note
         check_run_dir(run, "FINISHED")
@@ -156,34 +157,34 @@ class BackendContract:
         start_s = clock.awake()
         os.kill(found[1].agent, 9)
         with pytest.raises(WorkerFailed) as caught:
-            run.result(WAIT_S)
+            run.result(END_S)
         assert caught.value.rank == 1 and "the agent" in caught.value.cause and "was lost" in caught.value.cause
         self.check_loss(caught.value.cause, found[1].agent)
         pids = [pid for trace in found for pid in (trace.worker, trace.child)]
         wait_until(lambda: not living([*pids, found[1].server]), "end of the workers", GONE_S)
         assert clock.awake() - start_s < GONE_S
         check_run_dir(run, "FAILED")
-        assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
+        assert submit(lambda: "works", keep_warm=60).result(END_S).value == "works"
 
     def test_killed_fork_server_ends_the_run_and_the_next_run_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
         os.kill(found[0].server, 9)
         with pytest.raises(WorkerFailed, match="process that starts workers on this host was killed") as caught:
-            run.result(WAIT_S)
+            run.result(END_S)
         assert caught.value.rank == 0
         assert not living([pid for trace in found for pid in (trace.worker, trace.child)])
         check_run_dir(run, "FAILED")
-        assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
+        assert submit(lambda: "works", keep_warm=60).result(END_S).value == "works"
 
     @pytest.mark.parametrize("action", ["stop", pytest.param("hang", marks=pytest.mark.variant)])
     def test_worker_that_does_not_start_its_function_is_named_at_the_deadline(self, store: Path, action: str) -> None:
-        submit(lambda: None, keep_warm=60).result(WAIT_S)  # agents are there: the deadline is the workers' alone
+        submit(lambda: None, keep_warm=60).result(END_S)  # agents are there: the deadline is the workers' alone
         trap = Trap(action, rank=1)
         start_s = clock.awake()
         run = submit(lambda: trap, start_timeout=3, keep_warm=60)
         with pytest.raises(StartTimeout) as caught:
-            run.result(WAIT_S)
+            run.result(END_S)
         assert clock.awake() - start_s < 3 + GONE_S
         assert "after 3 s" in str(caught.value) and "start_timeout=" in str(caught.value)
         host = run.status()["members"][1]["host"]
@@ -204,7 +205,7 @@ class BackendContract:
     def test_two_runs_execute_concurrently(self, store: Path, tmp_path: Path) -> None:
         first = submit(workloads.meet, args={"folder": str(tmp_path), "own": "a", "other": "b"})
         second = submit(workloads.meet, args={"folder": str(tmp_path), "own": "b", "other": "a"})
-        assert (first.result(WAIT_S).value, second.result(WAIT_S).value) == ("a", "b")
+        assert (first.result(END_S).value, second.result(END_S).value) == ("a", "b")
         assert first.run_dir != second.run_dir
         check_run_dir(first, "FINISHED")
         check_run_dir(second, "FINISHED")
@@ -213,10 +214,10 @@ class BackendContract:
         good = submit(workloads.report_steps, args={"folder": str(tmp_path)})
         bad = submit(lambda: {}["missing"])
         with pytest.raises(WorkerFailed, match="KeyError: 'missing'"):
-            bad.result(WAIT_S)
+            bad.result(END_S)
         assert good.running()
         (tmp_path / "go-on").touch()
-        assert good.result(WAIT_S).value == 5
+        assert good.result(END_S).value == 5
 
     def test_failed_run_leaves_no_state_for_the_next(self, store: Path) -> None:
         def dirty() -> None:
@@ -238,9 +239,9 @@ class BackendContract:
             }
 
         with pytest.raises(WorkerFailed, match="first"):
-            submit(dirty, keep_warm=60).result(WAIT_S)
+            submit(dirty, keep_warm=60).result(END_S)
         run = submit(look, keep_warm=60)
-        seen = run.result(WAIT_S).value
+        seen = run.result(END_S).value
         assert (seen["variable"], seen["module"]) == (None, False)
         assert f"{run.run_id}-g0" in seen["folder"]
         assert seen["config"]["task"] == {"type": "chief", "index": 0}
@@ -250,7 +251,7 @@ class BackendContract:
         def work(folder: str) -> None:
             workloads.leave_trace(folder)
 
-        submit(work, args={"folder": str(tmp_path)}, keep_warm=0.2).result(WAIT_S)
+        submit(work, args={"folder": str(tmp_path)}, keep_warm=0.2).result(END_S)
         servers = [trace.server for trace in traces(tmp_path)]
         wait_until(lambda: not living(servers), "idle agents to end", GONE_S)
 
@@ -258,7 +259,7 @@ class BackendContract:
         found = []
         for name in ("first", "second"):
             (tmp_path / name).mkdir()
-            submit(workloads.leave_trace, args={"folder": str(tmp_path / name)}, keep_warm=60).result(WAIT_S)
+            submit(workloads.leave_trace, args={"folder": str(tmp_path / name)}, keep_warm=60).result(END_S)
             found.append(traces(tmp_path / name))
         assert {trace.agent for trace in found[0]} == {trace.agent for trace in found[1]}
         assert not {trace.worker for trace in found[0]} & {trace.worker for trace in found[1]}
@@ -286,7 +287,7 @@ class BackendContract:
             waits.result(GONE_S)
         check_run_dir(waits, "CANCELLED", ranks=())
         (tmp_path / "go-on").touch()
-        assert holds_all.result(WAIT_S).value == 5
+        assert holds_all.result(END_S).value == 5
 
     def test_result_with_a_timeout_does_not_affect_the_run(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.report_steps, args={"folder": str(tmp_path)})
@@ -294,7 +295,7 @@ class BackendContract:
             run.result(timeout=0.05)
         assert run.running()
         (tmp_path / "go-on").touch()
-        assert run.result(WAIT_S).value == 5 and run.exception() is None
+        assert run.result(END_S).value == 5 and run.exception() is None
 
     @pytest.mark.variant
     def test_status_logs_and_reports_of_a_run_are_available(self, store: Path, tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ class BackendContract:
         assert status["members"][1]["metrics"] == {"loss": 0.2}
         assert run.logs(1).splitlines() == [f"rank 1 step {step}" for step in range(5)]
         (tmp_path / "go-on").touch()
-        run.result(WAIT_S)
+        run.result(END_S)
         for rank in (0, 1):
             steps = [change.step for change in changes if change.kind == "report" and change.rank == rank]
             assert steps == sorted(steps) and len(set(steps)) == len(steps)

@@ -22,6 +22,7 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import server_body
 from tests.helpers.cluster.finding import agent_of
 from tests.helpers.cluster.server_run import noted, process_of
@@ -56,7 +57,7 @@ def each_role_receives_the_cluster_and_its_own_task(folder: Path) -> None:
     run = submit(folder / "told")
     answers(run, worker0=0, ps0=0)
     (folder / "told").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     logs = Path(run.run_dir.removeprefix("file://"), "logs")
     configs = [json.loads((logs / f"g0-rank{rank}.log").read_text().partition("\n")[0]) for rank in range(4)]
     tasks = [(one["task"]["type"], one["task"]["index"]) for one in configs]
@@ -82,7 +83,7 @@ def killed_or_stopped_server_returns_with_its_address_and_rank(folder: Path) -> 
     noted(run, "rank 1 (worker) is running again", 3)
     assert run.state.generation == 0
     (folder / "told").touch()
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.value["roles"] == ["chief", "ps", "worker"]
     assert [member["state"] for member in result.workers] == ["FINISHED"] * 4
     logs = {path.name for path in Path(run.run_dir.removeprefix("file://"), "logs").glob("*.log")}
@@ -97,7 +98,7 @@ def lost_worker_agent_is_tolerated_and_lost_server_agent_ends_the_run(folder: Pa
     answers(run, worker0=-1, worker1=0)
     agent_of(run, 3).kill()
     with pytest.raises(WorkerFailed, match=r"rank 3 \(ps\) was lost: the agent on .*experiment.resume continues"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def lost_chief_ends_the_run_and_all_servers(folder: Path) -> None:
@@ -106,7 +107,7 @@ def lost_chief_ends_the_run_and_all_servers(folder: Path) -> None:
     others = [process_of(run, rank) for rank in (1, 2, 3)]
     os.kill(process_of(run, 0), signal.SIGKILL)
     with pytest.raises(WorkerFailed, match=r"rank 0 of 4 on host .* killed by signal 9"):
-        run.result(WAIT_S)
+        run.result(END_S)
     wait_until(lambda: all(processes.has_ended(pid) for pid in others), "the end of the servers")
 
 

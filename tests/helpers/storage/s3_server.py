@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 
+from tests.helpers.clock import END_S
+
 BUCKET = "bucket"
 
 
@@ -23,7 +25,7 @@ def running() -> Iterator[dict[str, str]]:
     try:
         assert server.stdout is not None
         address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=60).close()
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=END_S).close()
         yield {
             "AWS_ENDPOINT_URL": address,
             "AWS_ACCESS_KEY_ID": "test",

@@ -46,7 +46,6 @@ def write_day(folder: Path, day: str, first: int, end: int, labels_are_wrong: bo
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(900)
 def test_nightly_retraining_promotes_only_a_better_version(airflow: Airflow, project: Path) -> None:
     data = project / "Resources" / "digits"
     write_day(data, "2026-01-01", 0, 900)
@@ -66,7 +65,6 @@ def test_nightly_retraining_promotes_only_a_better_version(airflow: Airflow, pro
 
 
 @pytest.mark.local
-@pytest.mark.timeout(500)
 def test_search_dag_registers_a_version_with_an_alias(airflow: Airflow, project: Path) -> None:
     found = results(airflow, "search_to_model", num_workers=2, num_trials=9, least_accuracy=0.5)
     (version,) = model.versions("searched-digits")

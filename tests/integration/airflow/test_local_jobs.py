@@ -197,7 +197,7 @@ main(folder, DriverOrder(**json.loads(input())))
         "environment": dict(os.environ),
         "is_bound": True,
     }
-    subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, check=True, timeout=END_S)
     wait_until((tmp_path / ENDED).exists)
     seen = local_driver.status_of(tmp_path)
     assert seen is not None and seen.state is Lifecycle.STOPPED and seen.was_requested

@@ -17,7 +17,7 @@ from hopsml.airflow.jobs import Request
 from hopsml.engines.local_driver import ENDED
 from tests.helpers.airflow.harness import ROOT, RUN_AFTER, Airflow, wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow]
 
 QUICK = """
     import json, os, sys

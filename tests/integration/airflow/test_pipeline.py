@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 
 
 @pytest.mark.variant  # two minutes; of test_operator.py and tests/integration/docs/test_snippets.py
-@pytest.mark.timeout(600)
 def test_pipeline_passes_run_directories_on_and_serves_its_model(airflow: Airflow, tmp_path: Path) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"
     quick_jvm = (

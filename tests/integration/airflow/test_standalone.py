@@ -43,7 +43,6 @@ def test_documented_commands_and_files_exist() -> None:
 
 
 @pytest.mark.variant  # half a minute, most of it Airflow's own start
-@pytest.mark.timeout(400)
 def test_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
     script = airflow.script("quick.py", QUICK)
     airflow.dag(

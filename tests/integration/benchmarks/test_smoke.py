@@ -11,7 +11,6 @@ from benchmarks.options import Options
 pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # what it does is tests/integration/training's to say
 
 
-@pytest.mark.timeout(400)
 def test_step_benchmark_measures_two_workers():
     lines: list[str] = []
     variants = ("bare", "hopsml")  # one of each kind: every other one is a group more
@@ -25,7 +24,6 @@ def test_step_benchmark_measures_two_workers():
     )  # plus the lines of an environment that had to be created
 
 
-@pytest.mark.timeout(400)
 def test_evaluator_benchmark_measures_steps_during_an_evaluation():
     report = evaluator.run(Options(rounds=1, say=lambda line: None))
     figures = {figure.name: figure.value for figure in report.figures}

@@ -19,6 +19,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import submit_continued
 from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 from tests.helpers.command_line import Cli
 from tests.helpers.local_application import local_application
@@ -68,7 +69,7 @@ def test_status_of_a_running_and_an_ended_run(run: Run, tmp_path: Path, cli: Cli
     facts = json.loads(cli("runs", "status", run.run_dir, "--json").out)
     assert (facts["state"], facts["step"], facts["workers"]) == ("RUNNING", 2, 1)
     (tmp_path / "go-on").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     facts = json.loads(cli("runs", "status", run.run_id, "--json").out)
     assert (facts["state"], facts["outputs"], facts["driver"]) == ("FINISHED", {"loss": 0.25}, None)
 
@@ -77,7 +78,7 @@ def test_cancel_request_reaches_the_driver(run: Run, cli: Cli) -> None:
     shown = cli("runs", "cancel", run.run_id, "--reason", "a wrong rate")
     assert (shown.status, shown.out) == (0, f"{run.run_id}: CANCELLED\n"), shown.err
     with pytest.raises(RunCancelled, match=r"a wrong rate \(hopsml runs cancel, "):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert run.directory.read_status()["state"] == "CANCELLED"  # type: ignore[index]
     again = cli("runs", "cancel", run.run_id)
     assert (again.status, again.out) == (0, f"{run.run_id}: CANCELLED already\n")
@@ -85,7 +86,7 @@ def test_cancel_request_reaches_the_driver(run: Run, cli: Cli) -> None:
 
 def test_cancel_of_an_ended_or_unreachable_run_is_explained(run: Run, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "go-on").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     over = cli("runs", "cancel", run.run_id)
     assert (over.status, over.out) == (1, f"{run.run_id}: FINISHED already\n")
     with experiment.recorded("by the driver") as recorded:
@@ -124,7 +125,7 @@ def test_interrupted_follower_states_that_the_run_continues(run: Run, command: s
 
 def test_metrics_of_a_run_without_reports_are_explained(project: Path, cli: Cli) -> None:
     run = experiment.submit(lambda: 1, num_workers=1, progress=False)
-    run.result(WAIT_S)
+    run.result(END_S)
     shown = cli("runs", "metrics", run.run_id)
     assert (shown.status, shown.out) == (0, "") and "has reported no metrics" in shown.err
 
@@ -153,7 +154,7 @@ def test_cancelled_search_can_be_continued(project: Path, cli: Cli) -> None:
     shown = cli("runs", "cancel", search.run_id)
     assert (shown.status, shown.out) == (0, f"{search.run_id}: CANCELLED\n"), shown.err
     with pytest.raises(RunCancelled, match="cancelled from the command line"):
-        search.result(WAIT_S)
+        search.result(END_S)
     ended = RunDir(search.run_dir).read_status()
     assert ended is not None and ended["state"] == "CANCELLED"
     assert mailbox.read_cancel_request(search.directory)

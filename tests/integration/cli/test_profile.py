@@ -15,6 +15,7 @@ import pytest
 from hopsml import experiment
 from hopsml.experiment.run import Run
 from hopsml.storage import mailbox
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 from tests.helpers.command_line import Cli
 from tests.helpers.local_application import local_application
@@ -57,7 +58,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         wait_until(lambda: all(one.exists() and one.read_text() for one in pids), "both workers")
         yield made
         (tmp_path / "go-on").touch()
-        made.result(WAIT_S)
+        made.result(END_S)
 
 
 def test_profile_of_a_rank_shows_its_functions_and_is_listed(run: Run, cli: Cli) -> None:
@@ -90,7 +91,7 @@ def test_rank_that_cannot_be_profiled_is_explained(run: Run, tmp_path: Path, cli
         os.kill(pid, signal.SIGCONT)
     assert frozen.status == 1 and "is stopped (SIGSTOP)" in frozen.err, frozen.err
     (tmp_path / "go-on").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     over = cli("runs", "profile", run.run_id)
     assert over.status == 1 and "is FINISHED: only running workers can be profiled" in over.err
     wrong = cli("runs", "profile", run.run_id, "--format", "png")

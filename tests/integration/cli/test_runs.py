@@ -13,6 +13,7 @@ from hopsml import experiment
 from hopsml.errors import WorkerFailed
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import provenance
+from tests.helpers.clock import END_S
 from tests.helpers.command_line import Cli
 from tests.helpers.local_application import local_application
 
@@ -35,9 +36,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with local_application(tmp_path_factory.mktemp("ran")) as project:
         for lr in (0.25, 0.5):
             run = experiment.submit(train, args={"lr": lr}, name=f"lr {lr}", num_workers=1, progress=False)
-            run.result(WAIT_S)
+            run.result(END_S)
         with pytest.raises(WorkerFailed):
-            experiment.submit(fails, name="fails", num_workers=1, progress=False).result(WAIT_S)
+            experiment.submit(fails, name="fails", num_workers=1, progress=False).result(END_S)
         experiment.shutdown()
         yield project
 

@@ -22,6 +22,7 @@ from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, to_cut, with_streams
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.simulated import client_tls
 from tests.helpers.cluster.workloads import WAIT_S
@@ -176,8 +177,8 @@ DRIVER = textwrap.dedent("""
 
     run = experiment.submit(train, args={"folder": sys.argv[1]}, num_workers=1, progress=False)
     print(*applications.current().coordinator.addresses[0], flush=True)
-    print(run.result(60).value, flush=True)
-    print(experiment.submit(lambda: 8, num_workers=2, progress=False).result(60).value, flush=True)
+    print(run.result(600).value, flush=True)
+    print(experiment.submit(lambda: 8, num_workers=2, progress=False).result(600).value, flush=True)
     print(dict(applications.current().coordinator.door.refused), flush=True)
     experiment.shutdown()
 """)
@@ -207,7 +208,7 @@ def test_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Pa
 
 @pytest.mark.parametrize("second", ["right", "wrong"])
 def test_two_authorization_headers_are_refused_like_a_wrong_token(store: Path, second: str) -> None:
-    submit(lambda: None, 1, keep_warm=60).result(WAIT_S)
+    submit(lambda: None, 1, keep_warm=60).result(END_S)
     server = applications.current().coordinator.door
     address = applications.current().coordinator.addresses[0]
     tokens = (server.token, server.token if second == "right" else "w\xf6rong")

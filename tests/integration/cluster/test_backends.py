@@ -19,9 +19,10 @@ from hopsml.core import processes
 from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed
 from hopsml.experiment import applications
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.backend_contract import GONE_S, BackendContract, check_run_dir, submit
-from tests.helpers.cluster.workloads import WAIT_S, living, traces, wait_until
+from tests.helpers.cluster.workloads import living, traces, wait_until
 from tests.helpers.local_application import SLOTS
 
 pytestmark = pytest.mark.chaos
@@ -47,7 +48,7 @@ class TestLocal(BackendContract):
             os.kill(agent, signal.SIGTERM)
             wait_until(lambda: run.state.notes or not living([agent]), "the word of the first")
         with pytest.raises(WorkerFailed, match=r"rank 1 .* it ended itself: SIGTERM, twice"):
-            run.result(WAIT_S)
+            run.result(END_S)
 
     def test_worker_that_keeps_starting_processes_is_ended_with_all_of_them(self, store: Path, tmp_path: Path) -> None:
         def breed(folder: str) -> None:
@@ -61,7 +62,7 @@ class TestLocal(BackendContract):
         wait_until(lambda: len(list(tmp_path.glob("child-*"))) > 10, "children")
         run.cancel()
         with pytest.raises(RunCancelled):
-            run.result(WAIT_S)
+            run.result(END_S)
         assert not processes.carrying("HOPSML_TEST_BREED", tmp_path.name)
 
     def test_frozen_agent_is_dropped_when_its_lease_ends(
@@ -73,7 +74,7 @@ class TestLocal(BackendContract):
         os.kill(found[1].agent, signal.SIGSTOP)
         try:
             with pytest.raises(WorkerFailed, match="no message for 2 s") as caught:
-                run.result(WAIT_S)
+                run.result(END_S)
             assert caught.value.rank == 1
             assert not living([found[0].worker, found[0].child])
         finally:
@@ -94,7 +95,7 @@ class TestLocal(BackendContract):
             return killed[0]
 
         monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_kill_the_second))
-        assert submit(lambda: "works").result(WAIT_S).value == "works"
+        assert submit(lambda: "works").result(END_S).value == "works"
         assert killed[0].returncode == -signal.SIGKILL  # and was waited for
 
     def test_agent_that_cannot_start_fails_the_run_although_another_one_can(
@@ -112,10 +113,10 @@ class TestLocal(BackendContract):
 
         monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_break_the_second))
         with pytest.raises(CoordinatorLost, match="a local agent ended with status -11"):
-            submit(lambda: "works").result(WAIT_S)
+            submit(lambda: "works").result(END_S)
 
     def test_modules_that_cannot_be_preloaded_do_not_stop_a_run(self, store: Path, tmp_path: Path) -> None:
-        assert submit(lambda: "works", preload=["no_such_module"]).result(WAIT_S).value == "works"
+        assert submit(lambda: "works", preload=["no_such_module"]).result(END_S).value == "works"
 
     def test_module_that_ends_the_process_on_import_is_named(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +124,7 @@ class TestLocal(BackendContract):
         (tmp_path / "module_that_exits.py").write_text("import os\nos._exit(4)\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         with pytest.raises(WorkerFailed, match="module_that_exits"):
-            submit(lambda: None, preload=["module_that_exits"]).result(WAIT_S)
+            submit(lambda: None, preload=["module_that_exits"]).result(END_S)
 
     def test_run_cancelled_during_imports_ends_soon(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,10 +139,10 @@ class TestLocal(BackendContract):
         start_s = clock.awake()
         run.cancel()
         with pytest.raises(RunCancelled):
-            run.result(WAIT_S)
+            run.result(END_S)
         assert clock.awake() - start_s < GONE_S
         check_run_dir(run, "CANCELLED")
-        assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
+        assert submit(lambda: "works", keep_warm=60).result(END_S).value == "works"
 
     @pytest.mark.variant
     def test_honour_environment_keeps_variables_of_the_user(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +153,4 @@ class TestLocal(BackendContract):
         def look() -> list[str]:
             return [os.environ["TF_CONFIG"], os.environ["CUDA_VISIBLE_DEVICES"]]
 
-        assert submit(look, honour_environment=True).result(WAIT_S).value == [config, ""]
+        assert submit(look, honour_environment=True).result(END_S).value == [config, ""]

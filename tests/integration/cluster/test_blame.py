@@ -20,7 +20,8 @@ from hopsml import experiment
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import RunOptions
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -75,14 +76,14 @@ def test_killed_worker_is_blamed_instead_of_its_neighbour(store: Path, tmp_path:
     run = experiment.submit(connected, args={"folder": str(tmp_path), "vague": vague}, num_workers=2, progress=False)
     kill_when_connected(tmp_path)
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .* failed first: killed by signal 9"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def test_elastic_group_continues_and_notes_the_killed_worker(store: Path, tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "vague": True, "commit": True}
     run = experiment.submit(connected, args=arguments, min_workers=2, max_workers=2, progress=False)
     kill_when_connected(tmp_path)
-    assert run.result(WAIT_S).metrics["n"] == 2
+    assert run.result(END_S).metrics["n"] == 2
     assert any("rank 1: killed by signal 9" in note for note in run.state.notes), run.state.notes
 
 
@@ -125,7 +126,7 @@ def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Pa
     wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the others go on")
     assert len(run.status()["members"]) == 2
     (tmp_path / "over").touch()
-    assert run.result(WAIT_S).metrics["n"] > 0
+    assert run.result(END_S).metrics["n"] > 0
 
 
 # ---------------------------------------------------------------------------------------------- stopped and departed members
@@ -150,7 +151,7 @@ def stop_rank_1(folder: str, elastic: bool) -> dict[str, int]:
 def test_worker_stopped_before_its_first_step_is_replaced(store: Path, tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "elastic": True}
     run = experiment.submit(stop_rank_1, args=arguments, min_workers=2, max_workers=2, progress=False)
-    assert run.result(WAIT_S).metrics["n"] == 1
+    assert run.result(END_S).metrics["n"] == 1
     assert any("rank 1: its process has been stopped (SIGSTOP) for 5 s" in note for note in run.state.notes)
 
 
@@ -174,7 +175,7 @@ def test_rank_that_calls_sys_exit_is_named_when_the_others_wait_for_it(
     sooner = replace(made.spec, group=replace(made.spec.group, exited_s=6.0))
     run = plan.start(dataclasses.replace(made, spec=sooner))
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*called sys.exit\(0\), and rank 0 has done nothing for 6 s"):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert any("rank 1 called sys.exit(0) while rank 0 still works" in note for note in run.state.notes)
 
 

@@ -432,7 +432,6 @@ def test_alarm_while_the_state_is_copied_is_raised(tmp_path: Path, monkeypatch: 
     play(tmp_path, scenario)
 
 
-@pytest.mark.timeout(60)
 def test_signal_handler_that_saves_during_a_save_must_write_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,8 @@ from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.experiment.run import Run
 from hopsml.tracking import catalog, listing
+from tests.helpers.clock import END_S
 from tests.helpers.clock_shift import DAY_S, HINDRANCE, shifted
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = [pytest.mark.local, pytest.mark.skipif(HINDRANCE != "", reason=HINDRANCE)]
 
@@ -94,7 +94,7 @@ def test_run_with_clocks_a_day_apart_recovers_and_is_recorded_by_the_drivers_clo
         run: Run = experiment.submit(
             trains, args={"steps": STEPS}, min_workers=2, max_workers=2, environment=environment, progress=False
         )
-        result = run.result(WAIT_S)
+        result = run.result(END_S)
     finally:
         experiment.shutdown()
     ended_s = time.time()

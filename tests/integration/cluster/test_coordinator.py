@@ -28,6 +28,7 @@ from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.simulated import SimulatedBackend, client_tls, connected, hello
@@ -67,12 +68,12 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedRun]:
     """One run that all the strangers of this file besiege, and that finishes unharmed."""
     folder = tmp_path_factory.mktemp("besieged")
     with local_application(folder):
-        submit(lambda: None, SLOTS, keep_warm=600).result(WAIT_S)  # all agents are there, and stay
+        submit(lambda: None, SLOTS, keep_warm=600).result(END_S)  # all agents are there, and stay
         run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
         wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
         yield AttackedRun(run, applications.current(keep_warm_s=600.0).coordinator)
         (folder / "go-on").touch()
-        assert run.result(WAIT_S).value == 5
+        assert run.result(END_S).value == 5
         assert [member["state"] for member in run.status()["members"]] == ["FINISHED", "FINISHED"]
 
 
@@ -242,7 +243,7 @@ def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(attacked_run:
 
 def test_ordinary_runs_cause_no_refusals(attacked_run: AttackedRun) -> None:
     for _ in range(2):
-        submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
+        submit(lambda: print("hello"), keep_warm=600).result(END_S)
     assert not attacked_run.coordinator.door.refused
 
 

@@ -21,10 +21,11 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage.checkpoints import steps
 from tests.chaos.history import generations, steps_lost
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import elastic_workload
 from tests.helpers.cluster.elastic_workload import check_history, expected_weight
 from tests.helpers.cluster.finding import agent_of
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.chaos
@@ -49,7 +50,7 @@ def await_step(folder: Path, step: int, rank: int = 0) -> None:
 
 
 def check_result(run: Run, generation: int) -> dict[str, Any]:
-    value: dict[str, Any] = run.result(WAIT_S).value
+    value: dict[str, Any] = run.result(END_S).value
     check_history(value)
     assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
     assert value["generation"] == generation
@@ -116,7 +117,7 @@ def test_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> 
 def test_user_error_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def test_stopped_worker_is_named_and_replaced(store: Path, tmp_path: Path) -> None:
@@ -133,14 +134,14 @@ def test_reset_limit_ends_a_run_with_too_many_losses(store: Path, tmp_path: Path
     os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
     os.kill(pid_of(tmp_path, 0, 1), signal.SIGKILL)
     with pytest.raises(WorkerFailed, match="reset limit of 1"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def test_fixed_run_cannot_be_resized(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(lambda: None, num_workers=1, progress=False)
     with pytest.raises(ArgumentError, match="fixed size"):
         run.resize(2)
-    run.result(WAIT_S)
+    run.result(END_S)
 
 
 def test_run_of_a_killed_driver_is_resumed_from_its_newest_checkpoint(store: Path, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_second_attempt_does_not_repeat_a_finished_training(store: Path, tmp_pat
 def test_second_attempt_reports_an_earlier_user_error_and_starts_nothing(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"raise_at": 5})
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     begin_second_attempt(run)
     with pytest.raises(RunError, match=r"not started again(.|\n)*a bug in the user's code") as caught:
         submit(tmp_path, args={"raise_at": 5})
@@ -211,7 +212,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
     with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)
     with pytest.raises(RunCancelled, match=f"another driver has continued it in .*{again.run_id}"):
-        run.result(WAIT_S)
+        run.result(END_S)
     check_result(again, 0)
     status = run.directory.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", again.run_dir)
@@ -220,7 +221,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
 
 def test_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(lambda: None, num_workers=1, progress=False)
-    run.result(WAIT_S)
+    run.result(END_S)
     with pytest.raises(ArgumentError, match="has finished"):
         experiment.resume(run)
 
@@ -353,7 +354,7 @@ def test_loop_that_is_left_early_stores_its_last_commit(store: Path) -> None:
                 break
 
     run = experiment.submit(stops_at_step_5, min_workers=1, max_workers=1, progress=False)
-    run.result(WAIT_S)
+    run.result(END_S)
     assert steps(run.directory.checkpoints) == [5] and not notes(run)
 
 
@@ -362,5 +363,5 @@ def test_fixed_run_notes_a_draining_member(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(elastic_workload.train, args=args, num_workers=2, progress=False)
     await_step(tmp_path, 3)
     agent_of(run, 1).terminate()
-    assert run.result(WAIT_S).value["world_size"] == 2  # it had time enough
+    assert run.result(END_S).value["world_size"] == 2  # it had time enough
     assert "rank 1 is about to be lost (its agent was sent SIGTERM)" in notes(run)

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.variant
-@pytest.mark.timeout(60)
 def test_workers_are_forked_with_tensorflow_imported():
     async def ready() -> Imported:
         client = fork_client.ForkClient(("tensorflow",), *fork_client.start_process(("tensorflow",)))

@@ -17,6 +17,7 @@ from hopsml import experiment
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.core import processes
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.workloads import WAIT_S, living, traces, wait_until
 
@@ -58,13 +59,13 @@ def test_stopped_fork_server_delays_a_result_by_seconds(store: Path, tmp_path: P
     with stopped(trace.server, for_good):
         start_s = clock.awake()
         (tmp_path / "go-on").touch()
-        assert run.result(WAIT_S).value == "trained"
+        assert run.result(END_S).value == "trained"
         took_s = clock.awake() - start_s
         assert any("process that starts workers" in note for note in run.state.notes)
         wait_until(lambda: not living([trace.worker, trace.child]), "the end of all")
     assert took_s < 15
     again = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
-    assert again.result(WAIT_S).value == "trained"
+    assert again.result(END_S).value == "trained"
 
 
 def test_run_with_a_stopped_fork_server_can_be_cancelled(store: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 from tests.integration.cluster.preflight.test_runs import Lowered, lowered
 
 pytestmark = pytest.mark.chaos
@@ -26,7 +26,7 @@ def report_much() -> int:
 @pytest.mark.parametrize("lowered", [(resource.RLIMIT_FSIZE, 20_000, 2)], indirect=True)
 def test_training_continues_if_metrics_cannot_be_written(store: Path, lowered: Lowered) -> None:
     run = submit(report_much, preflight="off")
-    assert run.result(WAIT_S).value == 399
+    assert run.result(END_S).value == 399
     assert run.status()["members"][0]["step"] == 399  # the driver has received all reports
     (note,) = [note for note in run.state.notes if "metrics.jsonl" in note]
     assert "rank 0: lines of metrics.jsonl were lost" in note and "File too large" in note

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import mending_workload
 from tests.helpers.cluster.mending_workload import STEPS, Step, steps_of
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.cluster.workloads import wait_until
 from tests.integration.cluster.test_mending import await_smaller, await_step, check_end, notes, pid_of, submit
 
 pytestmark = pytest.mark.chaos
@@ -174,6 +175,6 @@ def test_code_that_cannot_prepare_alone_makes_all_processes_restart(store: Path,
     await_smaller(tmp_path, chief, 1)
     wait_until(lambda: run.status()["generation"] >= 3, "a generation of new processes")
     (tmp_path / "hurry").touch()
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     assert len(value["seen"]) == STEPS and len(value["weights"]) == 2
     assert "processes restart for them: AssertionError: one row of each of 2" in notes(run)

@@ -20,6 +20,7 @@ from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.worker_events import WorkerMessage
 from hopsml.experiment import applications
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 pytestmark = pytest.mark.local
@@ -171,7 +172,7 @@ def test_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path) 
     while not run.done():
         gaps.append(time.monotonic() - agent.last_received_s)
         time.sleep(0.02)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert (store.parent / run.directory.log(0, 0).removeprefix("file://")).stat().st_size == FLOOD_MB * 1_000_000
     live = run.logs(0)
     assert "were skipped here; the whole log is " in live and len(live) < 4 * WINDOW + result.seconds * local_tree.RATE
@@ -193,6 +194,6 @@ def test_flood_of_messages_does_not_delay_a_heartbeat(store: Path) -> None:
     while not run.done():
         late = max(late, time.monotonic() - agent.last_received_s)
         time.sleep(0.02)
-    assert run.result(WAIT_S).value
+    assert run.result(END_S).value
     wait_until(lambda: len(received) == 200, "all of them")
     assert late < 5, (late, clock.awake() - start_s)

@@ -13,10 +13,11 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import WorkerFailed
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import mending_workload
 from tests.helpers.cluster.finding import agent_of
 from tests.helpers.cluster.mending_workload import BATCH, N_SAMPLES, STEPS, Step, pids, steps_of
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -59,7 +60,7 @@ def notes(run: Run) -> str:
 def check_end(run: Run, folder: Path) -> dict[str, Any]:
     """All ranks end with the same weights; no step was made twice, by whomever, and none left out."""
     (folder / "hurry").touch()
-    value: dict[str, Any] = run.result(WAIT_S).value
+    value: dict[str, Any] = run.result(END_S).value
     assert all(weights == value["weights"][0] for weights in value["weights"])
     of_each = {pid: [one.number for one in steps_of(folder, pid)] for pid in pids(folder)}
     for numbers in of_each.values():
@@ -120,7 +121,7 @@ def test_loss_of_the_chief_restarts_the_group_from_the_newest_commit(store: Path
     os.kill(pid_of(tmp_path, 0), signal.SIGKILL)
     wait_until(lambda: run.status()["generation"] == 1, "another generation")
     (tmp_path / "hurry").touch()
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     assert len(value["seen"]) == STEPS and "went on at" not in notes(run)
     assert all(sorted(ids) == list(range(N_SAMPLES)) for ids in _epochs(value["seen"]))
 
@@ -129,7 +130,7 @@ def test_loss_of_the_chief_restarts_the_group_from_the_newest_commit(store: Path
 def test_user_error_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 @pytest.mark.tensorflow

@@ -18,6 +18,7 @@ from hopsml import experiment
 from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 pytestmark = pytest.mark.local
@@ -40,7 +41,7 @@ def echo(count: int) -> int:
     """Sends back what it gets, until it has had ``count`` values."""
     hopsml.send("ready")
     for _ in range(count):
-        hopsml.send(("echo", hopsml.receive(timeout=60)))
+        hopsml.send(("echo", hopsml.receive(timeout=END_S)))
     return count
 
 
@@ -68,7 +69,7 @@ def test_values_are_exchanged_in_order_and_callback_errors_are_logged(
         run.send("for one", rank=1)
         run.send("and for the other", rank=0)
         run.send("last")
-        assert run.result(WAIT_S).value == 3
+        assert run.result(END_S).value == 3
         values = [received.get(timeout=WAIT_S) for _ in range(6)]
         wait_until(lambda: "a mistake of the user's" in caplog.text, "the log")
     for rank, own in ((0, "and for the other"), (1, "for one")):
@@ -88,7 +89,7 @@ def test_flood_of_reports_and_values_is_stored_completely(store: Path) -> None:
     received: list[tuple[int, Any]] = []
     run = submit(train, count=4_000)
     run.on_message(lambda rank, value: received.append((rank, value)))
-    assert run.result(WAIT_S).metrics["steps"] == 4_000
+    assert run.result(END_S).metrics["steps"] == 4_000
     rows = [json.loads(line) for line in Path(run.directory.metrics.removeprefix("file://")).read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(4_000))
     wait_until(lambda: len(received) == 8_000, "the values")
@@ -105,7 +106,7 @@ def test_await_messages_waits_for_slow_callbacks(store: Path) -> None:
 
     run = submit(lambda: [hopsml.send(step) for step in range(50)], workers=1)
     run.on_message(note)
-    run.result(WAIT_S)
+    run.result(END_S)
     assert received == []
     threading.Timer(0.2, resumed.set).start()
     run.await_messages()
@@ -120,7 +121,7 @@ def test_values_sent_before_a_subscription_are_retained_and_receive_does_not_wai
         return [hopsml.receive(), hopsml.receive(timeout=0.05), clock.awake() - start_s < 5]
 
     run = submit(train, workers=1)
-    assert run.result(WAIT_S).value == [None, None, True]
+    assert run.result(END_S).value == [None, None, True]
     received: list[Any] = []
     run.on_message(lambda rank, value: received.append(value))
     wait_until(lambda: len(received) == 200, "all of them")
@@ -140,16 +141,16 @@ def test_unpicklable_or_oversized_value_is_refused_by_send(store: Path) -> None:
         hopsml.send(open("/dev/null", "rb"))  # noqa: SIM115
 
     with pytest.raises(WorkerFailed, match="cannot be sent"):
-        submit(train, workers=1).result(WAIT_S)
+        submit(train, workers=1).result(END_S)
     run = submit(lambda: hopsml.receive(60), workers=1)
     with pytest.raises(ArgumentError, match="the value has 40 MiB"):
         run.send(bytes(40 << 20))
     wait_until(lambda: 0 in run.state.members, "its worker")
     run.send("go")
-    assert run.result(WAIT_S).value == "go"
+    assert run.result(END_S).value == "go"
 
 
 def test_impossible_resize_of_a_worker_is_noted(store: Path) -> None:
     run = submit(lambda: hopsml.elastic.resize(9), workers=1)
-    run.result(WAIT_S)
+    run.result(END_S)
     wait_until(lambda: any("has a fixed size" in note for note in run.state.notes), "the note")

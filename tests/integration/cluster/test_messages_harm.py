@@ -13,6 +13,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.agent import worker_process
 from hopsml.errors import WorkerFailed
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S
 from tests.integration.cluster.test_messages import submit
 
@@ -33,7 +34,7 @@ def test_worker_that_reads_no_messages_is_ended(store: Path) -> None:
     for _ in range(1 + worker_process.MOST_WAITING // (31 << 20)):
         run.send(bytes(31 << 20), rank=0)
     with pytest.raises(WorkerFailed, match="MiB of messages"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def test_worker_resizes_its_group(store: Path) -> None:
@@ -54,4 +55,4 @@ def test_worker_resizes_its_group(store: Path) -> None:
 
     run = experiment.submit(train, min_workers=1, max_workers=2, progress=False)
     run.resize(1)
-    assert run.result(WAIT_S).value == 2
+    assert run.result(END_S).value == 2

@@ -11,10 +11,10 @@ import pytest
 
 from hopsml.cluster.shared.spec import Roles
 from hopsml.errors import NotEnoughSlots, WorkerFailed
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.role_gpus import held_by_role
 from tests.helpers.cluster.roles_contract import PLAYS, answers, submit
 from tests.helpers.cluster.server_run import process_of
-from tests.helpers.cluster.workloads import WAIT_S
 
 NVIDIA_SMI = """#!/bin/sh
 case "$1" in
@@ -69,4 +69,4 @@ def test_worker_that_fails_repeatedly_is_not_restarted(store: Path, tmp_path: Pa
     answers(run, worker0=1)
     os.kill(process_of(run, 1), signal.SIGKILL)
     with pytest.raises(WorkerFailed, match="the last worker, was lost: 2 times in a row, the last of: killed"):
-        run.result(WAIT_S)
+        run.result(END_S)

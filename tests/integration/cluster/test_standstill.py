@@ -16,6 +16,7 @@ from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 pytestmark = pytest.mark.local
@@ -34,7 +35,7 @@ def test_frozen_driver_between_two_runs_fails_neither(
         if number:
             ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock
         run = experiment.submit(train, num_workers=2, keep_warm=60, progress=False)
-        assert run.result(WAIT_S).metrics["n"] == 1
+        assert run.result(END_S).metrics["n"] == 1
 
 
 @pytest.mark.variant
@@ -63,7 +64,7 @@ def test_frozen_driver_during_a_run_loses_no_worker(
     ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock: no thread of the driver runs
     applications.current().coordinator._call(time.sleep, held_s)  # and once more in the middle of a callback
     (tmp_path / "go-on").touch()
-    assert run.result(WAIT_S).value == 0
+    assert run.result(END_S).value == 0
     assert not any("was lost" in note or "continues" in note for note in run.state.notes), run.state.notes
 
 

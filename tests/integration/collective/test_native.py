@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.helpers.clock import END_S
 from tools import build_native
 
 pytestmark = pytest.mark.local
@@ -19,7 +20,7 @@ def run(program: str, *arguments: str, sanitize: str = "") -> None:
     """Build and run the program; its stderr is the failure."""
     path = build_native.build_program(program, sanitize)
     done = subprocess.run(
-        [path, *arguments], env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=300, check=False
+        [path, *arguments], env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=END_S, check=False
     )
     assert done.returncode == 0, done.stderr[-8000:]
 

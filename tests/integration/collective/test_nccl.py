@@ -11,6 +11,7 @@ import pytest
 
 from hopsml.collective import nccl
 from hopsml.errors import CollectiveUnavailable
+from tests.helpers.clock import END_S
 from tests.helpers.collective.together import group
 
 pytestmark = pytest.mark.torch  # whose wheel brings NCCL's
@@ -31,7 +32,7 @@ def test_each_member_gets_an_error_without_a_gpu_and_the_group_continues() -> No
     """In a subprocess: NCCL's thread for forming its group remains in the process."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_A_GPU], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_A_GPU], env=environment, capture_output=True, text=True, timeout=END_S
     )
     first, second, reduced = done.stdout.splitlines()
     for line in (first, second):

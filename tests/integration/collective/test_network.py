@@ -18,6 +18,7 @@ import pytest
 from hopsml.collective import Group
 from hopsml.errors import CollectiveTimeout, PeerLost
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.collective.together import SECRET, each
 from tools.shaped_network import Cable, Network, hindrance, shaped_network
 
@@ -79,7 +80,7 @@ class Busy:
     def ends(self) -> list[tuple[BaseException, float]]:
         """Return each member's error and its time."""
         with self._pool:
-            return [one.result(timeout=60) for one in self._found]
+            return [one.result(timeout=END_S) for one in self._found]
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise", "ring"])

@@ -18,6 +18,7 @@ import pytest
 
 from hopsml.collective import Group
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveEnded, CollectiveMismatch, PeerLost
+from tests.helpers.clock import END_S
 from tests.helpers.collective.together import SECRET, TRANSPORTS, addresses, each, group, held, listeners
 
 pytestmark = pytest.mark.local
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.local
 def play(transport: str, size: int, seed: int, rounds: int) -> None:
     """Run the program of kills and stops; inconsistent results are the failure."""
     command = [sys.executable, "-m", "tests.helpers.collective.resuming", transport, *map(str, (size, seed, rounds))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 
 

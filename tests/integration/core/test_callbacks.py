@@ -30,6 +30,7 @@ from hopsml.experiment.messages import Messages
 from hopsml.experiment.progress import RunLines
 from hopsml.experiment.searches.state import SearchState
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_for_files, wait_until
 
 pytestmark = pytest.mark.local
@@ -180,7 +181,7 @@ def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path,
             )
             (tmp_path / "go-on").touch()
             start_s = clock.awake()
-            assert run.result(WAIT_S).value == 399
+            assert run.result(END_S).value == 399
             assert clock.awake() - start_s < 10  # SETTLE_S for who does not read, and the run's end
             blocked.go.set()
             os.set_blocking(read_end, False)
@@ -210,7 +211,7 @@ DRIVER = textwrap.dedent("""
     run = experiment.submit(train, num_workers=1)
     for number in range(300):
         sessions.log.warning("a stranger %d %s", number, "x" * 1000)
-    run.result(60)
+    run.result(600)
     print("the result is there", flush=True)
     experiment.shutdown()
 """)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
 from tests.helpers.pages import ROOT, snippet, snippets, users_pages
 from tests.integration.docs import preambles
 
-TIMEOUT_S = 200
 RUN_ID = "app-20261120-0001_1"  # as the pages call it
 COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
@@ -77,7 +77,7 @@ def run(home: Path, script: str, **more: str) -> str:
     environment |= {"HOPSML_CONF_DIR": str(home / "conf"), "HOPSML_PROJECT_URL": f"file://{home}/project", **more}
     environment |= {"PYTHONPATH": str(ROOT), "HOPSML_MLFLOW": "0"}
     ended = subprocess.run(
-        [sys.executable, str(home / "script.py")], env=environment, cwd=home, capture_output=True, timeout=TIMEOUT_S
+        [sys.executable, str(home / "script.py")], env=environment, cwd=home, capture_output=True, timeout=END_S
     )
     printed = ended.stdout.decode() + ended.stderr.decode()
     assert ended.returncode == 0, printed
@@ -129,7 +129,7 @@ def served(home: Path) -> Iterator[dict[str, str]]:
             yield found
         finally:
             server.send_signal(signal.SIGINT)
-            assert server.wait(TIMEOUT_S) == 0
+            assert server.wait(END_S) == 0
 
 
 @pytest.mark.local
@@ -140,7 +140,7 @@ def test_local_service_snippets_submit_and_follow_a_job(home: Path) -> None:
     submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml jobs" in block)
     with served(home) as found:
         line = ["bash", "-ec", submit + watch]
-        shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=TIMEOUT_S)
+        shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=END_S)
         output = shown.stdout.decode() + shown.stderr.decode()
         assert shown.returncode == 0 and output.startswith("digits-1\n"), output
         assert re.search(r"run digits-1-[0-9a-f]{8}-main_1: FINISHED: accuracy 0.9", output), output
@@ -241,7 +241,7 @@ def test_run_management_snippets_run(home: Path) -> None:
     (rm,) = [block for block in snippets(RUNS, "sh") if "runs rm" in block]
     found = {"HOPSML_PROJECT_URL": f"file://{home}/project", "HOPSML_MLFLOW": "0", "PYTHONPATH": str(ROOT)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", "-ec", rm], env={**os.environ, **found, "PATH": path}, check=True, timeout=TIMEOUT_S)
+    subprocess.run(["bash", "-ec", rm], env={**os.environ, **found, "PATH": path}, check=True, timeout=END_S)
     assert not before.exists() and len([one for one in statuses if one.exists()]) == 3
 
 

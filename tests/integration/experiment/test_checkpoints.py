@@ -13,9 +13,10 @@ from hopsml.experiment import takeover
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir
 from tests.helpers import small_disk
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import local_path, read_json, submit
 from tests.helpers.cluster.finding import agent_of
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -76,13 +77,13 @@ def start(how: str, marks: Path, directory: str = "") -> tuple[Run, Path]:
 def test_checkpoints_arrive_although_the_worker_is_killed_after_saving(store: Path, tmp_path: Path) -> None:
     run, directory = start("worker is killed", tmp_path)
     with pytest.raises(WorkerFailed, match="SIGKILL"):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert found(directory) == [1, 2, 3]
 
 
 def test_run_ends_only_when_its_checkpoints_are_stored(store: Path, tmp_path: Path) -> None:
     run, directory = start("returns", tmp_path)
-    assert run.result(WAIT_S).value == [1, 2, 3]
+    assert run.result(END_S).value == [1, 2, 3]
     assert found(directory) == [1, 2, 3]
     assert read_json(run, "status.json")["not_on_shared_storage"] == {}
 
@@ -92,14 +93,14 @@ def test_killed_agent_does_not_lose_a_checkpoint_reported_as_stored(store: Path,
     wait_until((tmp_path / "saved").exists, "three checkpoints")
     agent_of(run, 0).kill()
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert found(directory)[0] == 1
 
 
 def test_run_reports_the_checkpoint_that_a_full_disk_refused(store: Path, tmp_path: Path) -> None:
     with small_disk.mounted(tmp_path / "disk", 20_000) as disk:  # room for two
         run, _ = start("returns", tmp_path, str(disk / "checkpoints"))
-        assert run.result(WAIT_S).value == [1, 2, 3], "the training goes on"
+        assert run.result(END_S).value == [1, 2, 3], "the training goes on"
         assert found(disk / "checkpoints") == [1, 2]
     (behind,) = read_json(run, "status.json")["not_on_shared_storage"]["0"]
     assert f"{disk}/checkpoints/3/step-000000003: " in behind and "No space left on device" in behind
@@ -181,7 +182,7 @@ def train(kept: str) -> dict[str, Any]:
 def test_resumed_run_continues_exactly_from_the_killed_chiefs_checkpoint(store: Path, tmp_path: Path) -> None:
     run = submit(train, 2, args={"kept": str(tmp_path)})
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     again = experiment.resume(run.run_dir, progress=False)
     assert again.value == {
         "step": 2, "notes": {"best": 0.5}, "same": True, "words": "\0ä\0", "read": 42, "other than TensorFlow's": [],
@@ -198,7 +199,7 @@ def test_run_can_be_resumed_after_a_failed_start_of_its_successor(store: Path, m
 
     run = submit(step, 1)
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     with monkeypatch.context() as patched:
         patched.setattr(takeover, "checkpoint_of", away)
         with pytest.raises(StorageUnavailable):

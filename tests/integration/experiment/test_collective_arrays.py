@@ -15,6 +15,7 @@ from hopsml.cluster.shared.spec import FixedGroup, RunSpec
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext
 from hopsml.errors import ArgumentError, CollectiveTimeout, RunError
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.workloads import WAIT_S
 
@@ -54,7 +55,7 @@ def test_workers_combine_arrays(store: Path) -> None:
         gathered = hopsml.all_gather(np.arange(2) + rank)
         return [one.tolist()[0] for one in found] + [gathered.tolist(), hopsml.broadcast(rank, root=2).tolist()]
 
-    result = submit(train, 3).result(WAIT_S)
+    result = submit(train, 3).result(END_S)
     assert result.value == [[1, 10], [3, 30], [0, 0], [2, 20], [[0, 1], [1, 2], [2, 3]], 2]
     assert result.in_force["by"] == "hopsml" and result.in_force["size"] == 3
 
@@ -91,7 +92,7 @@ def test_mismatched_collective_operations_name_the_ranks(store: Path) -> None:
         hopsml.all_reduce(np.zeros(3 + rank), name=f"gradient-{rank}")
 
     with pytest.raises(RunError, match=r"CollectiveMismatch.*rank 1.*gradient-1"):
-        submit(train, 2).result(WAIT_S)
+        submit(train, 2).result(END_S)
 
 
 def test_killed_worker_is_named_as_the_cause_and_not_its_peer(store: Path) -> None:
@@ -107,7 +108,7 @@ def test_killed_worker_is_named_as_the_cause_and_not_its_peer(store: Path) -> No
         hopsml.barrier()
 
     with pytest.raises(RunError, match="rank 1 of 2"):
-        submit(train, 2).result(WAIT_S)
+        submit(train, 2).result(END_S)
 
 
 def test_worker_that_returns_before_its_first_operation_is_named_at_once(store: Path) -> None:
@@ -123,7 +124,7 @@ def test_worker_that_returns_before_its_first_operation_is_named_at_once(store: 
 
     started = time.monotonic()
     with pytest.raises(RunError, match=r"rank 1 of 2 .*: returned before its first collective .*rank 0 waits for it"):
-        submit(train, 2, start_timeout=2 * WAIT_S).result(WAIT_S)
+        submit(train, 2, start_timeout=2 * WAIT_S).result(END_S)
     assert time.monotonic() - started < WAIT_S
 
 
@@ -145,7 +146,7 @@ def test_evaluator_is_excluded_from_collectives(store: Path) -> None:
     run = submit(train, 3, evaluator=True)
     received: list[Any] = []
     run.on_message(lambda rank, value: received.append(value))
-    assert run.result(WAIT_S).value == "trained"
+    assert run.result(END_S).value == "trained"
     assert received == [
         "this worker is the evaluator, which does not train and takes part in no collective "
         "operation; call it on training workers only"
@@ -163,7 +164,7 @@ def test_encryption_variable_of_the_cluster_applies_to_every_run(store: Path, mo
         return [context.spec.communication.encryption, float(hopsml.all_reduce(context.rank, "sum"))]
 
     monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
-    assert submit(train, 3).result(WAIT_S).value == [True, 3.0]
+    assert submit(train, 3).result(END_S).value == [True, 3.0]
 
 
 @pytest.mark.variant
@@ -176,7 +177,7 @@ def test_tensorflow_strategy_in_an_encrypted_run_is_refused(store: Path) -> None
         tf.distribute.MultiWorkerMirroredStrategy()
 
     with pytest.raises(RunError, match=r"between 2 workers, in a run with encryption: only hopsml's own collective"):
-        submit(train, 2, encryption=True).result(WAIT_S)
+        submit(train, 2, encryption=True).result(END_S)
 
 
 @pytest.mark.variant
@@ -185,5 +186,5 @@ def test_default_strategy_in_an_encrypted_run_uses_hopsml(store: Path) -> None:
         strategy = hopsml.tensorflow.strategy()
         return int(strategy.num_replicas_in_sync)
 
-    result = submit(train, 2, encryption=True).result(WAIT_S)
+    result = submit(train, 2, encryption=True).result(END_S)
     assert result.value == 2 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"

@@ -10,6 +10,7 @@ import pytest
 
 from hopsml import experiment
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 
 pytestmark = [
     pytest.mark.local,
@@ -39,7 +40,7 @@ def read_affinities(meet: bool = True) -> dict[str, Any]:
 
 def seen(workers: int, **options: Any) -> dict[str, Any]:
     run = experiment.submit(read_affinities, num_workers=workers, progress=False, **options)
-    return dict(run.result(WAIT_S).value)
+    return dict(run.result(END_S).value)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
 from hopsml.storage import checkpoints, urls
 from hopsml.training.evaluation import CheckpointEvaluation, nothing_evaluated
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tests.unit.tracking.test_event_file import events
 
 pytestmark = pytest.mark.local
@@ -58,7 +59,7 @@ def test_every_checkpoint_is_evaluated_once_although_the_evaluator_is_killed(sto
         save(training.run_dir, tmp_path / "b", 20, 0.75)
         save(training.run_dir, tmp_path / "c", 30, 0.25)
         wait_until(lambda: len(files(training.run_dir)) == 5, "all three, the best, and whose they are")
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.metrics["evaluated"] == 3 and result.metrics["best_step"] == 20 and result.metrics["accuracy"] == 0.75
     found = files(training.run_dir)
     assert found.pop("evaluator") == {"run": run.run_dir, "function": "judge"}
@@ -154,7 +155,7 @@ def test_checkpoints_of_a_killed_driver_are_evaluated(store: Path, tmp_path: Pat
     record["driver_process"]["process_started"] += 1  # of another process, which had the number earlier
     (folder / "run.json").write_text(json.dumps(record))
     run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
-    assert run.result(WAIT_S).metrics["evaluated"] == 1
+    assert run.result(END_S).metrics["evaluated"] == 1
     assert "has exited without ending the run" in run.logs()
 
 
@@ -168,7 +169,7 @@ def test_evaluation_survives_a_temporary_outage_of_the_store(store: Path, tmp_pa
         wait_until(lambda: "the evaluation waits until the store" in run.logs(), "the evaluator's word")
         (tmp_path / "away").rename(folder / "run.json")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
-    assert run.result(WAIT_S).metrics["evaluated"] == 2
+    assert run.result(END_S).metrics["evaluated"] == 2
 
 
 def wait_forever() -> None:
@@ -184,7 +185,7 @@ def test_evaluator_stops_a_training_that_does_not_improve(store: Path, tmp_path:
     result = experiment.evaluate(judge, training, metric="accuracy", patience=2, progress=False)
     assert result.metrics["best_step"] == 1
     with pytest.raises(RunCancelled):
-        training.result(WAIT_S)
+        training.result(END_S)
     assert "early stopping" in str(read_status(training.run_dir))
 
 
@@ -199,11 +200,11 @@ def train_with_commits() -> int:
 
 def test_commits_of_a_fixed_group_and_an_empty_evaluation_are_noted(store: Path) -> None:
     training = experiment.submit(train_with_commits, num_workers=1, progress=False, keep_warm=60.0)
-    assert training.result(WAIT_S).value == 3
+    assert training.result(END_S).value == 3
     (note,) = [one for one in training.state.notes if "State.commit() stores nothing in a run of fixed size" in one]
     assert "Remedy: start it with min_workers=" in note
     run = experiment.submit_evaluation(judge, training.run_dir, progress=False, keep_warm=60.0)
-    assert run.result(WAIT_S).metrics["evaluated"] == 0
+    assert run.result(END_S).metrics["evaluated"] == 0
     assert any(
         "has no complete checkpoint, so nothing was evaluated: write checkpoints" in note for note in run.state.notes
     )
@@ -211,7 +212,7 @@ def test_commits_of_a_fixed_group_and_an_empty_evaluation_are_noted(store: Path)
 
 def test_commits_of_an_elastic_group_are_stored_without_a_note(store: Path) -> None:
     training = experiment.submit(train_with_commits, min_workers=1, max_workers=1, progress=False, keep_warm=60.0)
-    assert training.result(WAIT_S).value == 3
+    assert training.result(END_S).value == 3
     assert not any("stores nothing" in note for note in training.state.notes)
     assert checkpoints.steps(training.directory.checkpoints) == [3]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +30,7 @@ def test_last_worker_is_the_evaluator_and_the_others_train(store: Path, tmp_path
         total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
         return {"total": float(strategy.experimental_local_results(total)[0])}
 
-    result = submit(train, 3, evaluator=True).result(WAIT_S)
+    result = submit(train, 3, evaluator=True).result(END_S)
     assert result.value == {"total": 2.0}
     found = sorted((path.name.partition("-")[0], path.read_text()) for path in tmp_path.glob("*-*"))
     assert found == [("chief", "2"), ("evaluator", "1"), ("worker", "2")]

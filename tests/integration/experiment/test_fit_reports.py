@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import local_path
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.tensorflow
 
@@ -50,7 +50,7 @@ def test_epoch_metrics_equal_keras_history_and_batch_metrics_have_other_names(
     store: Any, implementation: str, group: dict[str, int]
 ) -> None:
     run = experiment.submit(train, args={"implementation": implementation}, progress=False, **group)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     lines = (local_path(run.run_dir) / "metrics.jsonl").read_text().splitlines()
     reports = [json.loads(line) for line in lines]
     history = result.value["history"]

@@ -14,8 +14,8 @@ import pytest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.experiment import result as records
 from tests.helpers import small_disk
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import backend_contract
-from tests.helpers.cluster.workloads import WAIT_S
 from tests.helpers.local_application import local_application
 
 pytestmark = pytest.mark.local
@@ -27,7 +27,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project on a small disk, shared by all tests of the module."""
     folder = tmp_path_factory.mktemp("full")
     with small_disk.mounted(folder / "project", DISK_KB) as disk, local_application(folder):
-        submit(lambda: None).result(WAIT_S)
+        submit(lambda: None).result(END_S)
         yield disk
 
 
@@ -57,7 +57,7 @@ def test_result_reaches_the_caller_although_nothing_can_be_recorded(
 ) -> None:
     monkeypatch.setattr(records, "PATIENCE_S", 0.0)
     run = submit(filled(project))
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.value == {"loss": 0.5} and run.status()["state"] == "FINISHED"
     assert {".outputs.json", "status.json"} <= result.unrecorded.keys()
     assert "No space left on device" in result.unrecorded["status.json"]
@@ -72,7 +72,7 @@ def test_result_reaches_the_caller_although_nothing_can_be_recorded(
 def test_cause_of_a_failed_write_is_reported_once_after_a_retry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "PATIENCE_S", 1.0)
     run = submit(filled(project))
-    run.result(WAIT_S)
+    run.result(END_S)
     notes = [note for note in run.state.notes if "the result and" in note]
     assert len(notes) == 2 and "retrying" in notes[0] and "has ended as FINISHED" in notes[1]
     assert [note.count("No space left on device") for note in notes] == [1, 0]
@@ -86,7 +86,7 @@ def test_records_are_written_once_disk_space_is_available(project: Path) -> None
 
     run = submit(filled(project))
     run.observe(make_room)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
     assert json.loads(Path(run.directory.outputs_json.removeprefix("file://")).read_text())["loss"] == 0.5
 
@@ -98,7 +98,7 @@ def test_artifacts_that_do_not_fit_are_left_without_affecting_the_records(projec
         return {"loss": 0.5}
 
     run = submit(train)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
     assert [url.rpartition("/")[2] for url in result.artifacts] == ["first.bin"]
     (note,) = [note for note in run.state.notes if "could not be copied to" in note]

@@ -60,7 +60,7 @@ def test_future_cannot_be_cancelled_without_the_run(store: Path) -> None:
     assert not run.future.cancel() and not run.done()
     assert run.cancel()
     with pytest.raises(RunCancelled):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 def test_interrupt_received_by_another_thread_ends_the_wait(store: Path) -> None:
@@ -79,7 +79,7 @@ def test_done_callback_receives_the_result(store: Path) -> None:
     received: list[Any] = []
     run = submit(lambda: 1)
     run.add_done_callback(lambda future: received.append(future.result().value))
-    run.result(WAIT_S)
+    run.result(END_S)
     wait_until(lambda: received == [1], "the callback")
     assert run.done()
 
@@ -93,7 +93,7 @@ def test_reported_values_that_messages_cannot_contain_are_converted(store: Path)
         )
 
     run = submit(train)
-    run.result(WAIT_S)
+    run.result(END_S)
     seen = run.status()["members"][0]["metrics"]
     assert seen["big"] == float(2**80) and seen["text"] == "caf\u00e9 ?" and len(seen["long"]) == 10_000
     assert math.isnan(seen["nan"]) and seen["none"] is None and seen["odd"] == "[1]"
@@ -104,14 +104,14 @@ def test_exception_text_invalid_in_utf8_is_reported(store: Path) -> None:
         raise FileNotFoundError("no file named \udcff")
 
     with pytest.raises(WorkerFailed, match=r"FileNotFoundError: no file named \?") as caught:
-        submit(train).result(WAIT_S)
+        submit(train).result(END_S)
     assert "raise FileNotFoundError" in caught.value.remote_traceback
 
 
 def test_result_that_the_driver_cannot_unpickle_fails_the_run(store: Path) -> None:
     run = submit(lambda: Trap("only a worker can unpickle this", rank=9))
     with pytest.raises(RunError, match=r"cannot be read here \(AssertionError.*return numbers"):
-        run.result(WAIT_S)
+        run.result(END_S)
     status = run.directory.read_status()
     assert status is not None and status["state"] == "FAILED"
 
@@ -132,7 +132,7 @@ def test_local_logdir_is_copied_to_the_run_directory(store: Path) -> None:
 
 def test_missing_metric_key_fails_the_run(store: Path) -> None:
     with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
-        submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(WAIT_S)
+        submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(END_S)
 
 
 def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:
@@ -144,7 +144,7 @@ def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:
         return 7
 
     run = submit(train, workers=1)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.value == 7 and run.status()["state"] == "FINISHED"
     assert str(store) in result.unrecorded["status.json"]
     assert any("has ended as FINISHED, but" in note and str(store) in note for note in run.state.notes)

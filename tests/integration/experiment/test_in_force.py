@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hopsml.experiment.result import effective_settings, merging_text, settings_warning
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import read_json, submit
-from tests.helpers.cluster.workloads import WAIT_S
 from tests.helpers.training.group import run_group
 
 ALONE: dict[str, Any] = {"trained": "tensorflow"}
@@ -87,7 +87,7 @@ def test_elastic_run_without_commits_is_warned_about(committed: bool | None, war
 @pytest.mark.fast
 def test_workers_without_tensorflow_cause_no_warning(store: Path) -> None:
     run = submit(lambda: {"accuracy": 0.5})
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert "WARNING" not in result.summary()
     assert not any("trained separately" in note for note in run.state.notes)
     assert read_json(run, "status.json")["in_force"] == {"workers": 2, "formed": False, "trained_alone": 0}
@@ -105,7 +105,7 @@ def test_workers_that_formed_no_group_are_reported_first(store: Path) -> None:
         return {"accuracy": 0.5}
 
     run = submit(train)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     assert result.metrics["accuracy"] == 0.5  # the run finished, and its result is valid
     first = result.summary().splitlines()[0]
     assert first.startswith("WARNING") and "2 workers trained separately: no TensorFlow group was formed" in first
@@ -128,7 +128,7 @@ def test_model_outside_of_the_strategy_scope_is_noted(store: Path) -> None:
         model.fit(np.zeros((4, 1)), np.zeros(4), verbose=0)
 
     run = submit(train)
-    run.result(WAIT_S)
+    run.result(END_S)
     assert any("build the model and its optimizer inside strategy.scope()" in note for note in run.state.notes)
 
 
@@ -143,7 +143,7 @@ def test_prediction_without_training_causes_no_warning(store: Path) -> None:
         model.compile("sgd", "mse")
         model.predict(np.ones((8, 4)), verbose=0)
 
-    result = submit(predict).result(WAIT_S)
+    result = submit(predict).result(END_S)
     assert result.in_force["trained_alone"] == 0 and "WARNING" not in result.summary()
 
 
@@ -199,7 +199,7 @@ def test_group_reports_how_its_gradients_were_merged(
         model.fit(np.ones((8, 4)), np.ones((8, 4)), batch_size=8, verbose=0)
 
     run = submit(train, **settings)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     expected = {"workers": 2, "formed": True, "size": 2, "gradients": 6, **found}
     assert result.in_force == expected == read_json(run, "status.json")["in_force"]
     merged = f"merge scope {found['merge_scope']}: 6 gradients in {found['collectives']} collective"

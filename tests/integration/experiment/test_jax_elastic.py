@@ -11,7 +11,8 @@ import pytest
 
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import FrameworkOptions
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tests.integration.experiment.test_torch import logged_steps
 
 pytestmark = pytest.mark.torch
@@ -73,7 +74,7 @@ def test_jax_group_loses_only_steps_since_the_last_commit_even_with_rank_0(store
         seen |= set(logged_steps(tmp_path))
     wait_until(lambda: logged_steps(tmp_path).keys() - seen, "steps behind the second loss")
     (tmp_path / "hurry").touch()
-    weights, worlds = run.result(WAIT_S).metrics["json"]
+    weights, worlds = run.result(END_S).metrics["json"]
     assert len(worlds) == 320 and 2 in worlds
     assert weights == pytest.approx([1.0, -2.0, 0.5], abs=1e-3)
     assert len(logged_steps(tmp_path)) >= 5, "no process was in two generations"

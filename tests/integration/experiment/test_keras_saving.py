@@ -12,8 +12,8 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import WorkerFailed
 from tests.helpers import keras_content, small_disk
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import local_path, submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.chaos]
 
@@ -110,7 +110,7 @@ def test_files_saved_by_keras_callbacks_survive_a_killed_chief_and_are_resumed(s
     place = tmp_path / "saved"
     run = submit(train, 2, args={"folder": str(place)})
     with pytest.raises(WorkerFailed, match="SIGKILL"):
-        run.result(3 * WAIT_S)
+        run.result(END_S)
     assert sorted(path.name for path in place.iterdir()) == ["1.keras", "2.keras", "backup", "best.weights.h5"]
     assert json.loads((place / "backup" / "training_metadata.json").read_text()) == {"epoch": 2, "batch": 0}
     backup = keras_content.of(place / "backup" / "latest.weights.h5")

@@ -20,7 +20,8 @@ from hopsml.errors import TrialStopped
 from hopsml.experiment.searches import executors
 from hopsml.search.dispatch.events import Reported, SlotsChanged
 from hopsml.search.messages import TrialReported
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tests.integration.experiment.lanes_kit import bench
 
 pytestmark = pytest.mark.local
@@ -56,7 +57,7 @@ def test_lane_runs_trials_in_one_process_and_isolated_ones_in_fresh_processes(st
         assert record["params"] == {"x": 3} and record["status"] == "FINALIZED" and record["final_metric"] == 6
         found.lanes.close({"score": 10})
         assert found.over().error is None
-        assert found.lanes.run.result(WAIT_S).metrics["score"] == 10
+        assert found.lanes.run.result(END_S).metrics["score"] == 10
 
 
 def misbehave(how: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.experiment.lanes_kit import bench
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.tensorflow]
 
 
 def train(units: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hopsml import experiment
 from tests.helpers.local_application import warm_application
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow]
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hopsml import experiment
 from tests.helpers.training.group import run_group
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow]
 
 
 def batches(x: Any) -> Any:

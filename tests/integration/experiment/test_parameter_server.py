@@ -15,16 +15,17 @@ from hopsml.errors import NotEnoughSlots
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import ParameterServerOptions
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.server_run import noted, process_of
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 from tests.helpers.local_application import warm_application
 from tests.helpers.training import server_workload
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.tensorflow]
 LONG_S = 3 * WAIT_S  # for a run
 
 
-application = warm_application(lambda: submit(dict).result(LONG_S), autouse=True)
+application = warm_application(lambda: submit(dict).result(END_S), autouse=True)
 
 
 def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> Run:
@@ -48,7 +49,7 @@ def wait_for_steps(run: Run, least: int = 40) -> None:
 @pytest.mark.variant  # of what tests/integration/training/test_legacy_keras.py shows without servers
 def test_tf_keras_fit_with_parameter_servers_reports_and_saves_each_epoch() -> None:
     run = submit(server_workload.fit_of_tf_keras, workers=1)
-    result = run.result(LONG_S)
+    result = run.result(END_S)
     assert result.value["epochs"] == 2 and steps_of(run) == 10
     folder = Path(result.run_dir.removeprefix("file://"))
     assert list((folder / "checkpoints").rglob("*0010*")) and list((folder / "events").rglob("*tfevents*"))
@@ -56,7 +57,7 @@ def test_tf_keras_fit_with_parameter_servers_reports_and_saves_each_epoch() -> N
 
 def test_parameter_server_steps_are_exact_in_a_run_and_its_continuation() -> None:
     run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
-    result = run.result(LONG_S)
+    result = run.result(END_S)
     assert result.value["counted"] == 130 == result.value["steps"] == result.value["second"]
     assert "continues from step 130, which an earlier one of this function has made" in run.logs(0)
     assert (result.value["began_at"], result.value["roles"]) == (0, ["chief", "ps", "worker"])
@@ -71,13 +72,13 @@ def test_parameter_server_steps_are_exact_in_a_run_and_its_continuation() -> Non
     assert folders[-1] == "step-000000130"
     assert "2 workers" in result.summary() and "WARNING" not in result.summary()
     resumed = submit(server_workload.train_exactly, args={"steps": 20, "checkpoint_every": 50}, resume=run.run_id)
-    value = resumed.result(LONG_S).value
+    value = resumed.result(END_S).value
     assert (value["began_at"], value["counted"]) == (130, 150) and value["iterations"] == 150
 
 
 @pytest.mark.variant
 def test_counted_steps_are_applied_and_counting_sends_no_messages() -> None:
-    value = submit(server_workload.counted_exactly).result(LONG_S).value
+    value = submit(server_workload.counted_exactly).result(END_S).value
     assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0
     assert value["added"] == 300  # by two workers at once; Keras's own additions lose each other
     assert value["more_sent"] == 0 and value["read_at_once"] == [True, True, True]
@@ -103,13 +104,13 @@ def test_killed_or_stopped_members_are_replaced_and_training_continues(tmp_path:
     noted(run, "rank 3 (ps) is running again", 2)
     wait_for_steps(run)
     done_file.write_text("30")
-    value = run.result(LONG_S).value
+    value = run.result(END_S).value
     assert value["recoveries"] == 2 and value["more"] >= 30
 
 
 def test_restarted_server_counts_as_lost() -> None:
     """The coordinator reconnects to a restarted worker; variables of the lost server are then placed on another one."""
-    assert submit(server_workload.classify_errors, workers=1).result(LONG_S).value == [
+    assert submit(server_workload.classify_errors, workers=1).result(END_S).value == [
         True,
         True,
         True,
@@ -125,17 +126,17 @@ def test_evaluator_is_outside_of_the_cluster_and_a_custom_loop_works(tmp_path: P
     run = submit(
         server_workload.record_cluster_and_evaluate, workers=1, evaluator=True, args={"told": str(config_file)}
     )
-    assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
+    assert run.result(END_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
     config = json.loads(config_file.read_text())
     assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]
 
 
 def test_partitioned_variable_is_saved_and_restored() -> None:
     first = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 3.0})
-    found = first.result(LONG_S).value
+    found = first.result(END_S).value
     assert (found["step"], found["parts"], found["kernel_parts"]) == (0, 2, 1)
     again = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 4.0}, resume=first.run_id)
-    value = again.result(LONG_S).value
+    value = again.result(END_S).value
     assert (value["step"], value["restored"]) == (1, 3.0)
 
 

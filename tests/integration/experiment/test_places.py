@@ -10,7 +10,8 @@ import pytest
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import applications, collective, plan
 from hopsml.experiment.options import DistributedOptions
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.local
 
@@ -41,5 +42,5 @@ def test_worker_host_and_its_failures_are_named_after_the_yarn_node(
     assert set(gang.membership.hosts.values()) == {machine}  # type: ignore[attr-defined]
     (tmp_path / "go").touch()
     with pytest.raises(WorkerFailed, match=f"on host {place} failed first: KeyError") as caught:
-        run.result(WAIT_S)
+        run.result(END_S)
     assert caught.value.host == place

@@ -8,8 +8,8 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import WorkerFailed
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.tensorflow
 
@@ -42,6 +42,6 @@ def test_resumed_run_skips_the_fits_that_had_finished(store: Path, tmp_path: Pat
 
     run = submit(train, 1)
     with pytest.raises(WorkerFailed, match="the second fit breaks off"):
-        run.result(WAIT_S)
+        run.result(END_S)
     again = experiment.resume(run.run_dir, progress=False)
     assert again.value == {"begun": [[], [1], [0, 1]]}

@@ -13,8 +13,8 @@ import pytest
 from hopsml import experiment
 from hopsml.cluster.worker import returned
 from hopsml.errors import WorkerFailed
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import backend_contract
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local
 
@@ -38,7 +38,7 @@ def local_path(url: str) -> Path:
 
 
 def test_returned_text_is_unchanged(store: Path) -> None:
-    assert submit(lambda: TEXTS).result(WAIT_S).value == TEXTS
+    assert submit(lambda: TEXTS).result(END_S).value == TEXTS
 
 
 def with_options() -> list[str]:
@@ -51,7 +51,7 @@ def with_options() -> list[str]:
 
 
 def test_argument_parser_in_a_worker_receives_only_the_function_name(store: Path) -> None:
-    assert submit(with_options).result(WAIT_S).value == ["with_options"]
+    assert submit(with_options).result(END_S).value == ["with_options"]
 
 
 def test_returned_files_arrive_in_the_run_directory_without_overwriting(store: Path) -> None:
@@ -62,7 +62,7 @@ def test_returned_files_arrive_in_the_run_directory_without_overwriting(store: P
         Path("run.json").write_text("mine")
         return {"text": "a/plot.png", "path": Path("b/plot.png"), "listed": [Path("run.json"), "a/plot.png"]}
 
-    result = submit(train).result(WAIT_S)
+    result = submit(train).result(END_S)
     home = f"Experiments/{result.run_id}"
     assert result.value == {
         "text": f"{home}/plot.png",
@@ -92,7 +92,7 @@ def test_values_that_cannot_be_sent_are_omitted_with_a_note(store: Path) -> None
         return value
 
     run = submit(train)
-    assert run.result(WAIT_S).value == {"accuracy": 0.9, "deep": {"fine": [1, 2]}}
+    assert run.result(END_S).value == {"accuracy": 0.9, "deep": {"fine": [1, 2]}}
     assert run.directory.read_status()["state"] == "FINISHED"
     notes = {
         found[1]: note
@@ -108,7 +108,7 @@ def test_values_that_cannot_be_sent_are_omitted_with_a_note(store: Path) -> None
 
 def test_result_without_a_serializable_value_leaves_a_finished_run(store: Path) -> None:
     run = submit(lambda: (n for n in range(3)))
-    assert run.result(WAIT_S).value is None
+    assert run.result(END_S).value is None
     assert any("returned, a generator, is omitted: it cannot be pickled" in note for note in run.state.notes)
 
 
@@ -118,7 +118,7 @@ def test_oversized_value_is_stored_in_the_run_directory(store: Path) -> None:
         return {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
 
     run = submit(train)
-    assert run.result(WAIT_S).value == {"accuracy": 0.9}
+    assert run.result(END_S).value == {"accuracy": 0.9}
     (stored_path,) = [
         found[1] for note in run.state.notes if (found := re.search(r"it is stored in (\S+); read", note))
     ]
@@ -152,7 +152,7 @@ def test_files_in_the_workers_folder_are_stored_as_artifacts(store: Path) -> Non
         if context.rank == 1:
             Path("only").write_text("there")
 
-    result = submit(train, workers=2).result(WAIT_S)
+    result = submit(train, workers=2).result(END_S)
     prefix = f"{result.run_dir}/artifacts/"
     assert [url.removeprefix(prefix) for url in result.artifacts] == [
         "plots/loss.svg",
@@ -171,15 +171,15 @@ def test_files_of_a_failed_function_are_stored_as_artifacts(store: Path) -> None
 
     run = submit(train)
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert (local_path(run.run_dir) / "artifacts" / "before.txt").read_text() == "it failed"
 
 
 def test_missing_relative_path_error_names_the_workers_folder(store: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path refers to the worker's folder /"):
-        submit(lambda: Path("data.csv").read_text()).result(WAIT_S)
+        submit(lambda: Path("data.csv").read_text()).result(END_S)
     with pytest.raises(WorkerFailed) as caught:
-        submit(lambda: Path("/data.csv").read_text()).result(WAIT_S)
+        submit(lambda: Path("/data.csv").read_text()).result(END_S)
     assert "is looked up" not in str(caught.value)
 
 
@@ -247,7 +247,7 @@ def test_returned_model_is_noted_with_a_remedy(store: Path, inside: bool) -> Non
         return {"loss": 0.5, "model": model} if inside else model
 
     run = submit(train)
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     assert type(value["model"] if inside else value).__name__ == "LogisticRegression"
     (note,) = [note for note in run.state.notes if "returned a model" in note]
     assert "(sklearn: LogisticRegression)" in note and "hopsml.model.export(model, 'NAME')" in note

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopsml import experiment
-from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.clock import END_S
 
 ROWS, EPOCHS = 103, 3
 
@@ -49,9 +49,7 @@ def test_elastic_loop_counts_every_row_once_per_epoch_after_a_kill(path: str, st
                 os.kill(os.getpid(), signal.SIGKILL)
         return [int(state.counts.min()), int(state.counts.max()), context.generation]
 
-    least, most, generation = (
-        experiment.submit(train, min_workers=1, max_workers=3, progress=False).result(WAIT_S).value
-    )
+    least, most, generation = experiment.submit(train, min_workers=1, max_workers=3, progress=False).result(END_S).value
     assert (least, most) == (EPOCHS, EPOCHS) and generation > 0
 
 
@@ -114,7 +112,5 @@ def test_elastic_fit_counts_every_row_once_per_epoch_after_a_kill(path: str, sto
         counts = np.asarray(model.counts)
         return [int(counts.min()), int(counts.max()), context.generation]
 
-    least, most, generation = (
-        experiment.submit(train, min_workers=1, max_workers=2, progress=False).result(WAIT_S).value
-    )
+    least, most, generation = experiment.submit(train, min_workers=1, max_workers=2, progress=False).result(END_S).value
     assert (least, most) == (EPOCHS, EPOCHS) and generation > 0

@@ -24,7 +24,7 @@ from tests.helpers.local_application import warm_application
 pytestmark = pytest.mark.torch
 
 
-project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(END_S))
 
 
 def submit(function: Callable[..., Any], **given: Any) -> Run:
@@ -41,7 +41,7 @@ def test_returned_torch_model_is_noted(project: Path) -> None:
         return torch.nn.Linear(2, 1)
 
     run = submit(train, num_workers=1)
-    assert type(run.result(WAIT_S).value).__name__ == "Linear"
+    assert type(run.result(END_S).value).__name__ == "Linear"
     (note,) = [note for note in run.state.notes if "returned a model" in note]
     assert "(torch: Linear)" in note and "hopsml.model.export" in note
 
@@ -98,7 +98,7 @@ def group_operations() -> dict[str, Any]:
 
 
 def test_process_group_equals_gloo_for_every_type(project: Path) -> None:
-    found, first, second = submit(group_operations, num_workers=2).result(WAIT_S).metrics["json"]
+    found, first, second = submit(group_operations, num_workers=2).result(END_S).metrics["json"]
     assert found["ranks"] == [0, 2, 0, 0]
     types = [f"torch.{name}" for name in ("float32", "float64", "bfloat16", "int64", "int8", "bool")]
     for name, expected in (("sum", 1.0), ("max", 1.0), ("min", 0.0)):
@@ -121,7 +121,7 @@ def test_encrypted_torch_run_uses_hopsml(project: Path) -> None:
         dist.all_reduce(x)
         return float(x[0])
 
-    result = submit(reduced, num_workers=2, encryption=True).result(WAIT_S)
+    result = submit(reduced, num_workers=2, encryption=True).result(END_S)
     assert result.value == 2.0 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"
 
 
@@ -183,7 +183,7 @@ def prepared_models() -> dict[str, Any]:
 
 def test_models_on_two_workers_train_as_one_process_with_the_whole_batch(project: Path) -> None:
     run = submit(prepared_models, num_workers=2)
-    metrics = run.result(WAIT_S).metrics
+    metrics = run.result(END_S).metrics
     assert metrics["backend"] == "hopsml"
     first, second = metrics["json"]
     assert first["losses"].keys() == second["losses"].keys() == {"alone", "prepared", "ddp", "fsdp"}
@@ -211,7 +211,7 @@ def of_ddp() -> dict[str, Any]:
 
 
 def test_prepared_model_over_gloo_is_a_ddp_model(project: Path) -> None:
-    assert submit(of_ddp, num_workers=2, backend="gloo").result(WAIT_S).metrics["json"] == ["gloo", [1.5, 1.5]]
+    assert submit(of_ddp, num_workers=2, backend="gloo").result(END_S).metrics["json"] == ["gloo", [1.5, 1.5]]
 
 
 def torchrun_program() -> dict[str, Any]:
@@ -231,7 +231,7 @@ def torchrun_program() -> dict[str, Any]:
 
 
 def test_torchrun_function_runs_unchanged(project: Path) -> None:
-    assert submit(torchrun_program, num_workers=2).result(WAIT_S).metrics["sum"] == 3.0
+    assert submit(torchrun_program, num_workers=2).result(END_S).metrics["sum"] == 3.0
 
 
 PROGRAM = """import argparse, os, sys
@@ -254,7 +254,7 @@ dist.destroy_process_group()
 
 def test_torchrun_program_runs_on_every_worker_as_main_module(project: Path) -> None:
     given = {"name": "train.py", "source": PROGRAM, "arguments": ["--steps", "2"]}
-    result = submit(whole_script._as_main_module, num_workers=2, args=given).result(WAIT_S)
+    result = submit(whole_script._as_main_module, num_workers=2, args=given).result(END_S)
     logs = Path(result.run_dir.removeprefix("file://"), "logs")
     for rank in range(2):
         assert f"rank {rank} of 2 made 2 epochs of 8" in (logs / f"g0-rank{rank}.log").read_text()
@@ -266,7 +266,7 @@ def test_program_that_exits_at_once_leaves_no_file(project: Path, tmp_path: Path
     source = f"import os, pathlib\npathlib.Path({str(path_file)!r}).write_text(__file__)\nos._exit(7)\n"
     given = {"name": "train.py", "source": source, "arguments": []}
     with pytest.raises(WorkerFailed, match="status 7"):
-        submit(whole_script._as_main_module, num_workers=1, args=given).result(WAIT_S)
+        submit(whole_script._as_main_module, num_workers=1, args=given).result(END_S)
     wait_until(lambda: not Path(path_file.read_text()).exists(), "the removal of what the worker had")
 
 
@@ -362,7 +362,7 @@ def separate(averages: bool) -> float:
 
 def test_workers_that_average_no_gradients_are_reported_first(project: Path) -> None:
     for averages in (False, True):
-        result = submit(separate, num_workers=2, args={"averages": averages}).result(WAIT_S)
+        result = submit(separate, num_workers=2, args={"averages": averages}).result(END_S)
         first = result.summary().splitlines()[0]
         warns = first.startswith("WARNING") and "2 workers trained separately: no gradients were averaged" in first
         assert warns is not averages and ("hopsml.torch.prepare(model)" in first) is warns, first
@@ -370,14 +370,14 @@ def test_workers_that_average_no_gradients_are_reported_first(project: Path) -> 
 
 @pytest.mark.parametrize("backend", ["hopsml", "gloo"])
 def test_destroyed_process_group_can_be_created_again(project: Path, backend: str) -> None:
-    assert submit(form_group_twice, num_workers=2, backend=backend).result(WAIT_S).value == [2.0, 2.0, False]
+    assert submit(form_group_twice, num_workers=2, backend=backend).result(END_S).value == [2.0, 2.0, False]
 
 
 def test_different_models_of_workers_are_named_by_rank_and_value(project: Path) -> None:
     with pytest.raises(
         WorkerFailed, match=r"rank 1 has weight torch.float32 \(2, 5\) where rank 0 has weight .*\(2, 4\)"
     ):
-        submit(unequal, num_workers=2).result(WAIT_S)
+        submit(unequal, num_workers=2).result(END_S)
 
 
 def test_flight_recorder_of_newer_torch_leaves_the_backend_out() -> None:
@@ -397,7 +397,7 @@ assert recorders == {backend.NAME}, recorders
 
 def test_unavailable_or_unknown_backend_is_refused(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="backend='nccl': this worker has no GPU") as failed:
-        submit(torchrun_program, num_workers=2, backend="nccl").result(WAIT_S)
+        submit(torchrun_program, num_workers=2, backend="nccl").result(END_S)
     assert "  File " not in str(failed.value), "frames of hopsml before the function"
     with pytest.raises(ArgumentError, match="backend='mpi': it must be one of 'auto', 'hopsml', 'gloo', 'nccl'"):
         submit(torchrun_program, num_workers=2, backend="mpi")
@@ -459,7 +459,7 @@ def test_killed_worker_ends_no_other_process_unless_wrapped_in_ddp(
     if not wrapped:  # the new member starts in the existing processes
         wait_until(lambda: logged_steps(tmp_path)[places[0]][-1][1] == 2, "steps of two again")
     (tmp_path / "hurry").touch()
-    weights = run.result(WAIT_S).metrics["json"]
+    weights = run.result(END_S).metrics["json"]
     assert all(one == weights[0] for one in weights)
     made = logged_steps(tmp_path)
     chiefs = [pid for pid, own in made.items() if own[0][0] == 0]

@@ -11,7 +11,7 @@ import pytest
 from hopsml import experiment
 from tests.helpers.local_application import warm_application
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch]
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
 KINDS = ["lars", "lamb", "rmsprop_warmup"]
 

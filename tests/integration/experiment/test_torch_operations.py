@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import WorkerFailed
-from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.clock import END_S
 from tests.helpers.local_application import warm_application
 from tests.integration.experiment.test_torch import submit
 from tests.integration.experiment.torch_operations import play
@@ -32,12 +32,12 @@ ONCE_BROKEN = [
 ]  # fmt: skip
 
 
-project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(END_S))
 
 
 def played(folder: Path, backend: str, only: list[str] | None) -> dict[str, Any]:
     run = submit(play, num_workers=2, backend=backend, args={"folder": str(folder), "only": only})
-    found: dict[str, Any] = run.result(WAIT_S).metrics["json"]
+    found: dict[str, Any] = run.result(END_S).metrics["json"]
     return found
 
 
@@ -72,7 +72,7 @@ def test_failed_operation_under_ddp_raises_its_cause(project: Path, sparse: bool
     with pytest.raises(
         WorkerFailed, match=r"rank 1 .*PeerLost: rank 0 has ended .*in all_(reduce|gather) 'torch all_reduce"
     ):
-        submit(train_uneven_batches, num_workers=2, args={"sparse": sparse}).result(WAIT_S)
+        submit(train_uneven_batches, num_workers=2, args={"sparse": sparse}).result(END_S)
 
 
 def different() -> None:
@@ -89,4 +89,4 @@ def different() -> None:
 
 def test_different_operations_under_ddp_are_named(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="CollectiveMismatch: members called different operations"):
-        submit(different, num_workers=2).result(WAIT_S)
+        submit(different, num_workers=2).result(END_S)

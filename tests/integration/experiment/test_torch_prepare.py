@@ -10,14 +10,14 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import RunError, WorkerFailed
-from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.clock import END_S
 from tests.helpers.local_application import warm_application
 from tests.integration.experiment.test_torch import submit
 
 pytestmark = pytest.mark.torch
 
 
-project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(END_S))
 
 
 def of_each_rank(cases: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
@@ -141,7 +141,7 @@ NAMED = {
 
 
 def test_parameters_trained_after_prepare_are_averaged_or_named(project: Path) -> None:
-    found = submit(trained_later, num_workers=2).result(WAIT_S).metrics["json"]
+    found = submit(trained_later, num_workers=2).result(END_S).metrics["json"]
     assert all("1.weight, 1.bias have no shape yet" in text for text in found.pop("lazy"))
     assert found.keys() == {*AVERAGED, *NAMED}
     for case in AVERAGED:
@@ -157,7 +157,7 @@ def test_parameters_trained_after_prepare_are_averaged_or_named(project: Path) -
 
 @pytest.mark.variant
 def test_parameters_trained_after_prepare_over_gloo_are_averaged_or_named(project: Path) -> None:
-    found = submit(trained_later, num_workers=2, backend="gloo").result(WAIT_S).metrics["json"]
+    found = submit(trained_later, num_workers=2, backend="gloo").result(END_S).metrics["json"]
     assert all("1.weight, 1.bias have no shape yet" in text for text in found.pop("lazy"))
     assert found.keys() == {*AVERAGED, *NAMED}
     for case, (first, second) in found.items():
@@ -241,7 +241,7 @@ def of_gradients_not_averaged() -> dict[str, list[Any]]:
 
 
 def test_parameters_updated_with_local_gradients_are_named(project: Path) -> None:
-    found = submit(of_gradients_not_averaged, num_workers=2).result(WAIT_S).metrics["json"]
+    found = submit(of_gradients_not_averaged, num_workers=2).result(END_S).metrics["json"]
     for case in ("an optimizer", "by hand"):
         for text in found[case]:
             assert text.startswith("ArgumentError: ") and "step after backward() has returned" in text, (case, text)
@@ -312,7 +312,7 @@ def of_several_models() -> dict[str, list[Any]]:
 
 @pytest.mark.variant
 def test_several_prepared_models_share_one_backward_pass(project: Path) -> None:
-    found = submit(of_several_models, num_workers=2).result(WAIT_S).metrics["json"]
+    found = submit(of_several_models, num_workers=2).result(END_S).metrics["json"]
     for case, (first, second) in found.items():
         assert isinstance(first, float) and first == second, (case, first, second)
     assert found["asynchronous"] == [32.0, 32.0]
@@ -386,7 +386,7 @@ def sparse_gradients() -> dict[str, list[Any]]:
 
 
 def test_sparse_gradients_stay_sparse_and_train_as_one_process(project: Path) -> None:
-    found = submit(sparse_gradients, num_workers=2).result(WAIT_S).metrics["json"]
+    found = submit(sparse_gradients, num_workers=2).result(END_S).metrics["json"]
     for case, layout in (("embedding", "torch.sparse_coo"), ("tied", "torch.strided")):
         first, second = found[case]
         assert first[0] == [layout] and first[1] < 1e-6, (case, first)
@@ -454,7 +454,7 @@ def of_copies(folder: str) -> dict[str, list[Any]]:
 
 @pytest.mark.variant
 def test_copies_of_a_prepared_model_are_ordinary_models(project: Path, tmp_path: Path) -> None:
-    found = submit(of_copies, num_workers=2, args={"folder": str(tmp_path)}).result(WAIT_S).metrics["json"]
+    found = submit(of_copies, num_workers=2, args={"folder": str(tmp_path)}).result(END_S).metrics["json"]
     for case in ("deepcopy", "pickle", "torch.save"):
         (kind, differs, first), (_, _, second) = found[case]
         assert kind == "Sequential" and differs and first == second, (case, found[case])
@@ -561,5 +561,5 @@ def test_gloo_training_continues_when_its_group_becomes_or_was_one_worker(projec
     run = submit(resized, min_workers=1, max_workers=2, backend="gloo", args={"plan": plan})
     if first == 1:
         run.resize(1)
-    found = run.result(WAIT_S).value
+    found = run.result(END_S).value
     assert plan in found["sizes"] and found["type"] == ("Linear" if plan == 1 else "DistributedDataParallel")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tests.integration.experiment.test_torch import logged_steps, submit
 
 pytestmark = pytest.mark.torch
@@ -58,9 +59,7 @@ def sharded(folder: str) -> dict[str, Any]:
 def test_sharded_weights_equal_undisturbed_training_through_group_changes(store: Path, tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "hurry").touch()
-    expected, _ = (
-        submit(sharded, num_workers=1, args={"folder": str(tmp_path / "alone")}).result(WAIT_S).metrics["json"]
-    )
+    expected, _ = submit(sharded, num_workers=1, args={"folder": str(tmp_path / "alone")}).result(END_S).metrics["json"]
     run = submit(sharded, min_workers=1, max_workers=3, args={"folder": str(tmp_path)})
     run.resize(2)
 
@@ -78,7 +77,7 @@ def test_sharded_weights_equal_undisturbed_training_through_group_changes(store:
     run.resize(1)
     wait_until(lambda: of(1), "steps of one")
     (tmp_path / "hurry").touch()
-    weights, worlds = run.result(WAIT_S).metrics["json"]
+    weights, worlds = run.result(END_S).metrics["json"]
     assert {1, 2, 3} <= set(worlds) and len(worlds) == 320, "each step was made once along what the weights come from"
     assert weights == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
@@ -122,7 +121,7 @@ def saves_parts(folder: str, steps: int, saved: bool) -> dict[str, Any]:
 def test_torch_sharded_checkpoints_load_with_another_number_of_workers(store: Path, tmp_path: Path) -> None:
     def train(workers: int, name: str, steps: int, saved: bool) -> tuple[list[float], int]:
         args = {"folder": str(tmp_path / name), "steps": steps, "saved": saved}
-        weights, parts = submit(saves_parts, num_workers=workers, args=args).result(WAIT_S).metrics["json"]
+        weights, parts = submit(saves_parts, num_workers=workers, args=args).result(END_S).metrics["json"]
         return weights, parts
 
     expected, _ = train(1, "alone", 30, saved=False)

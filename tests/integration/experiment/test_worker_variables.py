@@ -10,8 +10,8 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import EnvironmentConflict
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -24,7 +24,7 @@ def test_every_worker_has_rank_world_size_and_master_variables(store: Path, tmp_
         found = {name: os.environ[name] for name in (*NAMES, "TF_CONFIG")}
         (tmp_path / os.environ["RANK"]).write_text(json.dumps(found))
 
-    submit(train, 3).result(WAIT_S)
+    submit(train, 3).result(END_S)
     found: list[dict[str, Any]] = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
     chief = json.loads(found[0]["TF_CONFIG"])["cluster"]["chief"][0]
     for rank, variables in enumerate(found):
@@ -53,4 +53,4 @@ def test_user_variables_that_conflict_are_refused_or_honoured(store: Path) -> No
         submit(train, environment=given)
     with pytest.raises(EnvironmentConflict, match="MASTER_PORT is already set"):
         submit(train, environment={"MASTER_PORT": "29500"})
-    assert submit(train, environment=given, honour_environment=True).result(WAIT_S).value == ["29500", "{}", "2"]
+    assert submit(train, environment=given, honour_environment=True).result(END_S).value == ["29500", "{}", "2"]

@@ -17,6 +17,7 @@ from hopsml.collective import Group
 from hopsml.collective.nccl import REDUCTIONS
 from hopsml.errors import ArgumentError, CollectiveEnded
 from hopsml.training.torch import gpu_collective
+from tests.helpers.clock import END_S
 from tests.helpers.collective.together import group
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(not gpus.host_gpus(), reason="no GPU on this host")]
@@ -113,7 +114,7 @@ def test_two_members_on_one_gpu_get_an_error_that_each_needs_its_own() -> None:
     """In a subprocess: NCCL leaves a listening thread if members do not form a group."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo"}
     done = subprocess.run(
-        [sys.executable, "-c", TWO_ON_ONE], env=environment, capture_output=True, text=True, timeout=90
+        [sys.executable, "-c", TWO_ON_ONE], env=environment, capture_output=True, text=True, timeout=END_S
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and "Duplicate GPU" in done.stdout, done

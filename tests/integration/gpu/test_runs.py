@@ -16,6 +16,7 @@ from hopsml.cluster.shared import gpus
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import DistributedOptions, TorchOptions
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 HOST = gpus.host_gpus()
@@ -74,7 +75,7 @@ def on_the_gpu() -> dict[str, Any]:
 
 def test_worker_trains_on_its_gpu_and_gpu_metrics_are_sampled(project: Path) -> None:
     run = submit(on_the_gpu, num_workers=1)
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     found = result.metrics["json"]
     assert found["device"] == found["weights"] == "cuda:0" and found["visible"] == str(HOST[0].index)
     assert found["count"] == 1 and found["backend"] in ("", "nccl") and found["reduced"][1:] == [1.0, 1.0, 1.0]
@@ -96,12 +97,12 @@ def test_jax_computes_on_the_gpu(project: Path) -> None:
     if importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed")
     options = DistributedOptions(train, num_workers=1, progress=False)
-    assert plan.start(collective.build(options, "jax", "jax")).result(WAIT_S).value == "gpu 512.0"
+    assert plan.start(collective.build(options, "jax", "jax")).result(END_S).value == "gpu 512.0"
 
 
 def test_more_workers_than_gpus_are_refused(project: Path) -> None:
     with pytest.raises(Exception, match=f"{len(HOST) + 1}"):
-        submit(on_the_gpu, num_workers=len(HOST) + 1, start_timeout=10.0).result(WAIT_S)
+        submit(on_the_gpu, num_workers=len(HOST) + 1, start_timeout=10.0).result(END_S)
 
 
 def train_slowly() -> str:
@@ -125,4 +126,4 @@ def test_successor_of_a_killed_worker_has_its_gpu(project: Path) -> None:
     run = submit(train_slowly, num_workers=1, min_workers=1)
     wait_until(lambda: bool(run.state.members) and (run.state.members[0].step or 0) > 20, "steps", WAIT_S)
     os.kill(int(run.state.members[0].metrics["process"]), signal.SIGKILL)
-    assert run.result(WAIT_S).value == "cuda:0 3.0"
+    assert run.result(END_S).value == "cuda:0 3.0"

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -43,7 +44,7 @@ def test_disk_stalls_do_not_count_while_the_watch_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[3],
-        timeout=120,
+        timeout=END_S,
     )
     assert done.returncode == 0, done.stderr
     passed, counted = map(float, done.stdout.split())
@@ -70,7 +71,7 @@ print(os.path.exists(clock._shared[0]))
 
 def test_delay_of_the_watch_process_counts_as_a_standstill() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HELD], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
+        [sys.executable, "-c", HELD], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=END_S
     )
     assert done.returncode == 0, done.stderr
     lost, left = done.stdout.split()
@@ -143,7 +144,7 @@ def test_time_of_this_clock_slows_down_with_other_busy_processes() -> None:
     """The mean of runnable processes takes a second to rise, so not quite three times as long."""
     busy = str(3 * len(os.sched_getaffinity(0)))
     done = subprocess.run(
-        [sys.executable, "-c", BUSY, busy], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=300
+        [sys.executable, "-c", BUSY, busy], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=END_S
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) > 3.2

@@ -51,7 +51,6 @@ print(found)
 
 
 @pytest.mark.local
-@pytest.mark.timeout(600)  # some runs each
 @pytest.mark.parametrize(
     "group", ["experiment", *(pytest.param(one, marks=pytest.mark.variant) for one in ("helpers", "maggy"))]
 )
@@ -62,7 +61,6 @@ def test_table_states_the_behaviour_of_each_name(tmp_path: Path, group: str) -> 
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of tests for each of these names
-@pytest.mark.timeout(600)
 def test_table_states_the_behaviour_of_names_that_need_tensorflow(tmp_path: Path) -> None:
     """In a subprocess: TensorFlow leaves variables and threads where it is imported."""
     done = subprocess.run(

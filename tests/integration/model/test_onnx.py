@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[3]
@@ -108,7 +110,7 @@ def test_onnx_graphs_are_predicted_and_served_without_their_framework(tmp_path: 
     (tmp_path / "temporary").mkdir()
     for script in (MAKES, SERVES):
         done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=380
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=END_S
         )
         assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]
     assert not list(tmp_path.glob("temporary/.ses")), "ONNX Runtime would tell of its use"
@@ -225,6 +227,6 @@ def test_onnx_graphs_of_estimators_predict_equally_or_are_refused(tmp_path: Path
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, "-c", ESTIMATORS], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=380
+        [sys.executable, "-c", ESTIMATORS], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=END_S
     )
     assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]

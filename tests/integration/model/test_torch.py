@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[3]
@@ -99,7 +101,7 @@ print(len(found["output_0"][0]), model.find("line").metrics)
 def test_torch_module_is_exported_and_predicted_after_tensorflow_was_imported(project: str) -> None:
     """Triton's library, loaded behind TensorFlow's, ends the process by a segmentation fault."""
     done = subprocess.run(
-        [sys.executable, "-c", BESIDE_TENSORFLOW], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
+        [sys.executable, "-c", BESIDE_TENSORFLOW], cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["1 {'loss': 0.5}"], (done.returncode, done.stderr[-4000:])
 
@@ -107,6 +109,6 @@ def test_torch_module_is_exported_and_predicted_after_tensorflow_was_imported(pr
 def test_torch_modules_predict_after_export_and_unsuitable_ones_are_named(project: str) -> None:
     """The job runs in a subprocess: PyTorch leaves threads where it is imported."""
     done = subprocess.run(
-        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False
+        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]

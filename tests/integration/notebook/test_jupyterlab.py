@@ -131,7 +131,6 @@ def framed(cell: Cell) -> str:
 
 
 @pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race with other tests
-@pytest.mark.timeout(400)
 def test_tensorboard_is_shown_in_the_notebook_through_the_jupyterlab_server(
     lab: tuple[Path, Lab, LabKernel],
 ) -> None:
@@ -143,7 +142,6 @@ def test_tensorboard_is_shown_in_the_notebook_through_the_jupyterlab_server(
 
 
 @pytest.mark.variant  # of test_magics and service/test_pages
-@pytest.mark.timeout(400)
 def test_project_page_is_shown_in_the_notebook_through_the_jupyterlab_server(
     lab: tuple[Path, Lab, LabKernel], browser: Any
 ) -> None:

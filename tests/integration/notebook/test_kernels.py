@@ -76,7 +76,7 @@ def test_submitted_run_is_updated_in_its_cell_while_other_cells_run(notebook: Ke
     other = notebook.run("print('another cell')")
     notebook.until(begun, lambda: "step 4" in begun.display[-1])
     (tmp_path / "go-on").touch()
-    notebook.run("run.result(60)")
+    notebook.run("run.result(600)")
     assert "result: metric 5" in begun.display[-1] and other.text == "another cell\n" and not other.displays
 
 

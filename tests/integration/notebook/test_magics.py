@@ -118,7 +118,6 @@ def listed_runs(url: str) -> list[str]:
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of unit/cli/test_tensorboard.py
-@pytest.mark.timeout(400)
 def test_tensorboard_shows_the_events_of_a_run_until_the_kernel_ends(notebook: Kernel, ids: list[str]) -> None:
     with kernel() as own:  # of the same project
         own.run("%load_ext hopsml")

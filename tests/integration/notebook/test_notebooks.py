@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -41,7 +43,7 @@ def outputs_of(content: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, **op
     for variable in ("HOPSML_PROFILE", "HOPSML_PROGRESS"):
         monkeypatch.delenv(variable, raising=False)
     place = {"metadata": {"path": str(ROOT)}}
-    NotebookClient(content, timeout=200, kernel_name="python3", resources=place, **options).execute()
+    NotebookClient(content, timeout=END_S, kernel_name="python3", resources=place, **options).execute()
     return [cell.get("outputs", []) for cell in content.cells]
 
 
@@ -66,7 +68,6 @@ def test_stored_notebooks_have_no_outputs(notebook: Path) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "profile", ["local", pytest.param("local-cluster", marks=[pytest.mark.spark, pytest.mark.variant])]
 )
@@ -82,7 +83,6 @@ def test_digits_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
 @pytest.mark.variant  # of docs/test_snippets.py, experiment/test_search.py and unit/notebook/test_search_view.py
-@pytest.mark.timeout(400)
 def test_search_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("search.ipynb", tmp_path, monkeypatch)
     searches = displays(outputs)
@@ -97,7 +97,6 @@ def test_search_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # each strategy: tests/integration/training; the display of runs: the other notebooks
-@pytest.mark.timeout(400)
 def test_strategies_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("strategies.ipynb", tmp_path, monkeypatch)
     titles = [display.partition(" (")[0] for display in displays(outputs)]
@@ -109,7 +108,6 @@ def test_strategies_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(400)
 @pytest.mark.variant
 def test_results_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("results.ipynb", tmp_path, monkeypatch)
@@ -123,7 +121,6 @@ def test_results_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
-@pytest.mark.timeout(400)
 @pytest.mark.variant  # of integration/experiment/test_torch.py, in a notebook
 def test_torch_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("torch.ipynb", tmp_path, monkeypatch, *ON_THIS_MACHINE)
@@ -137,7 +134,6 @@ def test_torch_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.spark
 @pytest.mark.variant  # of integration/spark/test_data.py, in a notebook
-@pytest.mark.timeout(400)
 def test_spark_to_training_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     outputs = executed("spark_to_training.ipynb", tmp_path, monkeypatch)
@@ -149,7 +145,6 @@ def test_spark_to_training_notebook_runs(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.tensorflow  # as above
 @pytest.mark.variant  # of the README: integration/docs/test_snippets.py; of integration/serving/test_serving.py
-@pytest.mark.timeout(400)
 def test_serving_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml import serving
 
@@ -168,7 +163,6 @@ def test_serving_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.tensorflow  # it needs none, but takes too long to be a fast test
-@pytest.mark.timeout(400)
 def test_failed_cell_has_a_display_and_one_short_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
 

@@ -88,7 +88,6 @@ def test_request_during_a_database_outage_is_answered_with_retry_after() -> None
 
 @pytest.mark.local
 @pytest.mark.variant  # of store/test_postgresql and the one above: here all of it is together, for as long as it may take
-@pytest.mark.timeout(600)
 def test_jobs_survive_a_database_outage_without_loss_or_duplicates(
     service: JobService, database: PostgreSql, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,10 +81,10 @@ def test_idle_connections_do_not_block_an_authenticated_client(project: ProjectO
     with served(project, few) as (root, client), ExitStack() as idle:
         address = urlsplit(root)
         for number in range(300):
-            connection = idle.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+            connection = idle.enter_context(socket.create_connection((address.hostname, address.port), timeout=END_S))
             if number % 2:
                 connection.sendall(b"GET / HTTP/1.1\r\n")
-        with httpx.Client(cookies=client.cookies, timeout=60) as another:
+        with httpx.Client(cookies=client.cookies, timeout=END_S) as another:
             assert another.get(f"{root}api/runs").json()["total"] == 1
 
 

@@ -12,6 +12,7 @@ from hopsml.client import Client
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError
 from tests.helpers import leaks
+from tests.helpers.clock import END_S
 from tests.integration.service.conftest import Opens
 from tests.integration.service.prefix_proxy import prefixed
 from tests.integration.service.stage import Stage
@@ -205,7 +206,7 @@ def test_service_pages_have_no_serious_axe_violation_and_fit_the_window(
 def test_malicious_texts_are_escaped_on_service_pages(stage: Stage, opens: Opens) -> None:
     texts = [text for text in HOSTILE if text.isprintable()]
     root, _, token = stage.page("adam").partition("?token=")
-    with httpx.Client(base_url=f"{root}api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=60) as client:
+    with httpx.Client(base_url=f"{root}api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=END_S) as client:
         for number, text in enumerate(texts):
             run = f"hostile_{number}"
             stage.project.run(run, name=text, user=text, outputs={text: 0.5})

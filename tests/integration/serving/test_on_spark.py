@@ -34,7 +34,6 @@ def spark(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.variant  # of test_places.py, which plays the same without Spark
-@pytest.mark.timeout(400)
 def test_serving_on_executors_starts_replaces_a_replica_rolls_and_stops(project: Path, spark: None) -> None:
     url = os.environ["HOPSML_PROJECT_URL"]
     status = serving.start("digits", version=1, replicas=2, profile="local-cluster")
@@ -63,7 +62,6 @@ def test_serving_on_executors_starts_replaces_a_replica_rolls_and_stops(project:
 
 @pytest.mark.spark
 @pytest.mark.variant
-@pytest.mark.timeout(400)
 def test_serving_whose_driver_died_is_stopped_and_can_be_restarted(project: Path, spark: None) -> None:
     status = serving.start("digits", version=1, replicas=1, profile="local-cluster")
     try:
@@ -81,7 +79,6 @@ def test_serving_whose_driver_died_is_stopped_and_can_be_restarted(project: Path
 
 @pytest.mark.spark
 @pytest.mark.variant
-@pytest.mark.timeout(400)
 def test_model_that_cannot_be_loaded_is_reported_and_nothing_runs(
     project: Path, spark: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from hopsml.training.data import push
 from tests.helpers import pages
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.finding import agent_of
 from tests.helpers.cluster.workloads import wait_until
 
@@ -129,13 +130,13 @@ def test_every_dataframe_row_reaches_one_worker_per_epoch_with_its_type(session:
 
     frame = session.createDataFrame(content).repartition(7)
     run = submit(train, frame)
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     check(value)
     assert abs(value["mine"] - ROWS * EPOCHS / 2) <= EPOCHS
     (note,) = [note for note in run.state.notes if "data='rows'" in note]
     assert "1,000 rows" in note and "7 partition(s) at 2 agent(s)" in note
     again = submit(count, session.range(ROWS), num_workers=1)  # on the same agents, which have kept nothing
-    check(again.result(WAIT_S).value)
+    check(again.result(END_S).value)
 
 
 def test_recomputed_partition_is_not_duplicated(session: Any, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_recomputed_partition_is_not_duplicated(session: Any, tmp_path: Path) ->
             yield batch.slice(batch.num_rows // 2)
 
     frame = session.range(0, ROWS, 1, 4).mapInArrow(break_once, "id long")
-    check(submit(count, frame).result(WAIT_S).value)
+    check(submit(count, frame).result(END_S).value)
     assert len(list(tmp_path.glob("broken-*"))) == 4
 
 
@@ -163,7 +164,7 @@ def test_rows_lost_with_their_agent_are_sent_again(session: Any, way: str, tmp_p
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
     agent_of(run, 1).kill()
     (tmp_path / "go").touch()
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     assert value["most"] == EPOCHS
     assert 0 <= value["missed"] <= 32  # the other worker's share of the current batch, if this process continues
     assert any("are computed and sent again by Spark" in note for note in run.state.notes), run.state.notes
@@ -204,7 +205,7 @@ def test_training_starts_with_the_first_rows(session: Any, tmp_path: Path) -> No
         return {"least": int(total.min()), "most": int(total.max())}
 
     frame = session.range(0, ROWS, 1, 4).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
-    check(submit(train, frame).result(WAIT_S).value)
+    check(submit(train, frame).result(END_S).value)
 
 
 def test_rows_wait_for_slots_held_by_other_jobs_but_not_by_agents(session: Any, spark: Any, tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_rows_wait_for_slots_held_by_other_jobs_but_not_by_agents(session: Any, 
     finally:
         (tmp_path / "free").touch()
         other.join()
-    check(run.result(WAIT_S).value)
+    check(run.result(END_S).value)
 
 
 def test_agent_lost_during_the_transfer_of_rows_is_replaced(session: Any, tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_agent_lost_during_the_transfer_of_rows_is_replaced(session: Any, tmp_pa
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 5", WAIT_S)
     agent_of(run, 1).kill()
     (tmp_path / "go").touch()
-    check(run.result(WAIT_S).value)
+    check(run.result(END_S).value)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
@@ -251,13 +252,13 @@ def test_rows_lost_with_the_stage_process_are_sent_again(session: Any, tmp_path:
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
     os.kill(stage_of(run, 0).pid, number)
     (tmp_path / "go").touch()
-    check(run.result(WAIT_S).value)
+    check(run.result(END_S).value)
 
 
 @pytest.mark.variant
 def test_shuffled_dataframe_is_read_completely(session: Any, way: str) -> None:
     frame = session.range(4 * ROWS).selectExpr(f"id % {ROWS} as id").groupBy("id").count()
-    check(submit(count, frame).result(WAIT_S).value)
+    check(submit(count, frame).result(END_S).value)
 
 
 @pytest.mark.parametrize("rows", [0, pytest.param(1, marks=pytest.mark.variant)])
@@ -268,7 +269,7 @@ def test_dataframe_may_have_fewer_rows_than_workers(session: Any, way: str, rows
         counting_computations = [len(batch["id"]) for batch in rows.batch(8)]
         return [len(counting_computations), int(hopsml.all_reduce(np.array([sum(counting_computations)]), "sum")[0])]
 
-    value = submit(train, session.range(rows)).result(WAIT_S).value
+    value = submit(train, session.range(rows)).result(END_S).value
     assert value == [rows, rows]
 
 
@@ -279,13 +280,13 @@ def test_failing_dataframe_ends_the_run_with_its_cause(session: Any) -> None:
 
     frame = session.range(0, ROWS, 1, 2).mapInArrow(fail, "id long")
     with pytest.raises(RunError, match="data='rows' could not be sent to the workers: ValueError: no such price"):
-        submit(count, frame).result(WAIT_S)
+        submit(count, frame).result(END_S)
 
 
 def test_null_in_a_dataframe_is_named_with_its_column(session: Any, way: str) -> None:
     frame = session.range(ROWS).selectExpr("id", "if(id = 7, null, id) as price")
     with pytest.raises(WorkerFailed, match=r"column 'price' of data='rows', partition \d+, has 1 null.* df.fillna"):
-        submit(count, frame).result(WAIT_S)
+        submit(count, frame).result(END_S)
 
 
 @pytest.mark.variant
@@ -295,7 +296,7 @@ def test_list_lengths_that_differ_at_another_worker_are_named(session: Any, way:
     with pytest.raises(
         WorkerFailed, match=f"{message}(1, holds lists of 3 .*lists of 2|0, holds lists of 2 .*lists of 3)"
     ):
-        submit(count, frame).result(WAIT_S)
+        submit(count, frame).result(END_S)
 
 
 @pytest.mark.variant
@@ -327,7 +328,7 @@ def test_torch_loader_processes_read_the_same_batches_of_a_dataframe(session: An
         total = hopsml.all_reduce(mine, "sum")
         return {"same": same, "said": message, "least": int(total.min()), "most": int(total.max())}
 
-    value = submit(train, session.range(0, ROWS, 1, 4)).result(WAIT_S).value
+    value = submit(train, session.range(0, ROWS, 1, 4)).result(END_S).value
     check(value)
     assert value["same"] == [True, True]
     assert "give the DataLoader multiprocessing_context='forkserver'" in value["said"]
@@ -370,7 +371,7 @@ def test_trials_of_a_search_read_rows_that_are_sent_once(session: Any, tmp_path:
         progress=False,
         start_timeout=WAIT_S,
     )
-    result = search.result(WAIT_S)
+    result = search.result(END_S)
     assert result.config == {"scale": 6} and sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
     assert len(list(tmp_path.glob("computed-*"))) == 4
     with pytest.raises(ArgumentError, match="start it again by its verb, with data="):
@@ -424,7 +425,7 @@ def test_search_with_data_leaves_spark_a_slot_and_survives_a_lost_agent(session:
     agents = applications.current().coordinator.door.agents.values()
     os.kill(next(agent.hello.pid for agent in agents if agent.work and agent.work[0] == search.run_id), signal.SIGKILL)
     (tmp_path / "go").touch()
-    result = search.result(WAIT_S)
+    result = search.result(END_S)
     assert sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
 
 
@@ -448,7 +449,7 @@ def test_invalid_data_argument_is_refused_before_the_start(session: Any, store: 
 @pytest.mark.variant
 def test_run_with_data_cannot_be_rerun_without_it(session: Any) -> None:
     run = submit(count, session.range(ROWS))
-    run.result(WAIT_S)
+    run.result(END_S)
     with pytest.raises(ArgumentError, match="start it again by its verb, with data="):
         experiment.rerun(run.run_dir)
 

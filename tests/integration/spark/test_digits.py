@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 # Of the one in tests/integration/training; and on Spark test_notebooks.py trains the same network.
 pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant]
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.timeout(600)
 def test_accuracy_and_equal_weights_do_not_depend_on_the_number_of_workers(tmp_path):
     environment = {
         **os.environ,
@@ -30,7 +31,7 @@ def test_accuracy_and_equal_weights_do_not_depend_on_the_number_of_workers(tmp_p
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=END_S,
     )
     assert job.returncode == 0, job.stderr[-6000:]
     rows = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]

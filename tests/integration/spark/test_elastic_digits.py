@@ -14,6 +14,7 @@ import pytest
 from hopsml import experiment
 from hopsml.elastic import Sampler
 from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.finding import agent_of
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.spark import elastic_digits
@@ -63,7 +64,7 @@ def await_step(folder: Path, step: int) -> None:
 
 
 def check(run: Run, generation: int) -> None:
-    value = run.result(WAIT_S).value
+    value = run.result(END_S).value
     assert value["generation"] >= generation
     for ours, theirs in zip(value["weights"], undisturbed(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.clock import END_S
 from tests.helpers.lone_host import ONLY_IPV6, SIX, WIRED, on_lone_host
 from tools.shaped_network import hindrance
 
@@ -139,12 +140,13 @@ def play(
     command = on_lone_host(
         folder, devices, [sys.executable, "-m", __name__, name], hosts=f"{address} node1\n::1 localhost\n"
     )
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.timeout(400)
 def test_runs_on_spark_with_only_ipv6_train_read_rows_and_recover(tmp_path: Path) -> None:
     found = play(tmp_path, "trained", "six")
     assert (found["sum"], found["leader"], found["rows"]) == (2.0, SIX, float(ROWS))
@@ -153,14 +155,12 @@ def test_runs_on_spark_with_only_ipv6_train_read_rows_and_recover(tmp_path: Path
 
 
 @pytest.mark.variant
-@pytest.mark.timeout(400)
 def test_serving_on_spark_with_only_ipv6_answers(tmp_path: Path) -> None:
     found = play(tmp_path, "served", "local")
     assert found["url"].startswith(f"http://[{SIX}]:") and found["answer"] == 7.0
 
 
 @pytest.mark.variant
-@pytest.mark.timeout(400)
 def test_runs_on_spark_behind_a_silent_proxy_connect_directly(tmp_path: Path) -> None:
     devices = f"{WIRED} ip addr add {HERE}/24 dev eth0; ip addr add {PROXY}/24 dev eth0"
     names = [name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())]

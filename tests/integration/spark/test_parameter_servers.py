@@ -10,11 +10,12 @@ import pytest
 
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import ParameterServerOptions
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.server_run import noted, process_of
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 from tests.helpers.training import server_workload
 
-pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant]
 
 
 def test_killed_parameter_server_is_replaced_on_its_executor(store: Path, tmp_path: Path) -> None:
@@ -27,5 +28,5 @@ def test_killed_parameter_server_is_replaced_on_its_executor(store: Path, tmp_pa
     os.kill(process_of(run, 2), signal.SIGKILL)
     noted(run, "rank 2 (ps) is running again")
     done_file.write_text("30")
-    value = run.result(3 * WAIT_S).value
+    value = run.result(END_S).value
     assert value["recoveries"] == 1 and value["more"] >= 30

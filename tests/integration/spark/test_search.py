@@ -36,7 +36,6 @@ def test_grid_search_on_executors_returns_the_best_combination(store: Path) -> N
 
 
 @pytest.mark.variant
-@pytest.mark.timeout(400)
 def test_trials_can_be_distributed_tensorflow_trainings(store: Path) -> None:
     def train(rate: float) -> dict[str, Any]:
         import tensorflow as tf

@@ -17,7 +17,7 @@ from tests.integration.spark.test_drivers import Driver
 from tests.integration.spark.test_standalone import ROOT, run_on
 from tools.spark_standalone import StandaloneSpark
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark]
 
 JOB = Path(__file__).parent / "jobs" / "losses.py"
 LOSSES = ("launch", "lose_worker", "lose_agent", "lose_executor", "search")

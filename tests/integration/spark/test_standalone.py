@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
 from tools.spark_standalone import StandaloneSpark
 
 pytestmark = pytest.mark.spark
@@ -34,10 +35,9 @@ def run_on(
         **more,
     }
     command = [sys.executable, str(job), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=380)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=END_S)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.variant  # of what the other files here say of Spark's local-cluster
 @pytest.mark.parametrize(("how", "status"), [("succeed", 0), ("raise", 1)])
 def test_job_on_standalone_spark_succeeds_or_fails_with_its_status(tmp_path, how, status):
@@ -50,7 +50,6 @@ def test_job_on_standalone_spark_succeeds_or_fails_with_its_status(tmp_path, how
         assert "rank 1" in done.stderr and "does not like its data" in done.stderr
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.variant
 def test_role_contract_holds_on_standalone_spark(tmp_path: Path) -> None:
     profile = (ROOT / "conf" / "standalone.yaml").read_text()

@@ -15,6 +15,7 @@ from hopsml import experiment
 from hopsml.errors import CaptureError, CoordinatorLost, NotEnoughSlots, WorkerFailed
 from hopsml.experiment import applications
 from tests.helpers import clock
+from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.backend_contract import GONE_S, check_run_dir, submit
 from tests.helpers.cluster.workloads import WAIT_S, living, traces, wait_until
@@ -68,7 +69,7 @@ def test_killed_executor_ends_the_run_and_is_replaced_for_the_next(store: Path, 
     started = clock.awake()
     os.kill(executors[rank], 9)
     with pytest.raises(WorkerFailed) as caught:
-        run.result(WAIT_S)
+        run.result(END_S)
     pids = [pid for trace in found for pid in (trace.worker, trace.child)]
     wait_until(lambda: not living([*pids, found[rank].agent, found[rank].server]), "the end of it all", GONE_S)
     assert clock.awake() - started < GONE_S
@@ -78,19 +79,19 @@ def test_killed_executor_ends_the_run_and_is_replaced_for_the_next(store: Path, 
         and "137 (exit status 137: SIGKILL, sent" in caught.value.cause
     )
     check_run_dir(run, "FAILED")
-    assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
+    assert submit(lambda: "works", keep_warm=60).result(END_S).value == "works"
 
 
 @pytest.mark.variant
 def test_agent_with_a_broken_connection_is_replaced_by_spark(spark: Any, store: Path) -> None:
     """To Spark its task has succeeded unless it fails explicitly; no other would be requested while the others live."""
-    ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(WAIT_S)
+    ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(END_S)
     assert ranks.value
     coordinator = applications.current("local-cluster").coordinator
     lost = next(iter(coordinator.door.agents.values()))
     coordinator._loop.call_soon_threadsafe(lost.connection.transport.abort)
     wait_until(lambda: lost.agent_id not in coordinator.door.agents, "the loss", WAIT_S)
-    assert submit(lambda: "works", SLOTS, keep_warm=60).result(WAIT_S).value == "works"
+    assert submit(lambda: "works", SLOTS, keep_warm=60).result(END_S).value == "works"
 
 
 @pytest.mark.parametrize("kind", [pytest.param("without hopsml", marks=pytest.mark.variant), "missing"])
@@ -106,7 +107,7 @@ def test_executor_python_that_cannot_start_agents_is_the_error(
     monkeypatch.setattr(spark, "pythonExec", str(python))
     run = submit(lambda: None)
     with pytest.raises(CoordinatorLost) as caught:
-        run.result(WAIT_S)
+        run.result(END_S)
     if kind == "without hopsml":
         assert "No module named 'hopsml'" in str(caught.value) and "PYSPARK_PYTHON" in str(caught.value)
     else:
@@ -122,7 +123,7 @@ def test_executors_with_another_hopsml_version_are_named(
     monkeypatch.setattr(hopsml, "__version__", "0.0.1")
     run = submit(lambda: None)
     with pytest.raises(CoordinatorLost, match=rf"executors have hopsml {theirs}, the driver has hopsml 0\.0\.1"):
-        run.result(WAIT_S)
+        run.result(END_S)
     check_run_dir(run, "FAILED", ranks=())
 
 
@@ -130,7 +131,7 @@ def test_agents_that_cannot_reach_the_driver_are_the_error(spark: Any, store: Pa
     applications.current("local-cluster").coordinator.addresses = (("127.0.0.1", 1),)
     run = submit(lambda: None)
     with pytest.raises(CoordinatorLost, match=r"the coordinator answers at none of its addresses: 127\.0\.0\.1:1"):
-        run.result(WAIT_S)
+        run.result(END_S)
 
 
 @pytest.mark.variant
@@ -141,10 +142,10 @@ def test_variable_of_the_executors_is_refused_or_honoured(
     monkeypatch.setitem(spark.environment, "TF_CONFIG", config)  # as spark.executorEnv.TF_CONFIG does
     run = submit(lambda: os.environ["TF_CONFIG"], keep_warm=60)
     with pytest.raises(WorkerFailed, match=r"TF_CONFIG is already set.*honour_environment=True"):
-        run.result(WAIT_S)
+        run.result(END_S)
     check_run_dir(run, "FAILED")
     honoured = submit(lambda: [os.environ["TF_CONFIG"]], keep_warm=60, honour_environment=True)
-    assert honoured.result(WAIT_S).value == [config]
+    assert honoured.result(END_S).value == [config]
 
 
 # ------------------------------------------------------------------------------------------ other jobs
@@ -157,18 +158,18 @@ def test_user_job_runs_during_a_training(spark: Any, store: Path, tmp_path: Path
     assert spark.parallelize(range(1000), 100).map(lambda x: x + 1).count() == 1000
     assert run.running()
     (tmp_path / "go-on").touch()
-    assert run.result(WAIT_S).value == 5
+    assert run.result(END_S).value == 5
 
 
 def test_idle_agents_release_slots_for_a_user_job(spark: Any, store: Path, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path)}
-    submit(workloads.leave_trace, SLOTS, args=args, keep_warm=600).result(WAIT_S)
+    submit(workloads.leave_trace, SLOTS, args=args, keep_warm=600).result(END_S)
     agents = [trace.agent for trace in traces(tmp_path, SLOTS)]
     assert len(set(agents)) == SLOTS and living(agents) == agents  # there is no slot left
     started = clock.awake()
     assert spark.parallelize(range(1000), 100).map(lambda x: x + 1).count() == 1000
     assert clock.awake() - started < WAIT_S
-    assert submit(lambda: "works", keep_warm=600).result(WAIT_S).value == "works"
+    assert submit(lambda: "works", keep_warm=600).result(END_S).value == "works"
 
 
 def test_run_waits_for_slots_of_a_user_job(spark: Any, store: Path, tmp_path: Path) -> None:
@@ -192,4 +193,4 @@ def test_run_waits_for_slots_of_a_user_job(spark: Any, store: Path, tmp_path: Pa
     finally:
         (tmp_path / "go-on").touch()
         job.join(WAIT_S)
-    assert run.result(WAIT_S).value == "works"
+    assert run.result(END_S).value == "works"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 pytestmark = pytest.mark.spark
 
 NOWHERE = "240.0.0.1"  # of a class that no system sends to
@@ -41,7 +43,7 @@ def test_unreachable_driver_is_named_with_its_address(tmp_path: Path) -> None:
     }
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=END_S, check=False
     )
     assert done.returncode == 0, done.stderr
     text = done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.clock import END_S
 from tests.helpers.training import record_files
 
 JOB = Path(__file__).parents[3] / "spark_jobs" / "imagenet_resnet50.py"
@@ -19,7 +20,7 @@ JOB = Path(__file__).parents[3] / "spark_jobs" / "imagenet_resnet50.py"
 def run(*words: str, **variables: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(JOB.parents[1]), "HOPSML_MLFLOW": "0", **variables}
     ended = subprocess.run(
-        [sys.executable, str(JOB), *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(JOB), *words], env=environment, capture_output=True, text=True, timeout=END_S, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -48,7 +49,6 @@ def _is_row(words: list[str]) -> bool:
 
 @pytest.mark.variant
 @pytest.mark.tensorflow
-@pytest.mark.timeout(400)
 def test_imagenet_job_trains_some_steps_on_generated_images(tmp_path: Path) -> None:
     data = tmp_path / "imagenet"
     for folder, count in (("train", 12), ("validation", 4)):

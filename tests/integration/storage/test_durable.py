@@ -19,6 +19,7 @@ from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.training import checkpoint_files
 from hopsml.training.trials.trial import Trial
 from tests.helpers import lossy_disk
+from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -168,7 +169,7 @@ RUN = textwrap.dedent("""
         Path("artifact").write_text("saved")
         return {"loss": 0.5}
 
-    print(experiment.submit(train, num_workers=1, progress=False).result(120).run_dir, flush=True)
+    print(experiment.submit(train, num_workers=1, progress=False).result(600).run_dir, flush=True)
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
 """)
@@ -181,7 +182,7 @@ def test_run_with_a_returned_result_is_complete_after_a_power_failure(tmp_path: 
         places = {"TMPDIR": str(tmp_path / "scratch"), "HOPSML_PROJECT_URL": f"file://{disk.folder}/project"}
         environment = {**os.environ, **places, "HOPSML_PROFILE": "local"}
         ran = subprocess.run(
-            [sys.executable, str(tmp_path / "train.py")], env=environment, capture_output=True, text=True, timeout=200
+            [sys.executable, str(tmp_path / "train.py")], env=environment, capture_output=True, text=True, timeout=END_S
         )
         assert ran.stdout.startswith("file://"), ran.stderr
         folder = Path(urls.split(ran.stdout.strip())[2])

@@ -169,14 +169,12 @@ def test_bench_takes_its_options() -> None:
 
 @pytest.mark.local
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 def test_lint_passes() -> None:
     assert "found nothing" in made(ROOT, "lint", timeout_s=880)
 
 
 @pytest.mark.local
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(not shutil.which("cargo"), reason="no Rust")
 def test_tf_hdfs_builds_the_library() -> None:
     made(ROOT, "tf-hdfs", timeout_s=880)
@@ -185,14 +183,12 @@ def test_tf_hdfs_builds_the_library() -> None:
 
 @pytest.mark.airflow
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 def test_airflow_target_creates_its_environment() -> None:
     assert made(ROOT, "airflow", timeout_s=880).splitlines()[-1] == str(ROOT / ".cache/airflow/venv/bin/python")
 
 
 @pytest.mark.tensorflow
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 def test_studies_makes_a_picture(tmp_path: Path) -> None:
     made(ROOT, "studies", f"STUDIES=algorithms --quick --out {tmp_path}", timeout_s=880)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".png"}
@@ -209,7 +205,6 @@ def test_chaos_plays_a_scenario(tmp_path: Path) -> None:
 
 @pytest.mark.local
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 def test_mutants_target_runs_one_module() -> None:
     assert "hopsml.storage.backoff" in made(ROOT, "mutants", "MUTANTS=hopsml.storage.backoff*", timeout_s=880)
 
@@ -239,7 +234,6 @@ def jars() -> Path:
 
 @pytest.mark.local
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 def test_release_builds_wheels_checksums_and_sbom() -> None:
     """Built in the repository, so that downloaded headers and compiled objects serve the next run."""
     output = made(ROOT, "release", timeout_s=880)
@@ -269,7 +263,6 @@ def test_demo_trains_on_spark(tmp_path: Path) -> None:
 
 @pytest.mark.hadoop
 @pytest.mark.variant
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("target", ["demo-yarn", "demo-service"])
 def test_demo_runs_on_yarn(target: str) -> None:
     made(ROOT, target, timeout_s=880)

@@ -121,9 +121,9 @@ def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
     mlflow.set_experiment(name_of(request))
     with mlflow.start_run() as users:
         run = submit(args={"lr": 0.25}, name="digits", description="a test")
-        result = run.result(WAIT_S)
+        result = run.result(END_S)
         exported = submit(exports, register_as="digits", num_workers=1)
-        exported.result(WAIT_S)
+        exported.result(END_S)
         active = mlflow.active_run()
         assert active is not None and active.info.run_id == users.info.run_id, "the user's run is untouched"
         mlflow.log_metric("own", 1.0)
@@ -131,7 +131,7 @@ def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
     wait_until(lambda: is_sent(run, exported), "the end in MLflow")
     server.client().delete_experiment(server.client().get_run(users.info.run_id).info.experiment_id)
     refused = submit()
-    refused.result(WAIT_S)
+    refused.result(END_S)
     wait_until(lambda: refused.state.notes, "the note")
     experiment.shutdown()
 
@@ -172,14 +172,14 @@ def test_evaluation_metrics_are_logged_to_the_evaluated_run(
     server: MlflowServer, tracked: Path, tmp_path: Path
 ) -> None:
     training = submit(num_workers=1)
-    training.result(WAIT_S)
+    training.result(END_S)
     for step, value in ((10, 0.5), (20, 0.25)):
         (folder := tmp_path / str(step)).mkdir()
         (folder / "value").write_text(str(value))
         checkpoints.commit(folder, urls.join(training.run_dir, "checkpoints"), step)
     wait_until(lambda: is_sent(training), "the training's end in MLflow")
     evaluator = experiment.submit_evaluation(accuracy_of, training, metric="accuracy", progress=False)
-    evaluator.result(WAIT_S)
+    evaluator.result(END_S)
     wait_until(lambda: is_sent(evaluator), "the evaluator's end in MLflow")
     judged, own = (str(order_of(one)["run_id"]) for one in (training, evaluator))
     assert (20, 0.25) in history(server, own, "accuracy")
@@ -222,7 +222,7 @@ def test_outages_of_the_server_lose_no_metrics(
     server.stop()
     started = clock.awake()
     (tmp_path / "go").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     wait_until(lambda: run.state.notes, "the note")
     experiment.shutdown()
     assert clock.awake() - started < 8, "the end of the program waits seconds at most"
@@ -230,7 +230,7 @@ def test_outages_of_the_server_lose_no_metrics(
 
     started = clock.awake()
     second = submit()
-    second.result(WAIT_S)
+    second.result(END_S)
     took = clock.awake() - started
     experiment.shutdown()
     assert took < 5 and order_of(second)["state"] == "pending"
@@ -239,7 +239,7 @@ def test_outages_of_the_server_lose_no_metrics(
     with not_of_this_test():
         server.start()
     third = submit()
-    third.result(WAIT_S)
+    third.result(END_S)
     wait_until(lambda: is_sent(run, second, third), "all of them in MLflow")
     experiment.shutdown()
     found = runs_of(server, name_of(request))
@@ -258,7 +258,7 @@ def test_frozen_server_delays_nothing_and_receives_the_run_once(
     try:
         started = clock.awake()
         run = submit()
-        run.result(WAIT_S)
+        run.result(END_S)
         assert clock.awake() - started < 5
         experiment.shutdown()
         assert clock.awake() - started < 15, "the end of the program waits seconds at most"
@@ -303,9 +303,9 @@ def test_killed_sender_is_noted_and_the_next_run_sends_both(
     wait_until(lambda: run.state.notes, "the note")
     assert "has died" in run.state.notes[0] and "hopsml runs sync" in run.state.notes[0]
     (tmp_path / "go").touch()
-    run.result(WAIT_S)
+    run.result(END_S)
     second = submit()
-    second.result(WAIT_S)
+    second.result(END_S)
     wait_until(lambda: is_sent(run, second), "both in MLflow")
     assert len(started) == 2
     for found in runs_of(server, name_of(request)):
@@ -370,7 +370,7 @@ def test_metrics_logged_by_a_worker_are_in_the_run(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
     run = submit(log_by_hand)
-    run.result(WAIT_S)
+    run.result(END_S)
     (found,) = wait_until(lambda: [one for one in runs_of(server, name_of(request)) if one.info.end_time], "the run")
     assert found.data.metrics["by_hand"] == 0.25 and found.data.metrics["in_a_block"] == 0.5
     assert found.data.params["optimizer"] == "adam"
@@ -385,5 +385,5 @@ def test_run_chosen_by_the_user_is_logged_to(
 
     client = mlflow.MlflowClient(server.uri)
     mine = client.create_run(client.create_experiment(name_of(request))).info.run_id
-    submit(log_by_hand, num_workers=1, environment={"MLFLOW_RUN_ID": mine}).result(WAIT_S)
+    submit(log_by_hand, num_workers=1, environment={"MLFLOW_RUN_ID": mine}).result(END_S)
     assert client.get_run(mine).data.metrics["by_hand"] == 0.25

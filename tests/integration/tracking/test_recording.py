@@ -21,6 +21,7 @@ from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import inputs, provenance
 from hopsml.tracking.record import Recording
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.local
@@ -50,7 +51,7 @@ def test_record_is_complete_when_the_run_has_ended(
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
     monkeypatch.setenv("HOPSML_STORE_PASSWORD", "geheim")
     run = submit(args={"lr": 0.5, "api_key": "geheim"}, environment={"MY_TOKEN": "geheim", "MODE": "fast"})
-    result = run.result(WAIT_S)
+    result = run.result(END_S)
     folder = folder_of(run)
     record, around, worker = (json.loads((folder / f"{n}.json").read_text()) for n in ("run", "environment", "worker"))
     assert record["seed"] == result.metrics["seed"] and result.metrics["numbers"] == [record["seed"] + 1]
@@ -68,7 +69,7 @@ def test_record_is_complete_when_the_run_has_ended(
 
 
 def test_given_seed_is_used_by_every_worker(store: Path) -> None:
-    assert submit(environment={"HOPSML_SEED": "17"}).result(WAIT_S).metrics["seed"] == 17
+    assert submit(environment={"HOPSML_SEED": "17"}).result(END_S).metrics["seed"] == 17
 
 
 def test_record_of_a_failed_run_is_complete(store: Path) -> None:
@@ -77,7 +78,7 @@ def test_record_of_a_failed_run_is_complete(store: Path) -> None:
 
     run = experiment.submit(fails, progress=False, num_workers=1)
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     assert (folder_of(run) / "environment.json").exists() and (folder_of(run) / "status.json").exists()
 
 
@@ -95,7 +96,7 @@ def test_launch_and_training_do_not_wait_for_the_record(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 2 * WAIT_S)
     monkeypatch.setattr(provenance, "_git_known", {})
-    submit().result(WAIT_S)  # starts the agents
+    submit().result(END_S)  # starts the agents
     monkeypatch.setattr(provenance, "script", lambda: Path(__file__))  # pytest itself is an installed program
     started = time.thread_time()
     run = experiment.submit(Path.touch, args={"self": trained}, progress=False, num_workers=2)
@@ -105,7 +106,7 @@ def test_launch_and_training_do_not_wait_for_the_record(
     assert psutil.Process(int(begun.read_text())).cmdline()[1] == str(tmp_path / "git"), "it has not ended yet"
     assert not run.done() and not (folder_of(run) / "environment.json").exists()
     pipe.write_text("go on\n")
-    run.result(WAIT_S)
+    run.result(END_S)
     assert (folder_of(run) / "code" / "script.py").exists() and (folder_of(run) / "environment.json").exists()
     assert worked < 0.1, "seconds of the caller's own work, which is 5 ms"
 
@@ -122,7 +123,7 @@ def test_unwritable_record_is_reported_and_does_not_fail_the_run(
 
     monkeypatch.setattr(run_role, "create_run_dir", create_and_bar)
     run = submit()
-    assert run.result(WAIT_S).metrics["lr"] == 0.1
+    assert run.result(END_S).metrics["lr"] == 0.1
     problems = json.loads((folder_of(run) / "environment.json").read_text())["problems"]
     assert any("the function" in problem for problem in problems)
     assert callbacks.RECORDS.settle(WAIT_S)

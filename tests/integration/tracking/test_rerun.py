@@ -22,6 +22,7 @@ from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import repeat
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
+from tests.helpers.clock import END_S
 from tests.helpers.local_application import local_application
 from tests.helpers.tracking import jobs
 
@@ -33,7 +34,7 @@ WAIT_S = 60.0
 
 def run_once(function: Callable[..., Any], **options: Any) -> experiment.Run:
     run = experiment.submit(function, progress=False, **{"num_workers": 2, **options})
-    run.result(WAIT_S)
+    run.result(END_S)
     return run
 
 
@@ -89,7 +90,7 @@ def test_rerun_of_a_failed_run_fails_again(store: Path) -> None:
 
     run = experiment.submit(fails, progress=False, num_workers=1)
     with pytest.raises(WorkerFailed):
-        run.result(WAIT_S)
+        run.result(END_S)
     with pytest.raises(WorkerFailed, match="as before"):
         repeat.rerun(run.run_dir, progress=False)
 

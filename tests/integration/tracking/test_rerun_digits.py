@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of tests/integration/tracking/test_rerun.py, and of the demo's job in tests/integration/notebook
-@pytest.mark.timeout(300)
 def test_rerun_on_local_workers_has_bit_identical_weights(store: Path) -> None:
     first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(END_S)
     again = repeat.rerun(first, progress=False)
@@ -32,7 +31,6 @@ def test_rerun_on_local_workers_has_bit_identical_weights(store: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of the one above, and of the command that tests/integration/tracking/test_rerun.py gives
-@pytest.mark.timeout(600)
 def test_rerun_command_on_spark_has_bit_identical_weights(tmp_path: Path) -> None:
     """Two processes, two Spark applications; the second knows nothing of the first but its run directory."""
     environment = {
@@ -47,12 +45,12 @@ def test_rerun_command_on_spark_has_bit_identical_weights(tmp_path: Path) -> Non
         "print('RUN ' + run.result().run_dir)"
     )
     first = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=END_S
     )
     assert first.returncode == 0, first.stderr[-4000:]
     run_dir = next(line for line in first.stdout.splitlines() if line.startswith("RUN "))[len("RUN ") :]
     command = [sys.executable, "-c", "from hopsml.cli import main; main()", "runs", "rerun", run_dir, "--json"]
-    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=END_S)
     assert again.returncode == 0, again.stdout + again.stderr[-4000:]
     verdict = json.loads(again.stdout.splitlines()[-1])
     assert verdict["same"] and {"weights", "accuracy"} <= set(verdict["compared"])

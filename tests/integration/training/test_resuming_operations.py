@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.helpers.clock import END_S
+
 pytestmark = pytest.mark.tensorflow
 
 
@@ -14,5 +16,5 @@ pytestmark = pytest.mark.tensorflow
 @pytest.mark.parametrize(("size", "seed"), [(3, 1)])
 def test_traced_function_continues_after_changes_of_its_group(size: int, seed: int) -> None:
     command = [sys.executable, "-m", "tests.helpers.training.jobs.resuming_operations", str(size), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -19,6 +19,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, StorageError
+from tests.helpers.clock import END_S
 from tests.helpers.training import record_files
 from tests.helpers.training.jobs import loader_processes
 from tests.helpers.training.jobs.loader_processes import ids, loader
@@ -191,7 +192,7 @@ def test_spawned_and_forkserver_loader_processes_give_the_same_batches(rows: Any
         cwd=ROOT,
         stdout=subprocess.PIPE,
         check=True,
-        timeout=300,
+        timeout=END_S,
     )
     found = json.loads(run.stdout)
     assert found["passes"] == ids(rows.repeat(2)) and found["staying"] == ids(rows.repeat(2))

@@ -43,7 +43,7 @@ def test_spawned_process_shares_the_pass_counter() -> None:
     book, answers = SeenRows(4), context.Queue()
     process = context.Process(target=put, args=(book, answers))
     process.start()
-    assert answers.get(timeout=60) == 4
+    assert answers.get(timeout=END_S) == 4
     process.join(END_S)
     assert process.exitcode == 0 and book.begin_pass(of(7, 1)) == 4
     answers.close()

@@ -113,7 +113,7 @@ def test_process_started_by_a_worker_reads_the_staged_rows(stage: Stage) -> None
     answers = context.Queue()
     process = context.Process(target=send, args=(rows, answers))
     process.start()
-    assert answers.get(timeout=60) == wanted
+    assert answers.get(timeout=END_S) == wanted
     process.join(END_S)
     assert process.exitcode == 0
     answers.close()

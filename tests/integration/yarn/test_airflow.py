@@ -30,7 +30,7 @@ from tests.helpers.clock import END_S
 from tests.integration.yarn.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import spark
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.airflow]
 
 GATE = """
     import os, sys, time
@@ -175,7 +175,7 @@ def test_trigger_follows_an_application_across_restarts(hadoop: Hadoop, airflow:
     conf = hadoop.spark_conf(executors=1)
     command = spark.submit_command(script, str(go), conf={**conf, "spark.yarn.submit.waitAppCompletion": "false"})
     before = application_ids(hadoop)
-    subprocess.run(command, env=hadoop.submit_env(), check=True, capture_output=True, timeout=100)
+    subprocess.run(command, env=hadoop.submit_env(), check=True, capture_output=True, timeout=END_S)
     (application,) = application_ids(hadoop) - before
     address = hadoop.resource_manager.base.partition("://")[2]
     # Shorter than the time after which a resumed ResourceManager expires its silent nodes.

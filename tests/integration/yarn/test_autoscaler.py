@@ -16,7 +16,7 @@ from tests.integration.yarn.test_job_service import WAIT_S, YarnService, own_clu
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 NODES = """
 provider: {{command: {python} {hook} {home}}}

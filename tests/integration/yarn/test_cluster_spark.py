@@ -16,7 +16,7 @@ from tests.helpers.clock import END_S
 from tests.integration.yarn.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import daemons, spark
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop]
 
 JOBS = Path(__file__).with_name("jobs")
 

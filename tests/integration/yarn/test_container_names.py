@@ -23,7 +23,6 @@ from tools.hadoop.settings import host
 
 pytestmark = [
     pytest.mark.hadoop,
-    pytest.mark.timeout(600),
     pytest.mark.variant,
     pytest.mark.skipif(os.geteuid() != 0, reason="a hostname of one's own is root's to give"),
 ]

@@ -146,7 +146,6 @@ def test_data_are_readable_but_not_writable_in_safe_mode(hadoop: Hadoop, rows: s
 
 
 @pytest.mark.variant  # of integration/spark/test_data.py, on YARN's containers
-@pytest.mark.timeout(600)
 def test_dataframe_and_hdfs_files_reach_workers_on_yarn(hadoop: Hadoop, root: str) -> None:
     for first in (0, 500):
         content = record_files.content({"id": one, "x": [float(one), -float(one)]} for one in range(first, first + 500))

@@ -16,7 +16,7 @@ from tests.integration.yarn.conftest import Hadoop
 from tests.integration.yarn.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 GROWING = {  # as conf/yarn-dynamic.yaml, with a shorter idle timeout
     "spark.dynamicAllocation.enabled": "true",

@@ -17,7 +17,7 @@ from tests.integration.yarn.test_job_service import (
 )
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.integration.yarn.conftest import Hadoop
 from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hadoop]
 
 TRAIN = """
 def main(name, folder):

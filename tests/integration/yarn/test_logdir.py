@@ -94,7 +94,6 @@ def events(url: str) -> bytes:
 
 
 @pytest.mark.variant
-@pytest.mark.timeout(600)
 def test_logdir_is_usable_by_local_calls_helpers_and_tensorflow(project: str) -> None:
     result = experiment.collective_all_reduce(train, num_workers=1, progress=False)
     logdir, seen = result.metrics["logdir"], json.loads(result.metrics["seen"])
@@ -108,7 +107,6 @@ def test_logdir_is_usable_by_local_calls_helpers_and_tensorflow(project: str) ->
 
 
 @pytest.mark.variant  # of test_tf_hdfs.py: what needs the library in Rust
-@pytest.mark.timeout(600)
 def test_url_within_logdir_is_opened_by_tensorflow(project: str) -> None:
     try:
         build_tf_hdfs.build()

@@ -22,7 +22,7 @@ from tests.integration.yarn.conftest import Hadoop
 from tests.integration.yarn.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served
 from tools.hadoop.settings import Shape
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(1200), pytest.mark.variant]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 LONG_S = 400.0  # for a gigabyte to go by
 LIMIT_MB = 1200  # of a container's logs

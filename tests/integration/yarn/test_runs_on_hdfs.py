@@ -18,7 +18,7 @@ from hopsml import experiment
 from hopsml.errors import PermissionRefused, QuotaExceeded, StorageTimeout, StorageUnavailable, WorkerFailed
 from hopsml.storage import checkpoints, filesystem
 from tests.helpers import clock
-from tests.helpers.clock import wait_until
+from tests.helpers.clock import END_S, wait_until
 from tests.integration.yarn.conftest import Hadoop
 
 pytestmark = pytest.mark.hadoop
@@ -202,7 +202,7 @@ def test_training_continues_during_a_daemon_outage_and_the_mirror_catches_up(had
     wait_until(lambda: steps_of(run) > before + 40)
     hadoop.revive(daemon)
     Path(stop).touch()
-    result = run.result(timeout=120)
+    result = run.result(timeout=END_S)
     content = filesystem.for_url(events).read_bytes(events)
     assert content[-8:].decode() == result.value, "the last event is in HDFS"
     assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
@@ -259,7 +259,7 @@ def test_waited_for_checkpoint_is_stored_after_an_outage_of_any_length(hadoop, p
     wait_until((tmp_path / "second").exists)
     assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 2
     (tmp_path / "seen").touch()
-    assert run.result(timeout=120).value == {"timed out": True}
+    assert run.result(timeout=END_S).value == {"timed out": True}
     assert read(f"{run.run_dir}/status.json")["not_on_shared_storage"] == {}
 
 

@@ -20,7 +20,7 @@ from tests.integration.serving.test_serving import Load, answered
 from tests.integration.yarn.conftest import Hadoop
 from tests.integration.yarn.test_submit import ROOT, wait_until
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.variant, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_mirror_catches_up_after_a_killed_namenode_is_restarted(hadoop: Any, fol
             training.work()
         finally:
             hadoop.revive("nn")
-        assert messages.get(timeout=60)["event"] == "recovered"
+        assert messages.get(timeout=END_S)["event"] == "recovered"
         assert mirror.flush(60).is_complete
         assert training.is_mirrored(folder)
     assert checkpoints.latest_complete(urls.join(folder, "checkpoints")) == 2

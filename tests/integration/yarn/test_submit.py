@@ -25,7 +25,7 @@ from tests.helpers import clock
 from tests.helpers.clock import wait_until
 from tests.integration.yarn.conftest import APPLICATION_ID, Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop]
 
 ROOT = Path(__file__).parents[3]
 GATE = Path(__file__).parent / "jobs" / "gate.py"

@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from hopsml.storage import filesystem, urls
+from tests.helpers.clock import END_S
 from tests.integration.yarn.conftest import Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400), pytest.mark.usefixtures("no_helpers_left")]
+pytestmark = [pytest.mark.hadoop, pytest.mark.usefixtures("no_helpers_left")]
 
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).parent / "jobs" / "shipped.py"
@@ -59,7 +60,7 @@ def test_environment_is_packed_once_and_used_by_driver_and_executors(
 
     def submit(*options: str) -> subprocess.CompletedProcess[str]:
         words = ["-c", "from hopsml.cli import main; main()", "submit", str(JOB), "--profile", "small", *options]
-        return subprocess.run([str(python), *words], env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run([str(python), *words], env=environment, capture_output=True, text=True, timeout=END_S)
 
     planned = submit("--dry-run")
     archive = planned.stdout.partition("spark.yarn.dist.archives=")[2].partition("#")[0]
@@ -82,7 +83,7 @@ def test_environment_is_packed_once_and_used_by_driver_and_executors(
     misses.write_text("import tiny_package\n\ndef train():\n    import lightgbm\n")
     refused = subprocess.run(
         [str(python), "-c", "from hopsml.cli import main; main()", "submit", str(misses), "--profile", "small"],
-        env=environment, capture_output=True, text=True, timeout=60,
+        env=environment, capture_output=True, text=True, timeout=END_S,
     )  # fmt: skip
     assert refused.returncode == 1 and "environment archive lacks lightgbm (line 4)" in refused.stderr
 

@@ -21,6 +21,7 @@ import pytest
 from hopsml import experiment
 from hopsml.storage.filesystem import close_all, for_url
 from tests.helpers import clock, pages
+from tests.helpers.clock import END_S
 from tests.integration.yarn.conftest import Hadoop
 from tests.integration.yarn.jobs.tensorflow_files import CASES
 from tools import build_tf_hdfs
@@ -47,7 +48,7 @@ def outcomes(hadoop: Hadoop, library: Path) -> Iterator[dict[str, str]]:
     """Return case -> error text, "" for success."""
     base = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
     command = [sys.executable, str(SCRIPT), base]
-    done = subprocess.run(command, env=environment(hadoop), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment(hadoop), capture_output=True, text=True, timeout=END_S)
     entries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
     yield {entry["case"]: entry["problem"] for entry in entries} | (
         {"": done.stderr[-4000:]} if done.returncode else {}

@@ -53,7 +53,6 @@ FAILURES = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("deploy_mode", ["cluster", pytest.param("client", marks=pytest.mark.variant)])
 def test_yarn_job_succeeds_with_one_gpu_per_worker(hadoop, settings, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
@@ -69,7 +68,6 @@ def test_yarn_job_succeeds_with_one_gpu_per_worker(hadoop, settings, deploy_mode
     wait_until(lambda: not remaining_processes(settings))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("how", "deploy_mode"), FAILURES)
 def test_failing_worker_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
     monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
@@ -82,7 +80,6 @@ def test_failing_worker_fails_the_application(hadoop, settings, how, deploy_mode
 
 
 @pytest.mark.variant  # of test_submit.py, with GPUs
-@pytest.mark.timeout(300)
 def test_application_killed_by_yarn_leaves_no_process(hadoop, settings):
     command = spark.submit_command(JOBS / "train.py", "hang", conf=settings)
     with subprocess.Popen(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.yarn.conftest import Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.variant, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.variant]
 
 JOB = Path(__file__).parent / "jobs" / "roles.py"
 

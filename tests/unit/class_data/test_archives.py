@@ -136,7 +136,6 @@ def test_settings_folder_on_the_class_path_is_refused_with_its_name(installed, t
 
 @pytest.mark.spark
 @pytest.mark.variant  # three Sparks one after another; every other Spark of the tests uses archives where they are made
-@pytest.mark.timeout(400)
 def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPARK_CONF_DIR")  # the tests' own, which holds a file

@@ -78,7 +78,6 @@ def test_store_outage_does_not_end_tensorboard_and_is_logged_once(
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(400)
 def test_tensorboard_command_shows_events_until_ctrl_c(tmp_path: Path, events: Path) -> None:
     run = tmp_path / "Experiments" / "app_1"
     shutil.copytree(events, run / "events" / "train")
@@ -105,7 +104,6 @@ def test_tensorboard_command_shows_events_until_ctrl_c(tmp_path: Path, events: P
 
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of the command above, and of what is fetched, below
-@pytest.mark.timeout(400)
 def test_visualize_shows_a_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
     """A run with nested runs, as a search has: their events are shown."""
     run = tmp_path / "Experiments" / "app_1"

@@ -25,8 +25,8 @@ from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup, ServerGroup
 from hopsml.errors import WorkerFailed
 from hopsml.storage.run_dir import RunDir
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 from tests.unit.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
 from tests.unit.cluster.elastic_group import Kind, continuing_group, restarting_group
 from tools import replay_gang
@@ -206,7 +206,7 @@ def test_only_a_failed_run_stores_the_events_of_its_gang(store: Path) -> None:
 
     run = submit(fails, 2)
     with pytest.raises(WorkerFailed, match="the wall"):
-        run.result(WAIT_S)
+        run.result(END_S)
     content = run.directory.read_gang_log()
     *_, last = replay(content)
     assert last.phase == "FAILED"
@@ -217,7 +217,7 @@ def test_only_a_failed_run_stores_the_events_of_its_gang(store: Path) -> None:
     assert "== starting workers\n" in shown.stdout and "== FAILED\n" in shown.stdout
 
     finished = submit(lambda: 1, 1)
-    finished.result(WAIT_S)
+    finished.result(END_S)
     refused = subprocess.run([*command[:-1], finished.run_dir], cwd=REPOSITORY, capture_output=True, text=True)
     assert refused.returncode == 1 and "gang.jsonl" in refused.stderr
 

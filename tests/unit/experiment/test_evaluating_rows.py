@@ -12,8 +12,8 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 ROWS = 103
 
@@ -65,7 +65,7 @@ def test_evaluate_with_three_workers_equals_one_process(path: str, store: Path) 
         agreed = bool((hopsml.all_gather(mine) == mine).all())
         return {"shared": shared, "alone": alone, "rows": len(batch["positive"]), "agreed": agreed}
 
-    found = submit(train, 3).result(WAIT_S).value
+    found = submit(train, 3).result(END_S).value
     assert found["rows"] == ROWS and found["agreed"]
     assert found["shared"] == pytest.approx(found["alone"], abs=1e-6)
     assert set(found["alone"]) == {"function", "auc", "loss", "accuracy", "r2", "f1"}

@@ -121,7 +121,6 @@ def _link_to_a_terminal(path: Path) -> None:
     path.symlink_to("/dev/ptmx")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [_named_pipe, _link_to_an_endless_device, _link_to_a_terminal])
 def test_special_file_is_refused_without_blocking(tmp_path: Path, make: Callable[[Path], None]) -> None:
     url, other = str(tmp_path / "run.json"), str(tmp_path / "other")
@@ -144,7 +143,6 @@ def test_special_file_is_refused_without_blocking(tmp_path: Path, make: Callable
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-@pytest.mark.timeout(20)
 def test_named_pipes_in_place_of_checkpoint_records_are_refused_without_blocking(tmp_path: Path) -> None:
     folder = tmp_path / "step-000000001"
     folder.mkdir()

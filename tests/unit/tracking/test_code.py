@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from hopsml.tracking import provenance
+from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -106,7 +107,7 @@ def collected_by(arguments: list[str], folder: Path) -> dict[str, dict[str, str]
     """Return what ``code.collect`` finds in another process, with files as text."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython")}
     done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=END_S
     )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))

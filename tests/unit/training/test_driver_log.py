@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.training import prepare
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 from tests.helpers.local_application import local_application
 
 pytestmark = pytest.mark.fast
@@ -37,7 +37,7 @@ def test_workers_log_in_the_format_of_the_drivers_root_logger(tmp_path: Path, co
 
     with local_application(tmp_path):
         run = submit(train, workers=1)
-        run.result(WAIT_S)
+        run.result(END_S)
         assert "INFO MY with 512 samples" in run.logs() and "not this" not in run.logs()
 
 

@@ -13,8 +13,8 @@ from hopsml import experiment
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import ArgumentError, NotEnoughSlots
+from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
-from tests.helpers.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.chaos  # real agents, some of which are hobbled
 LIMITS = threading.Lock()
@@ -64,7 +64,7 @@ SIZE = (resource.RLIMIT_FSIZE, 1 << 20)
 @pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
 def test_warning_preflight_notes_the_slot_and_the_run_trains(store: Path, lowered: Lowered) -> None:
     run = submit(soft_limits)
-    run.result(WAIT_S)
+    run.result(END_S)
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
     assert "open-file limit: 200, at least 1024 are needed" in note and "it is used nevertheless" in note
     assert lowered.started == 2
@@ -83,7 +83,7 @@ def test_enforcing_preflight_excludes_the_slot_and_trains_on_another(
     store: Path, lowered: Lowered, figure: str
 ) -> None:
     run = submit(soft_limits, preflight="enforce")
-    files, size = run.result(WAIT_S).value
+    files, size = run.result(END_S).value
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
     assert figure in note and "it is excluded" in note
     assert lowered.started == 3
@@ -93,17 +93,17 @@ def test_enforcing_preflight_excludes_the_slot_and_trains_on_another(
 @pytest.mark.parametrize("lowered", [(*FILES, 99)], indirect=True)
 def test_run_whose_every_slot_fails_raises_not_enough_slots(store: Path, lowered: Lowered) -> None:
     with pytest.raises(NotEnoughSlots, match=r"slots failed the preflight.*open-file limit: 200"):
-        submit(soft_limits, preflight="enforce").result(WAIT_S)
+        submit(soft_limits, preflight="enforce").result(END_S)
     assert lowered.started <= 6
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
 def test_elastic_run_uses_the_good_slots_and_preflight_can_be_disabled(store: Path, lowered: Lowered) -> None:
     run = experiment.submit(soft_limits, min_workers=1, max_workers=2, progress=False, preflight="enforce")
-    run.result(WAIT_S)
+    run.result(END_S)
     assert any("it is excluded" in note for note in run.state.notes)
     off = submit(soft_limits, preflight="off")
-    off.result(WAIT_S)
+    off.result(END_S)
     assert not [note for note in off.state.notes if "preflight" in note]
 
 

@@ -16,6 +16,7 @@ import pytest
 from hopsml.cluster.agent import preflight as probing
 from hopsml.cluster.agent.preflight import ProbeServer, measure, other_users, probe, write_speed
 from hopsml.cluster.driver.preflight import rules
+from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
 TOKEN = "x" * 43
@@ -39,7 +40,7 @@ def test_failed_disk_write_is_reported_with_its_reason(tmp_path: Path) -> None:
         "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
         "from hopsml.cluster.agent.preflight import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=END_S)
     assert done.stdout.strip() == "(0.0, 'File too large after 1.0 MB')", done.stderr
     speed, problem = write_speed(tmp_path / "not there")
     assert speed == 0.0 and "No such file" in problem
