@@ -24,10 +24,12 @@ BENCH ?=
 STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
+MINUTES ?= 1
+TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -107,10 +109,11 @@ test: lint $(COMPILED) $(NATIVE)  ## run all tests except variants: lint, the fa
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" $(SIDE_BY_SIDE) || status=$$?; exit $$status
 
 # Airflow's tests run last and alone: its deadlines, such as two seconds for a task, are too short next to other tests.
-test-all: lint $(COMPILED) $(NATIVE)  ## run all tests with variants, which repeat tests on each backend; two closing lines
+test-all: lint $(COMPILED) $(NATIVE)  ## run all tests with variants, which repeat tests on each backend, and fuzz for a minute per target; three closing lines
 	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
 	@status=0; $(BIN)/python -m pytest -q -m "not airflow" $(SIDE_BY_SIDE) || status=$$?; \
-	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; exit $$status
+	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; \
+	    $(BIN)/python -m tools.fuzz --minutes $(MINUTES) || status=$$?; exit $$status
 
 bench: $(STAMP) $(NATIVE)  ## measure hopsml and its peers: a table and .cache/bench/figures.json; BENCH=--quick for a short run
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
@@ -132,6 +135,9 @@ matrix: $(STAMP) $(NATIVE)  ## run tests/matrix in an environment for each suppo
 
 mutants: $(STAMP)  ## run mutation tests of the pure modules with a random sample of 600; writes benchmarks/results/mutants.md; MUTANTS=all for every mutant, or MUTANTS="--sample 1200 --seed 7"
 	@$(BIN)/python -m tools.mutants $(MUTANTS)
+
+fuzz: $(STAMP) $(NATIVE)  ## fuzz the readers of bytes that others write, a minute each: one closing line of JSON; MINUTES=60 for longer, TARGETS="job-file run-records" selects some
+	@$(BIN)/python -m tools.fuzz --minutes $(MINUTES) --targets "$(TARGETS)"
 
 hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down; HADOOP="--kerberos --spnego" for a Kerberized cluster
 	@$(NEEDS) java mvn

@@ -27,9 +27,9 @@ from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.core import redact, settings
+from hopsml.core.decoding import MALFORMED
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import find
-from hopsml.tracking.catalog import MALFORMED
 
 _KINDS: tuple[type[GroupMachine], ...] = (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine)
 MACHINES = {one.__name__: one for one in _KINDS}

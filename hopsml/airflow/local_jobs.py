@@ -20,6 +20,7 @@ from typing import Any
 from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
 from hopsml.core import file_locks, processes, profiles
+from hopsml.core.decoding import MALFORMED
 from hopsml.core.newer_python import code_arguments
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
@@ -27,7 +28,6 @@ from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import privacy, run_dir
 from hopsml.submission import spark_command
-from hopsml.tracking import catalog
 
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
@@ -88,7 +88,7 @@ def status(job: Job) -> JobStatus:
         return JobStatus(Lifecycle.RUNNING)
     if found is not None and found.state is not Lifecycle.LOST:
         return _how_ended(found)
-    with contextlib.suppress(FileNotFoundError, *catalog.MALFORMED):
+    with contextlib.suppress(FileNotFoundError, *MALFORMED):
         ended = json.loads((folder / EARLIER_ENDED).read_text())
         return JobStatus(jobs.state_of(ended["state"]), str(ended["detail"]))
     if folder.is_dir():
@@ -147,7 +147,7 @@ def end(job: Job) -> None:
 
 def _request_earlier_end(folder: Path) -> bool:
     """Request the supervisor of a job of an earlier version to end it; return False if none is recorded."""
-    with contextlib.suppress(FileNotFoundError, *catalog.MALFORMED):
+    with contextlib.suppress(FileNotFoundError, *MALFORMED):
         recorded = json.loads((folder / EARLIER_RUNNING).read_text())["keeper"]
         running = {"pid": int(recorded["pid"]), "ticks": int(recorded["process_started"])}
         local_driver.end_supervisor(folder, {**recorded, **running})

@@ -20,6 +20,7 @@ from hopsml.core.spnego import Exchange, SignInError
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 64 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
 _LEAST_S = 0.1  # for the repetition of a request with a ticket
+_MOST_PAGE = 16 << 10  # characters of a page that are searched for visible text
 _INVISIBLE = re.compile(r"<(style|script|head)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
 
@@ -54,6 +55,7 @@ class Answer:
 
 def visible_text(text: str, limit: int = 300) -> str:
     """Return the beginning of what a reader of a page would see, in one line; text that is no HTML is unchanged. Pure."""
+    text = text[:_MOST_PAGE]  # finding the end of each of very many open tags would take time without bound
     if re.search(r"<(!doctype|html|head|body|title|h\d|p|pre)\b", text[:4096], re.IGNORECASE):
         text = _INVISIBLE.sub(" ", text)
     return " ".join(text[: 8 * limit].split())[:limit]

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml.core.decoding import MALFORMED
 from hopsml.errors import ArgumentError, ServiceError
 
 PATIENCE_S = 60.0  # seconds for which an unreachable server is retried
@@ -87,7 +88,7 @@ def pieces(
             problem = "the server no longer has this stream"
         except ArgumentError:  # listed first, as it is also a ValueError
             raise
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, *MALFORMED) as error:
             problem = str(error) or type(error).__name__
         patient_until = patient_until or clock() + PATIENCE_S
         if clock() >= patient_until:

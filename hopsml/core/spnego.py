@@ -7,6 +7,7 @@ sets a cookie, which is kept in memory for this service alone (scheme, host and 
 from __future__ import annotations
 
 import base64
+import binascii
 import os
 import re
 import threading
@@ -166,7 +167,10 @@ def negotiate_token(challenges: Sequence[str]) -> bytes | None:
     """
     for value in challenges:
         if found := _CHALLENGE.search(value):
-            return base64.b64decode(found[1]) if found[1] and len(found[1]) % 4 == 0 else b""
+            try:
+                return base64.b64decode(found[1] or "", validate=True)
+            except binascii.Error:
+                return b""
     return None
 
 

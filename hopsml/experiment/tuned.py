@@ -50,7 +50,7 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
         if named:
             raise
         return communication, f"tuned=True has no effect: {function}() was not tuned for {workers} workers ({url})"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
             f"{url} is not a record of hopsml runs tune-communication ({type(error).__name__}: {error}); run that "
             "command again",

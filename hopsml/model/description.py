@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hopsml.core import suggestions
+from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, ArgumentTypeError, MetricsError, ModelNotFound, StorageError
 
 MODEL_JSON = "model.json"
@@ -120,7 +121,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
         return total.hexdigest()
 
 
-_decoder = msgspec.json.Decoder(ModelDescription)
+_decode = checked(msgspec.json.Decoder(ModelDescription).decode)
 
 
 def encode(description: ModelDescription) -> bytes:
@@ -142,8 +143,8 @@ def decode(data: bytes, url: str) -> ModelDescription:
         StorageError: The content is not a description, has an invalid name or path, or was written by a newer hopsml.
     """
     try:
-        found = _decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        found = _decode(data)
+    except msgspec.MsgspecError as error:
         raise StorageError(
             f"cannot read {url}: it is not a model.json of hopsml ({error}); export the model again", url
         ) from error

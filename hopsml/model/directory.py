@@ -96,7 +96,7 @@ def _version_in(url: str) -> int:
     data = read_record(url)
     try:
         return int(json.loads(data)["version"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(f"cannot read {url}: hopsml did not write this alias ({error!r}); delete it", url) from error
 
 

@@ -6,7 +6,11 @@ authenticated by then, so configurations and returned values may be pickled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
+
+from hopsml.core.decoding import checked
 
 
 class TrialMessage(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
@@ -78,5 +82,5 @@ ToLane = RunTrial | EndTrial | GoOn
 ToDriver = TrialBegan | TrialReported | TrialEnded
 
 encode = msgspec.msgpack.Encoder().encode
-decode_for_lane: msgspec.msgpack.Decoder[ToLane] = msgspec.msgpack.Decoder(ToLane)
-decode_for_driver: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
+decode_for_lane: Callable[[bytes], ToLane] = checked(msgspec.msgpack.Decoder(ToLane).decode)
+decode_for_driver: Callable[[bytes], ToDriver] = checked(msgspec.msgpack.Decoder(ToDriver).decode)

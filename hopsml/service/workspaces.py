@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
@@ -392,6 +393,7 @@ def _unpack(content: bytes, target: Path) -> None:
         EOFError,
         ValueError,
         lzma.LZMAError,
+        zlib.error,
         OSError,
     ) as error:  # damaged, unknown method, encrypted; names that no folder can contain, or duplicate names
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
@@ -429,6 +431,8 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
         target: Folder to unpack into.
         left: Bytes that may still be written.
     """
+    if not entry.filename:
+        raise ArgumentError("the zip has an entry without a name: leave it out")
     path = target / entry.filename
     kind, allowed = stat.S_IFMT(entry.external_attr >> 16), (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG)
     if not path.resolve().is_relative_to(target.resolve()) or kind not in allowed or "\0" in entry.filename:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hopsml.core import settings
+from hopsml.core.decoding import checked
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
 from hopsml.serving import definitions, server_records
@@ -72,7 +73,7 @@ def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> 
                     f"hopsml.serving.status('{record.name}')"
                 ) from error
     try:
-        found = msgspec.json.decode(answer)
+        found = checked(msgspec.json.decode)(answer)
     except msgspec.DecodeError:
         found = {"error": answer[:500].decode(errors="replace")}
     if status == 200:

@@ -36,6 +36,7 @@ from pathlib import Path
 import msgspec
 
 from hopsml.core import settings, suggestions
+from hopsml.core.decoding import checked
 from hopsml.core.newer_python import UTC
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, ServingNotFound, StorageError
@@ -298,7 +299,7 @@ class ServingStatus(msgspec.Struct, frozen=True):
         )
 
 
-_decoder = msgspec.json.Decoder(ServingDefinition)
+_decode = checked(msgspec.json.Decoder(ServingDefinition).decode)
 
 
 def write(definition: ServingDefinition) -> ServingDefinition:
@@ -321,10 +322,10 @@ def find(name: str) -> ServingDefinition | None:
     """
     url = definition_url(checked_name(name))
     try:
-        return _decoder.decode(read_record(url))
+        return _decode(read_record(url))
     except PathNotFound:
         return None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise StorageError(f"cannot read {url}: it does not describe a serving ({error}); delete it", url) from error
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from hopsml.core.decoding import checked
 from hopsml.model.description import ModelDescription
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.routes import Route
@@ -254,12 +255,12 @@ class LogSent(msgspec.Struct, frozen=True, tag=True):
 FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | LogSent
 
 
-decode_command: Callable[[bytes], Command] = msgspec.json.Decoder(Command).decode
-decode_answer = msgspec.json.Decoder(SupervisorAnswer).decode
+decode_command: Callable[[bytes], Command] = checked(msgspec.json.Decoder(Command).decode)
+decode_answer = checked(msgspec.json.Decoder(SupervisorAnswer).decode)
 encode_for_agents = msgspec.msgpack.Encoder().encode
-decode_for_agent: Callable[[bytes], ToAgent] = msgspec.msgpack.Decoder(ToAgent).decode
-decode_of_agent: Callable[[bytes], FromAgent] = msgspec.msgpack.Decoder(FromAgent).decode
-decode_settings = msgspec.json.Decoder(ServingSettings).decode
+decode_for_agent: Callable[[bytes], ToAgent] = checked(msgspec.msgpack.Decoder(ToAgent).decode)
+decode_of_agent: Callable[[bytes], FromAgent] = checked(msgspec.msgpack.Decoder(FromAgent).decode)
+decode_settings = checked(msgspec.json.Decoder(ServingSettings).decode)
 
 
 def encode_line(message: msgspec.Struct) -> bytes:
@@ -279,7 +280,7 @@ class JsonLinesConnection:
             types: Types of the incoming messages.
         """
         self._reader, self._writer = reader, writer
-        self._decoder = msgspec.json.Decoder(types)
+        self._decode = checked(msgspec.json.Decoder(types).decode)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send a message without waiting; a peer that does not read is detected by missing heartbeats."""
@@ -300,10 +301,7 @@ class JsonLinesConnection:
                 return None
             if len(line) > LONGEST_LINE:
                 raise msgspec.DecodeError(f"a line of more than {LONGEST_LINE} bytes; a message has no more")
-        try:
-            message: object = self._decoder.decode(line)
-        except RecursionError as error:
-            raise msgspec.DecodeError("a line of JSON that is nested too deeply for a message") from error
+        message: object = self._decode(line)
         return message
 
     async def _next(self) -> bytes:

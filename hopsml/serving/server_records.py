@@ -24,6 +24,7 @@ import msgspec
 from hopsml import submission
 from hopsml.core import processes, settings
 from hopsml.core import settings as hopsml_settings
+from hopsml.core.decoding import checked
 from hopsml.core.newer_python import UTC
 from hopsml.errors import (
     AlreadyServed,
@@ -69,8 +70,8 @@ class LaunchOutcome(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_decode_access = msgspec.json.Decoder(ServingAccess).decode
-_decode_outcome = msgspec.json.Decoder(LaunchOutcome).decode
+_decode_access = checked(msgspec.json.Decoder(ServingAccess).decode)
+_decode_outcome = checked(msgspec.json.Decoder(LaunchOutcome).decode)
 
 
 def write_access(access: ServingAccess) -> None:
@@ -197,7 +198,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
         return processes.is_beside(self.pid_namespace)
 
 
-_decoder = msgspec.json.Decoder(ServerRecord)
+_decode_record = checked(msgspec.json.Decoder(ServerRecord).decode)
 
 
 def url_of(settings: ServingSettings) -> str:
@@ -281,7 +282,7 @@ def read(name: str, project: str) -> ServerRecord | None:
     except PathNotFound:
         return None
     try:
-        return _decoder.decode(data)
+        return _decode_record(data)
     except msgspec.MsgspecError as error:
         raise StorageError(f"cannot read {url}: it does not describe a server ({error}); delete it", url) from error
 

@@ -255,8 +255,9 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
             "use an earlier checkpoint",
             origin or str(root),
         )
+    there = {urls.relative(found.url, str(root)) for found in walk(str(root), None) if not found.is_dir}
     for entry in entries:
-        if not (root / entry.name).is_file() or _entry(root, entry.name) != entry:
+        if entry.name not in there or _entry(root, entry.name) != entry:
             raise CorruptCheckpoint(
                 f"{origin or root}: {entry.name} differs from the committed file ({entry.length} bytes, CRC "
                 f"{entry.crc32:08x}); use an earlier checkpoint",
@@ -370,5 +371,5 @@ def _read_manifest(url: str, timeout_s: float | None) -> list[FileEntry] | None:
         return [FileEntry(str(f["name"]), int(f["bytes"]), int(f["crc32"])) for f in record["files"]]
     except PathNotFound:
         return None
-    except (ValueError, TypeError, KeyError, RecursionError):  # cut short or not ours
+    except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError):  # cut short or not ours
         return None

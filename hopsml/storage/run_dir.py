@@ -476,7 +476,6 @@ def write_job_record(url: str, record: Mapping[str, Any]) -> None:
 def read_job_record(url: str) -> dict[str, Any] | None:
     """Return the record that a driver wrote to ``url``; None if there is none. Raises StorageError."""
     try:
-        record = json.loads(filesystem.read_record(url))
+        return RunDir(urls.parent(url)).read_json(url)
     except PathNotFound:
         return None
-    return record if isinstance(record, dict) else None

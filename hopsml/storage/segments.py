@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hopsml.errors import PathExists, PathNotFound
+from hopsml.errors import PathExists, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record
 
@@ -97,10 +97,16 @@ def listed(folder: str, timeout_s: float | None = None) -> list[Segment]:
 
 
 def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]]:
-    """Return all lines, by the writer's number, oldest writer first."""
+    """Return all lines, by the writer's number, oldest writer first. Raises StorageError."""
     lines: dict[int, list[str]] = {}
     for segment in listed(folder, timeout_s):
-        text = read_record(segment.url, timeout_s).decode()
+        try:
+            text = read_record(segment.url, timeout_s).decode()
+        except UnicodeDecodeError as error:
+            raise StorageError(
+                f"cannot read {segment.url}: it is not UTF-8 ({error}), so it was changed or damaged; restore the file",
+                segment.url,
+            ) from error
         lines.setdefault(segment.writer, []).extend(text.split("\n")[:-1])
     return lines
 

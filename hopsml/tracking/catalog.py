@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hopsml.core import processes
+from hopsml.core.decoding import MALFORMED, checked
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import is_of_batch, name_of
@@ -29,8 +30,6 @@ _LATEST_S = 1e11  # seconds since 1970: in the year 5138; times far beyond have 
 PARALLEL_READS = 8
 
 RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # states of a run without status.json
-# Errors of reading a record whose fields have unexpected types: any user with write access can write any JSON.
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 Row = TypeVar("Row")
@@ -271,7 +270,7 @@ def _optional(directory: RunDir, url: str) -> dict[str, Any]:
 CHUNK = 1 << 20
 LONGEST_LINE = 8 << 20  # most characters of a report
 TAIL = 64 << 10  # bytes at the file's end that are searched for the last report
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_decode_lines = checked(msgspec.json.Decoder(dict[str, Any]).decode_lines)
 
 
 def empty_log_note(directory: RunDir, rank: int, generation: int | None = None) -> str:
@@ -340,9 +339,9 @@ class Reports:
                 self._has_reports, self._partial = False, ""
                 return
             try:
-                yield from _decoder.decode_lines(complete)
+                yield from _decode_lines(complete)
             # a NaN, which Python writes but JSON does not allow; or invalid JSON
-            except (msgspec.MsgspecError, RecursionError):
+            except msgspec.MsgspecError:
                 yield from parse_lines(complete)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.core import settings
+from hopsml.core.decoding import MALFORMED
 from hopsml.core.hadoop_http import AccessError, Answer, NoAnswer, request
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
@@ -238,7 +239,7 @@ def _as_documented(address: str = "") -> Iterator[None]:
     """Raise ClusterError where an answer is not as YARN's documentation has it, whatever it is."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         who = f"the ResourceManager {address}".rstrip()
         raise ClusterError(
             f"the server at {who} is not a ResourceManager: {type(error).__name__}: {str(error)[:200]}; correct "

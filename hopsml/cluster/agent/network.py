@@ -26,6 +26,7 @@ import msgspec
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.protocol import MAX_TO_AGENT, Heartbeat, Message, encode
 from hopsml.core import settings
+from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class Bootstrap(msgspec.Struct, frozen=True):
         return self.zygote if set(modules) == set(self.zygote_modules) else ""
 
 
-_bootstrap = msgspec.msgpack.Decoder(Bootstrap)
+_bootstrap = checked(msgspec.msgpack.Decoder(Bootstrap).decode)
 
 
 def decode_bootstrap(data: bytes) -> Bootstrap:
     """Decode a bootstrap that ``msgspec.msgpack.encode`` has encoded."""
-    return _bootstrap.decode(data)
+    return _bootstrap(data)
 
 
 async def connect(bootstrap: Bootstrap, patience_s: float, on_data: Callable[[], None]) -> ClientConnection:

@@ -7,10 +7,13 @@ both sides have authenticated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.shared.worker_events import ToDriver
+from hopsml.core.decoding import checked
 
 CLOCK_TOLERANCE_S = 60.0  # difference of two clocks up to which recorded times are left as they are
 VERSION = 15  # both sides must use the same version
@@ -405,9 +408,11 @@ ToCoordinator = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
-_to_group: msgspec.msgpack.Decoder[ReconfigureInPlace | Pause] = msgspec.msgpack.Decoder(ReconfigureInPlace | Pause)
-_to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+_to_agent: Callable[[bytes], ToAgent] = checked(msgspec.msgpack.Decoder(ToAgent).decode)
+_to_group: Callable[[bytes], ReconfigureInPlace | Pause] = checked(
+    msgspec.msgpack.Decoder(ReconfigureInPlace | Pause).decode
+)
+_to_coordinator: Callable[[bytes], ToCoordinator] = checked(msgspec.msgpack.Decoder(ToCoordinator).decode)
 
 
 def encode(message: Message) -> bytes:
@@ -421,7 +426,7 @@ def decode_for_group(data: bytes) -> ReconfigureInPlace | Pause:
     Raises:
         msgspec.MsgspecError: for anything else.
     """
-    return _to_group.decode(data)
+    return _to_group(data)
 
 
 def decode_for_agent(frame: bytes) -> ToAgent:
@@ -430,7 +435,7 @@ def decode_for_agent(frame: bytes) -> ToAgent:
     Raises:
         msgspec.MsgspecError: for anything else.
     """
-    return _to_agent.decode(frame)
+    return _to_agent(frame)
 
 
 def decode_for_coordinator(frame: bytes) -> ToCoordinator:
@@ -439,4 +444,4 @@ def decode_for_coordinator(frame: bytes) -> ToCoordinator:
     Raises:
         msgspec.MsgspecError: for anything else.
     """
-    return _to_coordinator.decode(frame)
+    return _to_coordinator(frame)

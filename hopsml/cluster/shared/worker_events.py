@@ -7,7 +7,11 @@ run and generation. The driver translates them to events of the group in ``drive
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
+
+from hopsml.core.decoding import checked
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
@@ -233,7 +237,7 @@ def shifted(event: FromWorker, seconds: float) -> FromWorker:
     return msgspec.structs.replace(event, time=event.time + seconds)
 
 
-_decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_decode: Callable[[bytes], FromWorker] = checked(msgspec.msgpack.Decoder(FromWorker).decode)
 
 
 def decode(frame: bytes) -> FromWorker:
@@ -242,4 +246,4 @@ def decode(frame: bytes) -> FromWorker:
     Raises:
         msgspec.MsgspecError: for anything else.
     """
-    return _decoder.decode(frame)
+    return _decode(frame)

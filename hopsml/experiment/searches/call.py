@@ -22,7 +22,7 @@ from hopsml.experiment.options import SearchOptions
 from hopsml.search import registry
 from hopsml.search.algorithms.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.dispatch.journal import divided
+from hopsml.search.dispatch.journal import divided, readable
 from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any, trial_id
 from hopsml.storage.run_dir import RunDir
 
@@ -73,9 +73,10 @@ class Names:
     def take_over(self, lines: Iterable[str]) -> list[str]:
         """Take the names from an event log's lines, and return the other lines."""
         found, others = divided(lines, _KEY)
-        for _, number, name in found:
-            if number == len(self._names):
-                self._add(name)
+        with readable():
+            for _, number, name in found:
+                if number == len(self._names):
+                    self._add(name)
         return others
 
 

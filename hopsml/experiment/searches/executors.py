@@ -137,7 +137,7 @@ class Lanes:
                 return News(SlotsChanged(change.total))
             case "end":
                 return News(RunOver(self.run.state.error))
-        return self._handle_message(change.rank, messages.decode_for_driver.decode(change.data))
+        return self._handle_message(change.rank, messages.decode_for_driver(change.data))
 
     def _lost(self, lane: int, reason: str) -> News | None:
         self._trials.pop(lane, None)

@@ -253,7 +253,8 @@ def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
 
 
 def _sessions(lines: list[str]) -> list[dict[str, Any]]:
-    return [who for _, who in journal.divided(lines, _SESSION)[0]]
+    with journal.readable():
+        return [dict(who) for _, who in journal.divided(lines, _SESSION)[0]]
 
 
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
@@ -273,8 +274,9 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
 
 def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
     """Return the state of the search from its event log, and the names of its trials."""
-    for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
-        call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
+    with journal.readable():
+        for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
+            call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
     found: list[Dispatch] = []
     names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
     found.append(journal.replay(names.take_over(facts_of(lines)), spec, call.searcher, call.stopper))
@@ -342,15 +344,21 @@ class SearchReader:
         self._dispatch = Dispatch(SearchSpec(None, self.direction), SilentSearcher(Searchspace()))
 
     def more(self) -> list[Report]:
-        """Return the values that trials have reported since the last call, in order. Raises StorageError."""
+        """Return the values that trials have reported since the last call, in order.
+
+        Raises:
+            StorageError: The event log cannot be read.
+            ArgumentError: A line of it is no event.
+        """
         reports = []
         for line in self._names.take_over(facts_of(self._journal.new_lines())):
-            fact = _parse(line)
-            if not isinstance(fact, list):  # a snapshot, whose events have been read one by one
-                continue
-            self._dispatch.repeat(fact)
-            if fact[0] == "report":
-                reports.append(Report(self._names.given(fact[1]), fact[1], fact[2], fact[3]))
+            with journal.readable():
+                fact = _parse(line)
+                if not isinstance(fact, list):  # a snapshot, whose events have been read one by one
+                    continue
+                self._dispatch.repeat(fact)
+                if fact[0] == "report":
+                    reports.append(Report(self._names.given(fact[1]), fact[1], fact[2], fact[3]))
         return reports
 
     @property

@@ -14,6 +14,7 @@ none is announced twice. The last line may be torn.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import heapq
 import json
 import math
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopsml.core import decoding
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Searcher, Stopper
@@ -181,17 +183,27 @@ def lines_of(facts: Iterable[Fact]) -> list[str]:
     return [to_line(list(fact)) for fact in facts]
 
 
+def readable() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which errors of entries that are JSON, but no events, become ArgumentError."""
+    remedy = "it was changed or damaged: start a new search from its finished trials"
+    return decoding.understood("the lines of the journal of the search are", remedy)
+
+
 def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str]]:
     """Separate the entries that begin with one of the keys from all other lines.
 
     Returns:
         The entries with these keys, decoded; all other lines, unchanged.
+
+    Raises:
+        ArgumentError: an entry is not JSON.
     """
     begins = tuple(f'["{key}",' for key in keys)
     found, others = list[list[Any]](), list[str]()
     for line in lines:
         if line.startswith(begins):
-            found.append(json.loads(line))
+            with readable():
+                found.append(json.loads(line))
         else:
             others.append(line)
     return found, others
@@ -231,20 +243,21 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
         stopper: new stopper, constructed as at first.
 
     Raises:
-        ArgumentError: a newer version, or a line other than the last one cannot be read.
+        ArgumentError: a newer version, a line other than the last one cannot be read, or an entry is no event.
     """
     entries = _entries(lines, reader(_values_of(searcher)))
     last = max((index for index, one in enumerate(entries) if isinstance(one, dict) and "state" in one), default=None)
     for entry in entries:
         if isinstance(entry, dict):
             check_version(entry.get(_KEY), "the journal of the search")
-    if last is None:
-        dispatch, last = Dispatch(spec, searcher, stopper), -1
-    else:
-        dispatch = Dispatch.restore(entries[last]["state"], spec, searcher, stopper)
-    for entry in entries[last + 1 :]:
-        if isinstance(entry, list):
-            dispatch.repeat(entry)
+    with readable():
+        if last is None:
+            dispatch, last = Dispatch(spec, searcher, stopper), -1
+        else:
+            dispatch = Dispatch.restore(entries[last]["state"], spec, searcher, stopper)
+        for entry in entries[last + 1 :]:
+            if isinstance(entry, list):
+                dispatch.repeat(entry)
     return dispatch
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import exists, for_url
@@ -222,13 +223,13 @@ class _Speedscope(msgspec.Struct):
     profiles: list[_Sampled]
 
 
-_decoder = msgspec.json.Decoder(_Speedscope)
+_decode = checked(msgspec.json.Decoder(_Speedscope).decode)
 
 
 def flame_graph(content: bytes) -> FlameGraph:
     """Convert a profile in speedscope's format. Raises ArgumentError for any other content."""
     try:
-        profile = _decoder.decode(content)
+        profile = _decode(content)
         tree, total = _merged(profile)
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise ArgumentError(f"this is no profile of speedscope's ({str(error)[:200]}); download it instead") from error

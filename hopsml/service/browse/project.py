@@ -15,8 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from hopsml.core import decoding
 from hopsml.core.variables import SETTINGS
-from hopsml.errors import ArgumentError, HopsmlError, PathNotFound, StorageError
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.service.browse import files, run_detail
 from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
@@ -25,7 +26,6 @@ from hopsml.service.browse.run_list import RunIndex
 from hopsml.storage import trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import catalog
 
 KEPT = 256  # readers of metrics and of searches: more than are ever compared
 KEPT_LOGS = 8  # views of logs: eight bytes per line
@@ -101,14 +101,8 @@ class ReaderCache:
 @contextlib.contextmanager
 def understood(run_id: str) -> Iterator[None]:
     """Convert type errors within this context to ArgumentError: the records of the run are malformed."""
-    try:
+    with decoding.understood(f"run {run_id!r}: its records are", "open them where they lie"):
         yield
-    except HopsmlError:
-        raise
-    except catalog.MALFORMED as error:
-        raise ArgumentError(
-            f"run {run_id!r}: its records are not as hopsml writes them ({error}); open them where they lie"
-        ) from error
 
 
 class Project:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.service.browse import files
 from hopsml.storage import python_child
@@ -53,7 +54,7 @@ class TableHead(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-_table = msgspec.json.Decoder(TableHead)
+_table = checked(msgspec.json.Decoder(TableHead).decode)
 
 
 def head(url: str) -> TableHead:
@@ -114,7 +115,7 @@ def _of_parquet(url: str, length: int) -> TableHead:
             reader.kill()
             reader.wait()
     try:
-        return _table.decode(answer)
+        return _table(answer)
     except msgspec.MsgspecError:
         raise ArgumentError(
             f"its rows cannot be shown ({answer.decode(errors='replace')[:200]}); download it"

@@ -34,6 +34,7 @@ TAG = Settings.job_tag.name
 FIRST_SLOTS = Settings.job_slots.name  # number of slots at the driver's start
 FOLDER = "Jobs"
 _MOST_BYTES = 100  # of a message
+_MOST_DIGITS = 9  # of a number of slots
 
 
 def request_end(project_url: str, tag: str) -> None:
@@ -138,12 +139,12 @@ def watch_slots(environment: Mapping[str, str]) -> None:
 
 def _number(text: str) -> int | None:
     """Return a decimal number; None if the text is not one, or is incomplete."""
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _text(project_url: str, tag: str, kind: str) -> str:
-    """Return a message as text; "" if there is none. Raises StorageError; ValueError if it is not UTF-8."""
-    return (mailbox.receive(_url(project_url, tag, kind), _MOST_BYTES) or b"").decode()
+    """Return a message as text, in which invalid UTF-8 is replaced; "" if there is none. Raises StorageError."""
+    return (mailbox.receive(_url(project_url, tag, kind), _MOST_BYTES) or b"").decode(errors="replace")
 
 
 def _url(project_url: str, tag: str, kind: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from hopsml.core.decoding import checked
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, PermissionRefused
 from hopsml.service.store.database import jobs, run_notes, views
@@ -23,7 +24,7 @@ class _NamesOne(msgspec.Struct):
     dataset: str | None = None
 
 
-_DECODER = msgspec.json.Decoder(_NamesOne)
+_decode = checked(msgspec.json.Decoder(_NamesOne).decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def uses(store: JobStore) -> list[DatasetUse]:
 def _named(spec: str) -> str | None:
     """Return the data set that a job's specification names; None if there is none."""
     try:
-        return _DECODER.decode(spec).dataset
+        return _decode(spec).dataset
     except msgspec.DecodeError:  # written by another version of hopsml
         return None
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hopsml.core.decoding import checked
+
 FIRST_PAUSE_S = 0.25  # between the first two waves
 PAUSE_SHARE = 0.25  # fraction of the time since the start, between later waves: their number grows logarithmically
 
@@ -90,11 +92,11 @@ class FrameTable(msgspec.Struct, frozen=True):
     is_settled: bool
 
 
-decode_address = msgspec.msgpack.Decoder(StageAddress).decode
-decode_addresses = msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode
-decode_partition = msgspec.msgpack.Decoder(StagedPartition).decode
-decode_shards = msgspec.msgpack.Decoder(tuple[StagedShard, ...]).decode
-decode_table = msgspec.msgpack.Decoder(FrameTable).decode
+decode_address = checked(msgspec.msgpack.Decoder(StageAddress).decode)
+decode_addresses = checked(msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode)
+decode_partition = checked(msgspec.msgpack.Decoder(StagedPartition).decode)
+decode_shards = checked(msgspec.msgpack.Decoder(tuple[StagedShard, ...]).decode)
+decode_table = checked(msgspec.msgpack.Decoder(FrameTable).decode)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from hopsml.cluster.worker import context
+from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
 from hopsml.training.data.frame_log import (
@@ -73,8 +74,8 @@ class TableQuestion(msgspec.Struct, frozen=True):
     version: int
 
 
-decode_fetch = msgspec.msgpack.Decoder(Fetch).decode
-decode_question = msgspec.msgpack.Decoder(TableQuestion).decode
+decode_fetch = checked(msgspec.msgpack.Decoder(Fetch).decode)
+decode_question = checked(msgspec.msgpack.Decoder(TableQuestion).decode)
 
 
 def is_cut_off() -> bool:

@@ -21,6 +21,7 @@ import psutil
 from hopsml.cluster.shared.commit_slots import Buffer
 from hopsml.cluster.shared.worker_events import Committed
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
+from hopsml.core.decoding import MALFORMED, checked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,7 +129,7 @@ class _Description(msgspec.Struct, frozen=True):
     values: dict[str, bytes]  # pickled
 
 
-_decoder = msgspec.msgpack.Decoder(_Description)
+_decode_head = checked(msgspec.msgpack.Decoder(_Description).decode)
 
 
 @dataclass(frozen=True)
@@ -180,19 +181,25 @@ def decode(content: memoryview) -> Snapshot:
 
     try:
         length = _LENGTH.unpack_from(content)[0]
-        head = _decoder.decode(content[_LENGTH.size : _LENGTH.size + length])
+        head = _decode_head(content[_LENGTH.size : _LENGTH.size + length])
     except (struct.error, msgspec.MsgspecError) as error:
         raise ValueError(f"not a commit: {error}") from error
     if head.version != VERSION:
         raise ValueError(f"a commit of version {head.version}; this hopsml reads version {VERSION}")
     base = _LENGTH.size + length
     base += -base % ALIGNMENT
-    arrays = {
-        entry.key: np.frombuffer(content, np.uint8, entry.length, base + entry.offset)
-        .view(dtype_of(entry.dtype))
-        .reshape(entry.shape)
-        for entry in head.arrays
-    }
+    try:
+        arrays = {
+            entry.key: np.frombuffer(content, np.uint8, entry.length, base + entry.offset)
+            .view(dtype_of(entry.dtype))
+            .reshape(entry.shape)
+            for entry in head.arrays
+        }
+    except (
+        SyntaxError,
+        *MALFORMED,
+    ) as error:  # an unknown dtype (SyntaxError in NumPy), a shape that does not fit, a place outside of the content
+        raise ValueError(f"not a commit: {error}") from error
     return Snapshot(head.step, arrays, head.values, head.position)
 
 

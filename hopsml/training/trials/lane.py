@@ -95,7 +95,7 @@ class Lane:
             self._reap_runner()
         if self.inbox.fileno() in ready:
             for data in self.inbox.take():
-                self._do(self.queue.handle_driver_message(messages.decode_for_lane.decode(data), time.monotonic()))
+                self._do(self.queue.handle_driver_message(messages.decode_for_lane(data), time.monotonic()))
             if self.inbox.ended:
                 self._poll.unregister(self.inbox.fileno())
                 self._do(self.queue.closed(time.monotonic()))

@@ -156,7 +156,7 @@ class Channel:
             piece = self._connection.recv(_READ_BYTES, flags)
         except BlockingIOError:
             return True
-        for message in map(messages.decode_for_lane.decode, self._frames.feed(piece)):
+        for message in map(messages.decode_for_lane, self._frames.feed(piece)):
             if isinstance(message, GoOn):
                 self._let_go_on = message
             else:

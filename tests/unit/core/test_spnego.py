@@ -107,3 +107,13 @@ def test_wait_for_a_kdc_has_a_limit() -> None:
 def test_message_has_no_html(text: str, expected: str) -> None:
     assert hadoop_http.visible_text(text) == expected
     assert len(hadoop_http.visible_text("x " * 10_000)) <= 300
+
+
+def test_page_with_very_many_open_tags_is_shortened_first() -> None:
+    page = "<html>" + "<style " * 200_000 + "<!-- " * 200_000
+    assert len(hadoop_http.visible_text(page)) <= 300
+
+
+@pytest.mark.parametrize("challenge", ["Negotiate A===", "Negotiate AB=C", "Negotiate A", "Negotiate ===="])
+def test_challenge_with_an_impossible_token_is_one_without_a_token(challenge: str) -> None:
+    assert not negotiate_token([challenge])

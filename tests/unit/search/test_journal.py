@@ -256,6 +256,26 @@ def test_damaged_event_log_line_and_newer_version_are_refused():
         Dispatch.restore(state, SearchSpec(4), Counting())
 
 
+MALFORMED = [
+    '["end",0,1]',
+    '["report",99,3,0.5]',
+    '["ask"]',
+    '["begin",{},1]',
+    "[]",
+    '["spent"]',
+    '["end",0,"none",1.0,{},"",1]',
+]
+STATE = {"hopsml search": VERSION, "state": {"version": VERSION}}
+
+
+@pytest.mark.parametrize("line", [*MALFORMED, json.dumps(STATE)])
+def test_entry_that_is_no_event_is_refused(line):
+    with pytest.raises(ArgumentError, match="lines of the journal of the search are not as hopsml writes them"):
+        continued_session([*started_session().lines, line])
+    with pytest.raises(ArgumentError, match="lines of the journal of the search are not as hopsml writes them"):
+        journal.divided(['["name",1,'], "name")
+
+
 def test_empty_event_log_starts_a_new_search():
     session = continued_session([])
     assert assigned(session.do(LaneJoined(0)))[0].number == 0

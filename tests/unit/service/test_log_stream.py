@@ -59,6 +59,16 @@ def test_log_stream_resumes_at_its_position_and_ends_with_the_job() -> None:
     assert server.requests == [("", ""), ("a1", "4"), ("a1", "4"), ("a1", "8")]
 
 
+@pytest.mark.parametrize("data", [b"[]", b"3", b"{}", b'"x"', b"[" * 100_000, b"{\xff}"])
+def test_event_without_the_expected_values_counts_as_a_broken_stream(data: bytes) -> None:
+    broken = b"id: 1\nevent: log\ndata: " + data + b"\n\n"
+    end = encoded("4", "end", {})
+    server = Server(lines(HELLO, broken), lines(HELLO, end))
+    assert server.follow() == []
+    with pytest.raises(ServiceError, match="no longer answers"):
+        Server(*[lines(HELLO, broken)] * 200).follow()
+
+
 def test_unreachable_server_is_reported_and_one_without_streams_is_distinguished() -> None:
     server = Server(lines(HELLO))
     with pytest.raises(ServiceError, match=r"refused.*the job continues"):

@@ -86,8 +86,23 @@ def test_zip_that_unpacks_beyond_the_limits_is_refused(code_store: Workspaces, m
         code_store.store_zip(zipped(*((f"f{number}", b"") for number in range(6))))
 
 
+def _damaged_content() -> bytes:
+    content = bytearray(zipped(("a.py", b"print(1)\n" * 20)))
+    at = content.index(b"a.py") + len("a.py")
+    content[at : at + 4] = b"\xff" * 4  # of the compressed bytes
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\3\4 nonsense", zipped(("a.py", b"x" * 99))[:-30]], ids=["empty", "nonsense", "cut"]
+    "content",
+    [
+        b"",
+        b"PK\3\4 nonsense",
+        zipped(("a.py", b"x" * 99))[:-30],
+        _damaged_content(),
+        zipped(("a.py", b"x")).replace(b"a.py", b"\0.py"),
+    ],
+    ids=["empty", "nonsense", "cut", "damaged content", "no name"],
 )
 def test_invalid_zip_is_refused(code_store: Workspaces, content: bytes) -> None:
     with pytest.raises(ArgumentError, match="no zip"):

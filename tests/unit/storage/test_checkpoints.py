@@ -129,6 +129,20 @@ def test_changed_content_of_equal_length_is_detected_at_fetch(store: str, local:
     assert not [name for name in os.listdir(tmp_path) if urls.is_temporary(name)]
 
 
+@pytest.mark.parametrize("entry", [{"bytes": 1e999}, {"name": "v" * 5000}, {"name": "a\0b"}, {"name": "../weights"}])
+def test_manifest_with_impossible_values_is_no_checkpoint(
+    local: Path, tmp_path: Path, entry: dict[str, object]
+) -> None:
+    (tmp_path / "weights").write_bytes((local / "weights").read_bytes())
+    checkpoints.write_manifest(local, 1)
+    manifest = json.loads((local / checkpoints.MANIFEST).read_text())
+    manifest["files"][-1].update(entry)
+    (local / checkpoints.MANIFEST).write_text(json.dumps(manifest))
+    assert not checkpoints.is_complete(str(local))
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.check(local)
+
+
 def test_temporary_names_are_not_checkpoints(store: str, local: Path) -> None:
     half = urls.join(store, ".tmp-0011223344556677")
     for_url(store).write_bytes(urls.join(half, "weights"), b"x")

@@ -107,9 +107,12 @@ def test_run_records_round_trip_and_invalid_ones_are_refused(tmp_path: Path) -> 
     Path(run.run_json).write_text("[1]")
     with pytest.raises(StorageError, match="JSON object"):
         run.read_run()
-    Path(run.run_json).write_text("{")
-    with pytest.raises(StorageError, match="not JSON"):
-        run.read_run()
+    for content in (b"{", b"[" * 100_000, b'{"a": "\xff"}'):
+        Path(run.run_json).write_bytes(content)
+        with pytest.raises(StorageError, match="not JSON"):
+            run.read_run()
+        with pytest.raises(StorageError, match="not JSON"):
+            run_dir.read_job_record(run.run_json)
 
 
 @pytest.mark.parametrize(

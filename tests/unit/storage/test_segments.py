@@ -84,5 +84,11 @@ def test_lines_can_be_added_again_after_a_failure(tmp_path: Path, monkeypatch: p
     assert segments.lines_of(url) == {1: ["first", "second", "third", "fourth"]}
 
 
+def test_segment_that_is_not_utf8_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "0001-000001.jsonl").write_bytes(b'["a"]\n["\xff"]\n')
+    with pytest.raises(StorageError, match=r"0001-000001\.jsonl: it is not UTF-8"):
+        segments.lines_of(str(tmp_path))
+
+
 def test_segments_are_empty_before_the_first_writer(folder: str) -> None:
     assert segments.listed(folder) == [] and segments.lines_of(folder) == {}

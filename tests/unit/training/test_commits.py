@@ -43,6 +43,17 @@ def slots(tmp_path: Path) -> Any:
     made.close()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"<f4", b"<y8"), (b"<f4", b"<f%"), (b"<f4", b"\xff\xfe4"), (b"\x02\x03", b"\x02\x07")]
+)
+def test_damaged_commit_is_a_value_error(old: bytes, new: bytes) -> None:
+    content = b"".join(commits.encode(Snapshot(7, {"w": np.zeros((2, 3), np.float32)})))
+    assert content.count(old) == 1
+    for damaged in (content.replace(old, new), content[:3], content[:60]):
+        with pytest.raises(ValueError, match="not a commit"):
+            commits.decode(memoryview(damaged))
+
+
 def test_commit_encoding_round_trips_arrays_values_and_position() -> None:
     arrays = {
         "kernel": np.arange(12, dtype=np.float32).reshape(3, 4).T,

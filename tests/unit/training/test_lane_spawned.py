@@ -64,7 +64,7 @@ def test_trials_run_in_separate_interpreters_where_forking_is_unsafe(tmp_path: P
             lane.stdin.write(framed(messages.encode(RunTrial(number, 0, trial_id=f"t{number}", config=config))))
         frames, ends = Frames(), list[ToDriver]()
         while len(ends) < 3:
-            received = [messages.decode_for_driver.decode(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
+            received = [messages.decode_for_driver(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
             ends += [message for message in received if isinstance(message, TrialEnded)]
         lane.stdin.close()
         assert lane.wait(END_S) == 0
@@ -91,7 +91,7 @@ def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) 
         lane._end_messages()
         frames, received = Frames(), list[RunTrial]()
         while piece := theirs.recv(1 << 16):
-            received += [messages.decode_for_lane.decode(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
+            received += [messages.decode_for_lane(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
             lane._push()
     assert received == trials
     os.close(write_end)

@@ -50,14 +50,23 @@ def test_slots_watch_follows_the_grant_and_answers_with_the_slots_it_holds(tmp_p
     assert holder.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (1, 1)
 
 
-NONSENSE = ['["a", "b"]', "[[1], [2]]", "[1e999, 1]", "[" * 100_000, "\0" * 200, '{"a": 1, "b": 2}']
+NONSENSE = [
+    '["a", "b"]',
+    "[[1], [2]]",
+    "[1e999, 1]",
+    "[" * 100_000,
+    "\0" * 200,
+    '{"a": 1, "b": 2}',
+    "\xff\x80",
+    "9" * 99,
+]
 
 
 @pytest.mark.parametrize("text", ["", "1", "x", "[1", "[1]", "{}", *NONSENSE])
 def test_incomplete_slot_files_are_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "Jobs").mkdir()
     for name in ("t-1.held", "t-1.slots"):
-        (tmp_path / "Jobs" / name).write_text(text)
+        (tmp_path / "Jobs" / name).write_bytes(text.encode("latin-1"))
     assert driver_requests.answered_slots(f"file://{tmp_path}", "t-1") is None
     assert driver_requests.granted_slots(f"file://{tmp_path}", "t-1") == (1 if text == "1" else None)
 
