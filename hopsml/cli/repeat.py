@@ -302,7 +302,7 @@ def resume(
             found = experiment.resume(directory.url, **common)
     finally:
         experiment.shutdown()
-    print(found.json() if as_json else found if "search" in recorded else found.summary())
+    print(found.json() if as_json else found.summary())
 
 
 def text(outcome: Rerun) -> str:

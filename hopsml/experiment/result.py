@@ -13,6 +13,7 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 from hopsml.errors import QuotaExceeded, StorageError
 from hopsml.notebook import html, view
+from hopsml.search.metric import differing_reports
 from hopsml.storage import backoff, causes, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import listing
@@ -270,6 +271,13 @@ class Result(tuple[str, Any]):
         return str((self[1] or {}).get("log", ""))
 
     @property
+    def notes(self) -> list[str]:
+        """Hints: returned values that differ from the chief's last reports. The returned values are the result."""
+        chief = next((worker for worker in getattr(self, "workers", ()) if worker.get("rank") == 0), {})
+        note = differing_reports(self.metrics, chief.get("metrics") or {})
+        return [note] if note else []
+
+    @property
     def artifacts(self) -> list[str]:
         """URLs of the files that the function saved in its working folder, such as ``model.save("model.keras")``."""
         return [status.url for status in _files_below(RunDir(self.run_dir).artifacts)]
@@ -292,13 +300,13 @@ class Result(tuple[str, Any]):
             ("ring order", " -> ".join(self.ring_order)),
             ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
-            *((name, _short(value)) for name, value in self.metrics.items()),
+            *((name, listing.value_text(value)) for name, value in self.metrics.items()),
+            *(("note", note) for note in self.notes),
             ("run directory", self.run_dir),
             *_contents(RunDir(self.run_dir)),
             ("  result", ", ".join(name for name in _RECORDS if name not in self.unrecorded) or "not recorded"),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), self.json()])
+        return "\n".join([*listing.labelled(rows), self.json()])
 
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, number of workers, run id, run directory, state and others.
@@ -337,7 +345,7 @@ class Result(tuple[str, Any]):
         facts |= {"steps per second": f"{self.steps_per_second:.1f}"} if self.steps_per_second else {}
         found = view.of_run(self.name, self.run_id, self.seconds, self.metrics, facts, paths)
         warnings = [settings_warning(self.in_force), unrecorded_text(self.unrecorded) if self.unrecorded else ""]
-        return html.render_result(replace(found, notes=tuple(filter(None, warnings))))
+        return html.render_result(replace(found, notes=(*filter(None, warnings), *self.notes)))
 
     def __repr__(self) -> str:
         return (
@@ -363,10 +371,6 @@ def _slot(worker: dict[str, Any]) -> str:
     return (
         f"rank {worker['rank']} on {worker['host']} (executor {worker['executor']}, {f'GPU {gpus}' if gpus else 'CPU'})"
     )
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)[:100]
 
 
 def _files(url: str) -> str:

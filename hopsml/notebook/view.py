@@ -177,6 +177,7 @@ def of_search(
     trials: Sequence[Mapping[str, Any]],
     metric: str,
     direction: str,
+    facts: Sequence[tuple[str, str]],
     notes: Sequence[str],
     paths: Pairs,
 ) -> ResultView:
@@ -190,6 +191,7 @@ def of_search(
         trials: rows of the search's table.
         metric: name of the searched metric.
         direction: "max" or "min".
+        facts: counts of trials by state, errors and the like.
         notes: hints on how trials ended.
         paths: name -> URL.
     """
@@ -208,7 +210,8 @@ def of_search(
     ]
     table = _table(("trial", metric, "step", "state", *names), rows, "more trials")
     config, metrics = best
-    tables = (("best configuration", values(config)), ("its metrics", values(metrics)))
+    about = tuple((name, short(text, _NAME)) for name, text in facts)
+    tables = (("best configuration", values(config)), ("its metrics", values(metrics)), ("search", about))
     return ResultView(title_of(title, run_id), run_id, Lifecycle.FINISHED, seconds, tables, table, tuple(notes), paths)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from hopsml.core import suggestions
@@ -26,6 +26,7 @@ def name_of(asked: str, given: Collection[str] = ()) -> str:
 BATCH = "batch_"  # prefix of values within an epoch, as Keras's TensorBoard callback has it
 _SAME_WORD = 0.8  # least similarity of a misspelt word to the right one
 _SHORT = 5  # letters; shorter words that differ are different metrics: mse and mae, auc and acc
+_LOSS, _LIKE_LOSS = "loss", 0.75  # the one short word that is no abbreviation, and the least similarity of a slip in it
 
 
 def is_of_batch(name: str) -> bool:
@@ -53,22 +54,44 @@ def is_misspelt(asked: str, known: str) -> bool:
 
 
 def _is_same_word(one: str, other: str) -> bool:
-    """Return True for equal words, and for long ones that differ by a slip in their letters."""
+    """Return True for equal words, and for words that differ by a slip in their letters.
+
+    In short words, which may be abbreviations, a slip is a doubled letter, or two neighbours that are swapped.
+    """
     if one == other:
         return True
-    is_long = min(len(one), len(other)) >= _SHORT and re.findall(r"\d", one) == re.findall(r"\d", other)
-    return is_long and difflib.SequenceMatcher(None, one, other).ratio() >= _SAME_WORD
+    if re.findall(r"\d", one) != re.findall(r"\d", other):
+        return False
+    ratio = difflib.SequenceMatcher(None, one, other).ratio()
+    if min(len(one), len(other)) >= _SHORT:
+        return ratio >= _SAME_WORD
+    if _LOSS in (one, other):
+        return ratio >= _LIKE_LOSS
+    return _without_doubles(one) == _without_doubles(other) or _is_swapped(one, other)
+
+
+def _without_doubles(word: str) -> str:
+    """Return a word in which repeated letters occur once."""
+    return re.sub(r"(.)\1+", r"\1", word)
+
+
+def _is_swapped(one: str, other: str) -> bool:
+    """Return True if two words of the same length differ by two neighbouring letters in the other order."""
+    if len(one) != len(other):
+        return False
+    at = [place for place, (mine, theirs) in enumerate(zip(one, other, strict=True)) if mine != theirs]
+    return len(at) == 2 and at[1] == at[0] + 1 and one[at[0]] == other[at[1]] and one[at[1]] == other[at[0]]
 
 
 class MetricCheck:
-    """Check of the searched metric's name against what trials report, until one has reported or returned it.
+    """Check of a metric's name against what trials or a run report, until it has been reported or returned.
 
     Args:
         asked: name that the user gave; "" for none.
-        is_needed: True if trials must report it because a stopper compares it.
+        is_needed: True if it must be reported because a stopper compares it.
     """
 
-    def __init__(self, asked: str, is_needed: bool) -> None:
+    def __init__(self, asked: str, is_needed: bool = False) -> None:
         self._asked, self._is_needed = asked, is_needed
         self._is_open = bool(asked)
         self._seen: dict[str, None] = {}
@@ -80,7 +103,7 @@ class MetricCheck:
         self._first_steps.clear()
 
     def problem(self, trial: int, step: int, names: Iterable[str]) -> str:
-        """Return why the search cannot find its metric, from a report without it; empty as long as it may still come.
+        """Return why the metric cannot be found, from a report without it; empty as long as it may still come.
 
         A misspelt name is found at the first report. A stopper's metric is missing if a trial has reported the same
         values at two steps, but never the metric.
@@ -94,7 +117,7 @@ class MetricCheck:
         is_missing = self._is_needed and min(firsts) < step and not may_follow
         if not is_missing and not any(is_misspelt(self._asked, name) for name in self._seen):
             return ""
-        return f"the metric {self._asked!r} is not among what trials report {unknown_metric(self._asked, self._seen)}"
+        return f"the metric {self._asked!r} is not among the reported values {unknown_metric(self._asked, self._seen)}"
 
 
 def finite(value: Any) -> float | None:
@@ -102,6 +125,30 @@ def finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+_SAME = 1e-6  # relative difference below which a returned and a reported value are the same
+
+
+def differing_reports(returned: Mapping[str, Any], reported: Mapping[str, Any]) -> str:
+    """Return a note on returned numbers that differ from the last report of the same name; "" if there are none.
+
+    Args:
+        returned: values that a function returned, by name.
+        reported: values that it reported last.
+    """
+    found = [
+        f"{name}: {returned[name]:.6g} was returned, {reported[name]:.6g} was reported last"
+        for name in returned
+        if name in reported and _differ(returned[name], reported[name])
+    ]
+    return f"{'; '.join(found)}; the returned value is the result" if found else ""
+
+
+def _differ(returned: Any, reported: Any) -> bool:
+    """Return True for two finite numbers that are not the same."""
+    one, other = finite(returned), finite(reported)
+    return one is not None and other is not None and not math.isclose(one, other, rel_tol=_SAME)
 
 
 def why_no_value(asked: str, outputs: Any, value: Any) -> tuple[str, bool]:

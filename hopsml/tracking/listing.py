@@ -62,6 +62,19 @@ def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[st
     return [GAP.join(map(padded, row, widths, right)).rstrip() for row in rows]
 
 
+def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return lines of names and values, with the values below each other."""
+    widest = max((len(name) for name, _ in rows), default=0)
+    return [f"{name:{widest}}  {value}".rstrip() for name, value in rows]
+
+
+def value_text(value: Any) -> str:
+    """Return a value of a summary: a float with four decimals, anything else with at most 100 characters."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e9 else f"{value:.4g}"
+    return str(value)[:100]
+
+
 def width(text: str) -> int:
     """Return the number of columns of a text in a terminal: two for a wide character, none for a combining one."""
     from rich.cells import cell_len

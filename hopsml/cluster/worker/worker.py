@@ -28,6 +28,7 @@ from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
+from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.shared.worker_events import (
     FailureReport,
     FromWorker,
@@ -53,7 +54,8 @@ from hopsml.cluster.worker.context import (
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import moved_names, redact, tracebacks
 from hopsml.core.processes import UNREPORTED, let_look
-from hopsml.errors import PeerLost
+from hopsml.errors import ArgumentError, PeerLost
+from hopsml.search.metric import MetricCheck
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
@@ -232,7 +234,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         spec=formation.spec,
         resume_checkpoint=Path(assignment.resume_checkpoint) if assignment.resume_checkpoint else None,
         resume_fits=Path(assignment.resume_fits) if assignment.resume_fits else None,
-        send=lambda message: pipe.send(_report(message)),
+        send=_reports(pipe, formation.spec, launch.rank),
         commits=_commits(assignment, pipe, slots[DESCRIPTORS : 2 * DESCRIPTORS]),
         mends=_mends(pipe, slots[2 * DESCRIPTORS :]),
         checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
@@ -308,6 +310,27 @@ def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the user's function and its arguments from a file."""
     function, arguments = moved_names.loads(path.read_bytes())
     return function, arguments
+
+
+def _reports(pipe: EventPipe, spec: RunSpec, rank: int) -> Callable[[dict[str, Any]], None]:
+    """Return the function that sends reports of the user's code.
+
+    It raises ArgumentError in the chief if ``metric_key``, or the metric of an evaluation, is a misspelt name of a reported
+    value: the run would fail at its end.
+    """
+    asked = spec.metric_key or (spec.evaluation.metric if spec.evaluation is not None else "")
+    check = MetricCheck(asked if rank == 0 else "")
+
+    def send(message: dict[str, Any]) -> None:
+        event = _report(message)
+        if asked in event.metrics:
+            check.found()
+        elif problem := check.problem(0, event.step or 0, event.metrics):
+            remedy = "metric_key" if spec.metric_key else "metric= (--metric) of the evaluation"
+            raise ArgumentError(f"{problem} Correct {remedy}, or report it")
+        pipe.send(event)
+
+    return send
 
 
 def _report(message: dict[str, Any]) -> ReportedStep:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,9 +15,10 @@ from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
+from hopsml.experiment.result import unrecorded_text
 from hopsml.notebook import html, view
 from hopsml.search.algorithms import random
-from hopsml.search.metric import METRIC, name_of
+from hopsml.search.metric import METRIC, differing_reports, name_of
 from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
@@ -287,7 +289,8 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         seconds: duration of the search.
         direction: "max" or "min".
         metric: key of the searched metric.
-        notes: hints on how trials ended, such as that none has completed.
+        notes: hints on how trials ended, such as that none has completed, and on returned values that differ from the
+            last reports of their trials.
         unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
@@ -310,9 +313,10 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
         """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (best.logdir, best.config, {**best.metrics, "log": best.log}))
-        self.best, self.unrecorded, self.notes = best, {}, []
+        self.best, self.unrecorded, self.notes, self.curves = best, {}, [], {}
         for name, value in facts.items():
             setattr(self, name, value)
+        self.notes = [*self.notes, *differing_trials(self.rows, self.curves, self.metric)]
         return self
 
     @property
@@ -355,6 +359,44 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         """
         return plot(self.study, kind, self.metric, **options)
 
+    def summary(self) -> str:
+        """Return a summary for people: state, trials by state, best trial, errors by cause, notes, run directory.
+
+        The last line is that of ``json``, so that a script can read it.
+        """
+        return "\n".join(
+            [*listing.labelled([*self._warnings(), *self._facts(), *self._best(), *self._paths()]), self.json()]
+        )
+
+    def _warnings(self) -> list[tuple[str, str]]:
+        return [("WARNING", unrecorded_text(self.unrecorded))] if self.unrecorded else []
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return names and texts of state, counts and errors."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        why = "" if self.reason in ("", "complete") else f", ended by its {self.reason}"
+        return [
+            ("state", f"{self.state} after {self.seconds:.1f} s{why}"),
+            ("trials", f"{len(self.rows)}: {counts}" if counts else str(len(self.rows))),
+            *(("error", text) for text in errors_by_cause(self.rows)),
+        ]
+
+    def _best(self) -> list[tuple[str, str]]:
+        """Return names and texts of the best trial's value, configuration and outputs."""
+        metric, best = name_of(self.metric, self.best.metrics), self.best
+        step = f", last report at step {best.step}" if best.step is not None else ""
+        goal = "highest" if self.direction == "max" else "lowest"
+        return [
+            ("best trial", f"{best.number} ({best.trial_id}){step}"),
+            (f"  {metric}", f"{listing.value_text(best.value)} ({goal})"),
+            *((f"  {name}", listing.value_text(value)) for name, value in best.config.items()),
+            *((name, listing.value_text(value)) for name, value in best.metrics.items() if name not in (metric, "log")),
+            *(("note", note) for note in self.notes),
+        ]
+
+    def _paths(self) -> list[tuple[str, str]]:
+        return [("run directory", self.run_dir), ("  best trial", self.best.run_dir), ("  events", self.logdir)]
+
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: best value, configuration, counts, run directory, given entries."""
         content = {
@@ -381,8 +423,9 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             trials=self.rows,
             metric=name_of(self.metric),
             direction=self.direction,
-            notes=self.notes,
-            paths=(("run directory", self.run_dir), ("best trial", self.best.run_dir), ("events", self.logdir)),
+            facts=self._facts(),
+            notes=[*(text for _, text in self._warnings()), *self.notes],
+            paths=tuple((name.strip(), url) for name, url in self._paths()),
         )
         return html.render_result(found)
 
@@ -403,6 +446,32 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -
         metrics=outputs_of(row, metric),
         run_dir=url,
     )
+
+
+_ERRORS = 3  # causes of errors in a summary
+
+
+def errors_by_cause(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the errors of trials, the most frequent first, each with the number of its trials."""
+    found = Counter(listing.short(str(row["error"]), 200) for row in rows if row.get("error"))
+    texts = [f"{count} trial{'' if count == 1 else 's'}: {error}" for error, count in found.most_common(_ERRORS)]
+    rest = sum(found.values()) - sum(count for _, count in found.most_common(_ERRORS))
+    return [*texts, f"{rest} more with other errors"] if rest else texts
+
+
+def differing_trials(
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[int, Sequence[tuple[int, float]]], metric: str
+) -> list[str]:
+    """Return a note on completed trials whose returned value differs from their last report; empty if there are none."""
+    found = []
+    for row in rows:
+        if row["state"] == "completed" and (curve := curves.get(row["number"])):
+            name = name_of(metric)
+            if text := differing_reports({name: row["value"]}, {name: curve[-1][1]}):
+                found.append(f"trial {row['number']}: {text}")
+    others = len(found) - 1
+    more = f" (as of {others} other trial{'s' * (others > 1)})" if others > 0 else ""
+    return [found[0] + more] if found else []
 
 
 def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3, told: str = "") -> str:

@@ -296,4 +296,4 @@ def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: d
         environment=variables,
         name=job.name,
     )
-    print(result)
+    print(result.summary())

@@ -10,7 +10,7 @@ import pytest
 
 import hopsml
 from hopsml import experiment
-from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
+from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.storage import checkpoints, urls
 from hopsml.training.evaluation import CheckpointEvaluation, nothing_evaluated
 from tests.helpers.clock import END_S
@@ -70,6 +70,19 @@ def test_every_checkpoint_is_evaluated_once_although_the_evaluator_is_killed(sto
     assert again.metrics["evaluated"] == 3
     now = files(training.run_dir)
     assert now.pop("evaluator")["run"] == again.run_dir and now == found, "their times among them"
+
+
+def test_misspelt_metric_of_an_evaluation_is_refused_at_the_first_checkpoint(store: Path, tmp_path: Path) -> None:
+    with experiment.recorded("a training") as training:
+        for step in (10, 20):
+            save(training.run_dir, tmp_path / str(step), step, 0.5)
+    options: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
+    message = r"'acuracy' is not among the reported values .*'accuracy'.*; did you mean 'accuracy'\? Correct metric="
+    with pytest.raises(RunError, match=message):
+        experiment.evaluate(judge, training.run_dir, metric="acuracy", **options)
+    assert "step-000000020" not in files(training.run_dir)
+    again = experiment.evaluate(judge, training.run_dir, metric="accuracy", **options)
+    assert again.metrics["evaluated"] == 2 and again.metrics["best_step"] == 10
 
 
 def test_evaluations_are_written_for_tensorboard_and_restored_when_deleted(store: Path, tmp_path: Path) -> None:

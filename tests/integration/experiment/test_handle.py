@@ -130,6 +130,31 @@ def test_local_logdir_is_copied_to_the_run_directory(store: Path) -> None:
     assert plain.value["local"] is False
 
 
+@pytest.mark.parametrize(
+    ("verb", "size"),
+    [
+        ("launch", {}),
+        ("distributed", {"num_workers": 2}),
+        ("distributed", {"min_workers": 1, "max_workers": 2}),
+        pytest.param("torch", {"num_workers": 1}, marks=pytest.mark.variant),
+        pytest.param("collective_all_reduce", {"num_workers": 1}, marks=pytest.mark.variant),
+    ],
+)
+def test_misspelt_metric_key_is_refused_at_the_first_report(store: Path, verb: str, size: dict[str, int]) -> None:
+    def train() -> dict[str, float]:
+        import hopsml
+
+        for step in range(1000):
+            hopsml.report(step=step, loss=0.5)
+            time.sleep(0.1)
+        return {"loss": 0.5}
+
+    message = r"ArgumentError: the metric 'los' is not among the reported values \('loss'\); did you mean 'loss'\?"
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        getattr(experiment, verb)(train, metric_key="los", **size)
+    assert "Correct metric_key" in str(caught.value)
+
+
 def test_missing_metric_key_fails_the_run(store: Path) -> None:
     with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
         submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(END_S)

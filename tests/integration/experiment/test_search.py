@@ -408,7 +408,7 @@ def test_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: in
         return {"accuracy": x}
 
     with pytest.raises(
-        RunError, match=r"'acuracy' is not among what trials report .'accuracy'.; did you mean 'accuracy'"
+        RunError, match=r"'acuracy' is not among the reported values .'accuracy'.; did you mean 'accuracy'"
     ):
         search(train, {"x": ("DOUBLE", [0, 1])}, metric="acuracy", workers_per_trial=workers, framework="distributed")
 

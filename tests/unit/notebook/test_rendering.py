@@ -255,7 +255,8 @@ def result_of_a_search(**facts: Any) -> SearchResult:
     best = BestTrial(7, "abc", rows[7]["config"], 0.7, 26, {"accuracy": 0.7}, "hdfs://nn/p/app_2/trials/abc")
     known = {
         "name": "search", "run_id": "app_2", "run_dir": "hdfs://nn/p/app_2", "state": Lifecycle.FINISHED, "seconds": 90.0,
-        "rows": rows, "metric": "accuracy", "direction": "max", "notes": ["no trial has completed"], **facts,
+        "rows": rows, "metric": "accuracy", "direction": "max", "notes": ["no trial has completed"],
+        "reason": "complete", "counts": {"completed": 7, "failed": 1}, **facts,
     }  # fmt: skip
     return SearchResult(best, **known)
 

@@ -155,6 +155,9 @@ def test_trial_outputs_are_a_dict_keyed_by_metric_name(row: Values, expected: Va
         ("valaccuracy", "val_accuracy", True), ("val-loss", "val_loss", True), ("precission", "precision", True),
         ("accuracy", "accuracy", False), ("accuracy", "val_accuracy", False), ("train_loss", "val_loss", False),
         ("mse", "mae", False), ("auc", "acc", False), ("rmse", "mse", False), ("f1", "f2", False),
+        ("los", "loss", True), ("lsos", "loss", True), ("val_los", "val_loss", True), ("losss", "loss", True),
+        ("lost", "loss", True), ("acc", "ac", True), ("mes", "mse", True), ("mape", "mae", False), ("map", "mae", False),
+        ("msle", "mse", False), ("cost", "loss", False), ("f1", "f", False), ("top1", "top11", False),
         ("accuracy_top1", "accuracy_top5", False), ("precision", "recall", False), ("loss", "batch_loss", False),
     ],
 )  # fmt: skip
