@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hopsml.cli.terminal import AsJson, ProfileOption, RunArgument
+from hopsml.cli.terminal import AsJson, ProfileOption, RunArgument, found_run
 from hopsml.tracking import listing
 
 if TYPE_CHECKING:
@@ -30,11 +30,9 @@ def tensorboard(
 
     Events on remote storage are copied to a temporary folder, and updated every few seconds.
     """
-    from hopsml.core import settings
     from hopsml.notebook import tensorboard_server
-    from hopsml.storage.run_dir import find
 
-    events = tensorboard_server.events_of(find(run, settings.project_url()))
+    events = tensorboard_server.events_of(found_run(run))
     with tensorboard_server.running(events, host=host, port=port) as server:
         tensorboard_server.keep(server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C stops it)")
 
@@ -154,14 +152,12 @@ def evaluate(
     A run that has not ended is followed to its end.
     """
     from hopsml import experiment
-    from hopsml.core import settings
     from hopsml.errors import ArgumentError
-    from hopsml.storage.run_dir import find
     from hopsml.training.evaluation import EvaluationStore
 
     if profile:
         os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     if args and not function:
         raise ArgumentError(
             f"--args {args:.80} needs --function FILE.py:NAME, the function that receives the arguments"
@@ -252,12 +248,10 @@ def rerun(
     the bit, 3 if they differ (the differences of the two runs are printed), and 1 if the run could not start or failed.
     """
     from hopsml import experiment
-    from hopsml.core import settings
-    from hopsml.storage.run_dir import find
 
     if profile:
         os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     recorded = directory.read_run()
     _like_the_original(recorded, directory)
     try:
@@ -283,13 +277,11 @@ def resume(
     DataFrames, and several combinations of one launch, are continued by their script.
     """
     from hopsml import experiment
-    from hopsml.core import settings
     from hopsml.errors import ArgumentError
-    from hopsml.storage.run_dir import find
 
     if profile:
         os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     recorded = directory.read_run()
     if num_trials and "search" not in recorded:
         raise ArgumentError(f"--num-trials {num_trials}: run {directory.run_id} is no search; omit it")

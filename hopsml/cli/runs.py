@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml.cli.repeat import evaluate, rerun, resume, tensorboard, tune_communication
-from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, print_plain
+from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, found_run, print_plain
 from hopsml.cli.watch import cancel, follow, logs, metrics, status
 from hopsml.core.states import Lifecycle
 from hopsml.tracking import listing
@@ -43,12 +43,10 @@ def profile(
 
     The request is stored in the run's directory, which the driver reads every few seconds.
     """
-    from hopsml.core import settings
     from hopsml.errors import ArgumentError
     from hopsml.storage import mailbox, urls
-    from hopsml.storage.run_dir import find
 
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     if show:
         print("".join(f"{entry.url}\n" for entry in mailbox.kept_profiles(directory)), end="")
         return
@@ -163,8 +161,8 @@ def show(run: RunArgument, as_json: AsJson = False) -> None:
 
 
 def compare(
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="URL, path or id of a run.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="URL, path or id of another run.")],
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="URL, path, id or name of a run.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="URL, path, id or name of another run.")],
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: source, arguments, packages, settings, inputs and result."""
@@ -187,17 +185,20 @@ def compare(
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="URL, path or id of each run.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="URL, path or id of each run, or a name that only one run has.")
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     force: Annotated[bool, typer.Option(help="Delete runs that may still be running, too.")] = False,
 ) -> None:
     """Delete runs with all their files: checkpoints, events, logs, exports."""
     from hopsml.errors import ArgumentError
     from hopsml.storage.filesystem import for_url
+    from hopsml.tracking import catalog
     from hopsml.tracking.catalog import RUNNING
     from hopsml.tracking.mlflow import order
 
-    found = [_read(run, brief=True) for run in dict.fromkeys(runs)]
+    found = [catalog.read(found_run(run, is_exact=True), brief=True) for run in dict.fromkeys(runs)]
     for stored in found:
         if stored.state == RUNNING and not force:
             raise ArgumentError(
@@ -220,7 +221,7 @@ def rm(
 def sync(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="URL, path or id of each run. Default: all that MLflow lacks."),
+        typer.Argument(metavar="RUN", help="URL, path, id or name of each run. Default: all that MLflow lacks."),
     ] = None,
     project: ProjectUrl = "",
     as_json: AsJson = False,
@@ -228,11 +229,11 @@ def sync(
     """Send runs to MLflow that its server has not received. The exit status is 1 if some could not be sent."""
     from hopsml.core import settings
     from hopsml.errors import HopsmlError
-    from hopsml.storage.run_dir import RunDir, find
+    from hopsml.storage.run_dir import RunDir
     from hopsml.tracking.mlflow import order, sender, store
 
     url = project or settings.project_url()
-    directories = [find(run, url) for run in runs or []] or [RunDir(run) for run in order.pending(url)]
+    directories = [found_run(run, url) for run in runs or []] or [RunDir(run) for run in order.pending(url)]
     if directories:
         store.limit_waiting(CALL_TIMEOUT_S)
     stores: dict[str, store.Store] = {}
@@ -261,12 +262,10 @@ def sync(
         raise typer.Exit(1)
 
 
-def _read(run: str, brief: bool = False) -> StoredRun:
-    from hopsml.core import settings
-    from hopsml.storage.run_dir import find
+def _read(run: str) -> StoredRun:
     from hopsml.tracking import catalog
 
-    return catalog.read(find(run, settings.project_url()), brief=brief)
+    return catalog.read(found_run(run))
 
 
 def _row_as_json(run: StoredRun) -> dict[str, Any]:

@@ -13,10 +13,13 @@ import typer
 from hopsml.tracking.listing import cut, plain, short, table
 
 if TYPE_CHECKING:
+    from hopsml.storage.run_dir import RunDir
     from hopsml.tracking.compare import Difference
 
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="URL, path or id of the run.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="URL, path or id of the run, the beginning of its id, or its name.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 ProfileOption = Annotated[
     str | None, typer.Option(help="Profile: name of a file in conf/. Default: $HOPSML_PROFILE, else local.")
@@ -24,6 +27,26 @@ ProfileOption = Annotated[
 ProjectUrl = Annotated[
     str, typer.Option(help="URL of the project. Default: $HOPSML_PROJECT_URL, else HDFS if configured, else ./.hopsml.")
 ]
+
+
+def found_run(run: str, project_url: str = "", *, is_exact: bool = False) -> RunDir:
+    """Return the directory of the run that the user means; print to stderr which one it is if that is not its id.
+
+    Args:
+        run: URL, path, id, beginning of the id, or name; of several runs with a name the newest one is meant.
+        project_url: URL of the project; default: the configured one.
+        is_exact: True to refuse the beginning of an id, and a name of several runs.
+
+    Raises:
+        ArgumentError: there is no such run, or the text fits several ones.
+    """
+    from hopsml.core import settings
+    from hopsml.tracking import named_runs
+
+    directory, note = named_runs.resolve(run, project_url or settings.project_url(), is_exact=is_exact)
+    if note:
+        print_plain(f"hopsml: {note}", to_stderr=True)
+    return directory
 
 
 def print_rows(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.cli.terminal import AsJson, RunArgument, print_plain
+from hopsml.cli.terminal import AsJson, RunArgument, found_run, print_plain
 from hopsml.core import states
 from hopsml.core.states import Lifecycle
 from hopsml.tracking import catalog, listing
@@ -116,14 +116,12 @@ def cancel(
 
     The request is stored in the run directory, which the driver reads every few seconds, on any machine.
     """
-    from hopsml.core import settings
     from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
     from hopsml.storage import mailbox
-    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     stored = catalog.read(directory, brief=True)
     if stored.status is None and stored.state == Lifecycle.LOST:
         raise ArgumentError(
@@ -162,11 +160,9 @@ def metrics(
 
     Of a search, print the values of its metric that the trials have reported.
     """
-    from hopsml.core import settings
-    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     search = search_reader(directory, directory.read_run())
     reports = catalog.Reports(directory.metrics) if search is None else _OfTrials(search)
     found = list(reports.more())
@@ -242,12 +238,10 @@ def logs(
 
     With --generation, the output of a search is that of the trial slot with this rank.
     """
-    from hopsml.core import settings
     from hopsml.storage import run_logs
-    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
-    directory = find(run, settings.project_url())
+    directory = found_run(run)
     search = search_reader(directory, directory.read_run()) if generation is None else None
     if search is not None:
         search.more()
@@ -268,7 +262,9 @@ _APPLICATION = re.compile(r"application_\d+_\d+")
 def follow(
     what: Annotated[
         str,
-        typer.Argument(metavar="RUN|APPLICATION", help="URL, path or id of a run, or the id of a YARN application."),
+        typer.Argument(
+            metavar="RUN|APPLICATION", help="URL, path, id or name of a run, or the id of a YARN application."
+        ),
     ],
     end: Annotated[
         bool, typer.Option("--end", help="Cancel the run, or end the application, instead of following it.")
@@ -294,25 +290,23 @@ def follow(
 
 def _follow_run(run: str, end: bool, rank: int) -> None:
     """Follow a run to its end, and raise typer.Exit with the exit status."""
-    from hopsml.core import settings
     from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
-    from hopsml.storage.run_dir import find
     from hopsml.submission import to_stderr
     from hopsml.tracking import catalog
 
     try:
-        directory = find(run, settings.project_url())
+        directory = found_run(run)
     except ArgumentError as error:
         raise ArgumentError(
             f"'{run}' is neither the id of a YARN application (application_<time>_<number>) nor a run: {error}"
         ) from None
     if end:
-        cancel(run)
+        cancel(directory.url)
     output, state, progress = catalog.Output(directory, rank), "", ""
     search = search_reader(directory, directory.read_run())
     if search is not None:
-        to_stderr(f"output of the trials: hopsml runs logs {run}, or {search.folder_of('TRIAL')}")
+        to_stderr(f"output of the trials: hopsml runs logs {directory.run_id}, or {search.folder_of('TRIAL')}")
     try:
         while True:
             stored = catalog.read(directory, brief=True)  # before the output, so that the last output is not lost
@@ -343,11 +337,9 @@ def _end_of(status: dict[str, object]) -> str:
 
 def status(run: RunArgument, as_json: AsJson = False) -> None:
     """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
-    from hopsml.core import settings
-    from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 
-    stored = catalog.read(find(run, settings.project_url()), brief=True)
+    stored = catalog.read(found_run(run), brief=True)
     facts = _facts(stored, catalog.last_report(stored.directory))
     search = search_reader(stored.directory, stored.run)
     of_search = {} if search is None else search_facts(search, stored.state)

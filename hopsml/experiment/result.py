@@ -273,8 +273,10 @@ class Result(tuple[str, Any]):
     @property
     def notes(self) -> list[str]:
         """Hints: returned values that differ from the chief's last reports. The returned values are the result."""
-        chief = next((worker for worker in getattr(self, "workers", ()) if worker.get("rank") == 0), {})
-        note = differing_reports(self.metrics, chief.get("metrics") or {})
+        reported = next(
+            (worker.get("metrics") for worker in getattr(self, "workers", ()) if worker.get("rank") == 0), None
+        )
+        note = differing_reports(self.metrics, reported or {})
         return [note] if note else []
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -214,20 +214,34 @@ def recent(project_url: str, count: int | None) -> list[StoredRun]:
     Raises:
         StorageError: the project cannot be listed, or a run directory cannot be reached.
     """
+    entries = run_folders(project_url)
+    told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
+    found = read_runs(entries if count is None or not told else entries[: 2 * count])
+    return sorted(found, key=started_s, reverse=True)[:count]
+
+
+def run_folders(project_url: str) -> list[filesystem.FileStatus]:
+    """Return the run directories of a project, the one changed last first; raises StorageError.
+
+    A directory's time is that of its latest entry: accurate enough for a selection.
+    """
     experiments = urls.join(project_url, EXPERIMENTS)
     try:
         entries = [entry for entry in filesystem.for_url(experiments).list_dir(experiments) if entry.is_dir]
     except PathNotFound:
         return []
-    # A directory's time is that of its latest entry: accurate enough for a selection; the final order uses the records.
-    entries.sort(key=lambda entry: entry.modified_s, reverse=True)
-    told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
-    chosen = entries if count is None or not told else entries[: 2 * count]
+    return sorted(entries, key=lambda entry: entry.modified_s, reverse=True)
+
+
+def read_runs(entries: Sequence[filesystem.FileStatus]) -> list[StoredRun]:
+    """Return the runs in these directories, as far as they are runs and can be read; raises StorageError."""
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
-        read_all = pool.map(lambda entry: read_summary(entry.url, _checked), chosen)
-        found = [run for run in read_all if run is not None]
-    found.sort(key=lambda run: float(run.run.get("started") or 0.0), reverse=True)
-    return found[:count]
+        return [run for run in pool.map(lambda entry: read_summary(entry.url, _checked), entries) if run is not None]
+
+
+def started_s(run: StoredRun) -> float:
+    """Return the start of a run in seconds since 1970; 0 if it is not recorded."""
+    return float(run.run.get("started") or 0.0)
 
 
 def read_summary(url: str, summarize: Callable[[StoredRun], Row]) -> Row | None:

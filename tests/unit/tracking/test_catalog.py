@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hopsml.errors import PermissionRefused, StorageUnavailable
+from hopsml.errors import ArgumentError, PermissionRefused, StorageUnavailable
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import catalog, listing, provenance
+from hopsml.tracking import catalog, listing, named_runs, provenance
 from hopsml.tracking.catalog import LOST, RUNNING
 from tests.helpers.clock_shift import DAY_S
 
@@ -37,6 +37,49 @@ def age(directory: RunDir, seconds: float) -> None:
     folder = Path(directory.url.removeprefix("file://"))
     for path in [*folder.rglob("*"), folder]:
         os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_run_is_resolved_by_id_beginning_of_its_id_and_name(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    for number, started in enumerate([30.0, 10.0, 20.0]):
+        make_run(tmp_path, f"app-1_{number}", started=started)
+    other = make_run(tmp_path, "app-2_1", name="flowers", started=5.0)
+
+    def resolved(given: Any) -> tuple[str, str]:
+        directory, note = named_runs.resolve(given, url)
+        return directory.run_id, note.partition(", started")[0]
+
+    assert resolved("app-1_0") == ("app-1_0", "")
+    assert resolved(other.url) == ("app-2_1", "")
+    assert resolved("app-2") == ("app-2_1", "'app-2' is the beginning of the id app-2_1")
+    assert resolved("flowers") == ("app-2_1", "'flowers' is the name of run app-2_1")
+    assert resolved("digits") == ("app-1_0", "'digits' is the name of run app-1_0, the newest one with this name")
+
+
+def test_text_that_fits_several_runs_or_none_is_refused(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    for number in range(7):
+        make_run(tmp_path, f"app-1_{number}", started=float(number))
+    make_run(tmp_path, "app-2_1", name="flowers")
+    with pytest.raises(
+        ArgumentError, match=r"it is the beginning of the id of app-1_\d \(digits, FINISHED, .*, and 2 more "
+    ):
+        named_runs.resolve("app-1", url)
+    for unknown in ("digit", "", "app-3", f"{tmp_path}/digits"):
+        with pytest.raises(ArgumentError, match="there is no file"):
+            named_runs.resolve(unknown, url)
+    assert named_runs.resolve("flowers", url, is_exact=True)[0].run_id == "app-2_1"
+    with pytest.raises(ArgumentError, match=r"the beginning of the id of app-2_1 \(flowers"):
+        named_runs.resolve("app-2", url, is_exact=True)
+    with pytest.raises(ArgumentError, match=r"it is the name of app-1_6 \(digits.*app-1_5.* 2 more"):
+        named_runs.resolve("digits", url, is_exact=True)
+
+
+def test_name_is_found_among_more_runs_than_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_runs, "_READ_AT_ONCE", 2)
+    for number in range(5):
+        age(make_run(tmp_path, f"app_{number}", name=f"name {number}"), 100.0 * number)
+    assert named_runs.resolve("name 4", f"file://{tmp_path}")[0].run_id == "app_4"
 
 
 def test_recent_runs_are_listed_newest_first_without_other_folders(tmp_path: Path) -> None:
