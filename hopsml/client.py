@@ -8,7 +8,6 @@ client.why(job.id), client.cancel(job.id)
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 import urllib.error
@@ -22,7 +21,8 @@ from hopsml.core import log_stream
 from hopsml.core.states import Lifecycle
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service_connection import TRIES, ServiceConnection, starting_message, state_folder
+from hopsml.service import server_record
+from hopsml.service_connection import TRIES, Credentials, ServiceConnection, starting_message, state_folder
 from hopsml.service_records import (
     AuditLogPage,
     AuditRecord,
@@ -79,27 +79,22 @@ class Client(ServiceConnection):
         Raises:
             ArgumentError: no server is configured or recorded, or a token is missing.
         """
-        address, token = SETTINGS.server, SETTINGS.token
-        certificate = SETTINGS.server_ca
-        if address and token:
-            return cls(address, token, certificate)
-        file = state_folder() / "client.json"
-        try:
-            known = json.loads(file.read_text())
-            its_address, its_token = str(known["address"]), str(known["token"])
-        except (OSError, ValueError, LookupError, TypeError):
-            if starting := starting_message(state_folder()):
-                raise ServiceError(starting) from None
-            raise ArgumentError(
-                f"no job service is known, since there is no file {file}; start one with `hopsml server`, or set "
-                "HOPSML_SERVER and HOPSML_TOKEN"
-            ) from None
-        if address and address.rstrip("/") != its_address.rstrip("/"):
-            raise ArgumentError(
-                f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is not sent to "
-                "other servers; set HOPSML_TOKEN to a token of the other server"
-            )
-        return cls(its_address, token or its_token, certificate or str(known.get("certificate", "")))
+        if SETTINGS.server and SETTINGS.token:
+            return cls(SETTINGS.server, SETTINGS.token, SETTINGS.server_ca)
+        return cls.of_state(state_folder())
+
+    @classmethod
+    def of_state(cls, state: Path) -> Client:
+        """Create a client for the server of a state folder on this machine, which belongs to this user.
+
+        It continues with the server's new address and token after a restart, and sends nothing to the address while a
+        process of another user listens there.
+
+        Raises:
+            ArgumentError: there is no record of a server, or it is not the one that HOPSML_SERVER names.
+            ServiceError: the server is starting.
+        """
+        return cls(*_recorded(state), recorded=lambda: _recorded(state))
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
         """Queue the job of a file, and upload the code that it names as its workspace.
@@ -414,3 +409,22 @@ class Client(ServiceConnection):
 def _quoted(job: str | int) -> str:
     """Return a job's id as part of a URL's path."""
     return urllib.parse.quote(str(job), safe="")
+
+
+def _recorded(state: Path) -> Credentials:
+    """Return address, token and certificate of the server of a state folder; errors as of ``Client.of_state``."""
+    known = server_record.read(state)
+    if known is None:
+        if starting := starting_message(state):
+            raise ServiceError(starting)
+        raise ArgumentError(
+            f"no job service is known, since there is no file {state / server_record.RECORD}; start one with `hopsml "
+            "server`, or set HOPSML_SERVER and HOPSML_TOKEN"
+        )
+    address = SETTINGS.server
+    if address and address.rstrip("/") != known.address.rstrip("/"):
+        raise ArgumentError(
+            f"HOPSML_SERVER={address}: this user's own server is {known.address}, and its token is not sent to "
+            "other servers; set HOPSML_TOKEN to a token of the other server"
+        )
+    return known.address, SETTINGS.token or known.token, SETTINGS.server_ca or known.certificate

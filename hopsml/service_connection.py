@@ -10,13 +10,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from hopsml.core import log_stream, processes, proxies
+from hopsml.core import listeners, log_stream, processes, proxies
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.storage import backoff
@@ -37,10 +37,15 @@ class _StaysHere(urllib.request.HTTPRedirectHandler):
         """Reject the redirect, by returning None."""
 
 
+Credentials = tuple[str, str, str]  # address, token and certificate file of a server
+
+
 class ServiceConnection:
     """Connection to one job service, without its calls; nothing is sent before the first request."""
 
-    def __init__(self, address: str, token: str, certificate: str | Path = "") -> None:
+    def __init__(
+        self, address: str, token: str, certificate: str | Path = "", recorded: Callable[[], Credentials] | None = None
+    ) -> None:
         """Create a client; nothing is sent yet.
 
         Args:
@@ -48,10 +53,17 @@ class ServiceConnection:
             token: access token.
             certificate: PEM file with the certificate of the server or its authority, which is trusted in addition to
                 the system's.
+            recorded: reads these three again from the record of this user's own server, after a restart of the server;
+                None if the caller has named them.
 
         Raises:
             ArgumentError: the address, the token or the certificate file is invalid.
         """
+        self._recorded = recorded
+        self._use(address, token, certificate)
+
+    def _use(self, address: str, token: str, certificate: str | Path) -> None:
+        """Send further requests to this server. Raises ArgumentError for an invalid value."""
         if not _ADDRESS.fullmatch(address):
             raise ArgumentError(
                 f"{address.partition('?')[0][:200]!r} is not the address of a job service; use the address that "
@@ -59,17 +71,37 @@ class ServiceConnection:
             )
         if not token.isascii() or not token.isprintable():
             raise ArgumentError("the token contains characters that no token has; copy it again into HOPSML_TOKEN")
+        handlers: list[urllib.request.BaseHandler] = [_StaysHere()]
+        if address.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=_trust(certificate)))
+        elif self._recorded is not None:
+            handlers.append(listeners.OwnServersHandler("the job service"))
+        self._used = (address, token, str(certificate))
         self._address, self._token = address.rstrip("/"), token
-        trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
-        self._opener = proxies.opener(self._address, _StaysHere(), *trust)
+        self._opener = proxies.opener(self._address, *handlers)
+
+    def _renew(self) -> bool:
+        """Read the record of this user's own server again; return True if it names another address or token."""
+        try:
+            found = self._recorded() if self._recorded is not None else self._used
+            if found == self._used:
+                return False
+            self._use(*found)
+        except (ArgumentError, ServiceError):  # no record, since the server has ended or is starting
+            return False
+        return True
 
     def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
         """Open a stream of events. Raises OSError if the server is unavailable, else errors as ``_call`` does."""
-        url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
+        request = self._request(
+            "GET", f"{path}?{urllib.parse.urlencode(query)}", None, {"Last-Event-ID": last} if last else {}
+        )
         try:
-            return self._opener.open(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
+            return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as refused:
+            if refused.code == 401 and self._renew():
+                refused.close()
+                raise ConnectionError("it was restarted and has a new token") from None
             if refused.code not in (404, 429, 502, 503, 504):
                 raise self._refusal(refused) from None
             refused.close()
@@ -77,6 +109,9 @@ class ServiceConnection:
                 raise log_stream.NoStreamHere from None
             # Too many calls, or the server restarts behind a proxy.
             raise ConnectionError(f"HTTP {refused.code}") from None
+        except OSError:
+            self._renew()
+            raise
 
     def _call(
         self,
@@ -91,15 +126,13 @@ class ServiceConnection:
         tries: int = TRIES,
     ) -> Any:
         """Send a request, repeatedly if it is safe, and return the JSON of the response."""
-        url = f"{self._address}/api/v1/{path}"
         if query:
-            url += "?" + urllib.parse.urlencode(
+            path += "?" + urllib.parse.urlencode(
                 {name: value for name, value in query.items() if value != ""}, doseq=True
             )
         kind = "application/json" if asked is not None else "application/zip"
         data = json.dumps(asked).encode() if asked is not None else content or None
-        sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
-        request = urllib.request.Request(url, data, sent, method=method)
+        sent = {"Content-Type": kind, **(headers or {})}
         problem, patient_until = "", time.monotonic() + _PATIENCE_S
         refusal, asked_s = None, 0.0
         attempts = iter(range(tries if repeat else 1))
@@ -108,10 +141,14 @@ class ServiceConnection:
                 time.sleep(max(asked_s, backoff.pause_s(attempt, _PAUSE_S)))
             refusal, asked_s = None, 0.0
             try:
-                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                with self._opener.open(self._request(method, path, data, sent), timeout=TIMEOUT_S) as answer:
                     said = answer.read()
                 return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
+                if refused.code == 401 and self._renew():
+                    refused.close()
+                    attempts = iter(range(tries if repeat else 1))  # the request was not processed
+                    continue
                 wait_s = _wait_s(refused)
                 if refused.code == 503 and wait_s is not None:  # for instance, its database is unavailable
                     refusal, asked_s = self._refusal(refused), wait_s
@@ -130,6 +167,10 @@ class ServiceConnection:
                     problem = f"it has sent nothing for {TIMEOUT_S:g} s"
                     break  # the server accepts connections but hangs: another attempt would wait as long
                 problem = str(reason or error)
+                if isinstance(reason, listeners.ForeignListener):
+                    refusal = ServiceError(problem)
+                if self._renew() and isinstance(reason, ConnectionRefusedError):  # nothing was sent
+                    attempts = iter(range(tries if repeat else 1))
             except http.client.HTTPException as error:
                 raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
         if refusal is not None:
@@ -140,6 +181,13 @@ class ServiceConnection:
             f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
             f"running{proxies.explain(self._address)}"
         )
+
+    def _request(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> urllib.request.Request:
+        """Return a request to the server with the token that it has now."""
+        sent = {"Authorization": f"Bearer {self._token}", **headers}
+        return urllib.request.Request(f"{self._address}/api/v1/{path}", data, sent, method=method)
 
     def _as(self, found: Any, kind: type[T]) -> T:
         """Convert a response to a type. Raises ServiceError if it does not fit."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml.core import extras
+from hopsml.core import extras, listeners
 from hopsml.errors import HopsmlError
 from hopsml.notebook.tensorboard_server import events_of
 from hopsml.storage.run_dir import RunDir
@@ -162,7 +162,9 @@ def server_shows(path: str, server: Mapping[str, Any]) -> bool | None:
         return None
     request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}{path}")
     request.add_unredirected_header("Authorization", f"token {server['token']}")
-    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not through an HTTP proxy
+    # not through an HTTP proxy
+    handlers = (urllib.request.ProxyHandler({}), listeners.OwnServersHandler("the notebook's server"))
+    directly = urllib.request.build_opener(*handlers)
     try:
         with directly.open(request, timeout=ASK_S) as answer:
             return bool(answer.status == 200)

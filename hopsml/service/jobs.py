@@ -52,6 +52,7 @@ class JobService:
         audit_days: Days for which entries of the audit log are retained.
         meter: Metrics that the service thread records.
         on_lead: Called when this server becomes the leader.
+        on_end: Called when the server ends, before another one can become the leader.
         is_local: True if jobs run on this machine, in the environment of the service.
         only_user: The account that may run jobs if they have the server's rights; empty if any account may.
     """
@@ -68,6 +69,7 @@ class JobService:
     audit_days: float = AUDIT_DAYS
     meter: Meter = field(default_factory=Meter)
     on_lead: Callable[[], object] = lambda: None
+    on_end: Callable[[], object] = lambda: None
     is_local: bool = False
     only_user: str = ""
     _dropped_s: float = -math.inf
@@ -85,13 +87,14 @@ class JobService:
 
     def _run(self) -> None:
         """Run passes until the service is closed, and log changes of the server's status."""
-        told, led = "", False
+        told, led = "", 0
         while not self._ended.is_set():
             self._woken.clear()
             now = self._turn()
-            if self.manager.leads and not led:
+            term = self.manager.leader.term if self.manager.leader is not None and self.manager.leads else 0
+            if term and term != led:  # also if another server has led while this one was suspended
                 self.on_lead()
-            led = self.manager.leads
+            led = term
             if now != told:
                 log.warning("%s", now)
                 told = now
@@ -138,6 +141,7 @@ class JobService:
             self._thread.join()
         self.retention.close()
         self.engine.close()
+        self.on_end()
         self.manager.resign()
         self.store.close()
 

@@ -1,7 +1,7 @@
 """Process of ``hopsml server``: the HTTP server, and the thread that runs the jobs.
 
 <state>/service.db       jobs, unless --database names another database
-<state>/client.json      the address, and a token of the user who started the server, for ``hopsml jobs`` on this machine
+<state>/client.json, own-token, port   address and token for ``hopsml jobs`` on this machine (see ``server_record``)
 <state>/secrets.key      key that encrypts secrets, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 <state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop name a store
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import secrets
 import socket
 import time
@@ -26,8 +24,8 @@ from urllib.parse import urlsplit
 from hopsml.core import processes, profiles, settings
 from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
-from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service import rules_files
+from hopsml.errors import ArgumentError, ServiceError, StoreError
+from hopsml.service import rules_files, server_record
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
@@ -38,8 +36,9 @@ from hopsml.service.render import spark_submit
 from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.resources import Policy
+from hopsml.service.server_record import OwnToken, ServerRecord
 from hopsml.service.store import JobStore
-from hopsml.service.store.accounts import Role, Secrets, Tokens, secrets_key
+from hopsml.service.store.accounts import Secrets, Tokens, secrets_key
 from hopsml.service.store.rows import JobLimits
 from hopsml.service.workspaces import Workspaces
 from hopsml.storage import durable, urls
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.service")
 
-CLIENT = "client.json"
 PROJECT = "project"  # below the state folder, as the next server may start in another working directory
 TAG = "hopsml-job"
 
@@ -143,10 +141,12 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         provider = _provider(wanted.sign_in, here)
         jobs, name = opened(wanted, here)
         try:
-            token = _own_token(wanted.state, jobs.store)
-            if not _answers(wanted.state / CLIENT):
-                _note(wanted.state, here, token, wanted.certificate)
-            jobs.on_lead = lambda: _note(wanted.state, here, token, wanted.certificate)
+            own = OwnToken(wanted.state, Tokens(jobs.store))
+            record = ServerRecord(here, own.value, str(wanted.certificate.absolute() if wanted.certificate else ""))
+            jobs.on_end = lambda: _forget(wanted.state, record, own)
+            if not own.is_shared or server_record.read(wanted.state) is None:
+                server_record.write(wanted.state, record)  # else by the server that leads
+            jobs.on_lead = lambda: server_record.write(wanted.state, record)
             project = Project(_project_url(wanted))
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
@@ -155,7 +155,7 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
                 app,
                 listener,
                 told,
-                lambda: ready(f"{here}?token={token}"),
+                lambda: ready(f"{here}?token={own.value}"),
                 certificate,
                 project.trim,
                 wanted.trusted_proxies,
@@ -177,7 +177,7 @@ def listening(wanted: ServerSettings, certificate: Certificate | None = None) ->
 
     if wanted.port is None:
         with contextlib.suppress(ArgumentError):
-            return server.bound_for_all(wanted.host, _last_port(wanted.state / CLIENT), certificate)
+            return server.bound_for_all(wanted.host, server_record.last_port(wanted.state), certificate)
     return server.bound_for_all(wanted.host, wanted.port or 0, certificate)
 
 
@@ -341,47 +341,10 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
     )
 
 
-def _own_token(state: Path, store: JobStore) -> str:
-    """Return the administrator's token of the server's own user: the stored one if it is valid, else a new one."""
-    token, tokens = _known_token(state / CLIENT), Tokens(store)
-    if not token or tokens.caller(token, time.time()) is None:
-        token = tokens.create(settings.login_name(), Role.ADMIN, time.time(), label="user of the server process")
-    return token
-
-
-def _note(state: Path, address: str, token: str, certificate: Path | None = None) -> None:
-    """Store address, token and certificate path for this user's commands, in a file that only this user can read."""
-    known = {"address": address, "token": token}
-    if certificate is not None:
-        known["certificate"] = str(certificate.absolute())
-    fresh = state / f"{CLIENT}.{os.getpid()}"
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(known, file)
-    fresh.rename(state / CLIENT)
-
-
-def _answers(file: Path) -> bool:
-    """Return True if the server that a file names accepts connections: another server of this state folder."""
+def _forget(state: Path, record: ServerRecord, own: OwnToken) -> None:
+    """Remove the record of this server, and end the validity of its token, at its end."""
+    server_record.remove(state, record)
     try:
-        there = urlsplit(json.loads(file.read_text())["address"])
-        port = there.port or {"https": 443, "http": 80}.get(there.scheme, 0)
-        with socket.create_connection((there.hostname or "", port), 1.0):
-            return True
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
-def _last_port(file: Path) -> int:
-    """Return the port of the server that a file names; 0 if there is none."""
-    try:
-        return urlsplit(json.loads(file.read_text())["address"]).port or 0
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return 0
-
-
-def _known_token(file: Path) -> str:
-    """Return the token that a file contains; "" if there is none."""
-    try:
-        return str(json.loads(file.read_text())["token"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        own.close()
+    except StoreError as error:
+        log.warning("the token of the server's user is valid until the next start: %s", error)

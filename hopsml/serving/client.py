@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.core import settings
+from hopsml.core import listeners, settings
 from hopsml.core.decoding import checked
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
@@ -66,6 +66,8 @@ def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> 
             raise ServingError(
                 f"{record.url} did not answer within {timeout_s:g} s; send fewer rows, or use a longer timeout"
             ) from None
+        except listeners.ForeignListener as error:
+            raise ServingError(str(error)) from None
         except (OSError, http.client.HTTPException) as error:
             if attempt == 2:
                 raise ServingError(
@@ -114,13 +116,22 @@ def array_of(value: Any) -> NDArray[Any]:
 def _post(
     record: ServerRecord, path: str, body: bytes, timeout_s: float, token: str | None = None
 ) -> tuple[int, bytes]:
-    """Send one POST request, and return status and body of the answer."""
+    """Send one POST request, and return status and body of the answer.
+
+    Raises:
+        ForeignListener: The server has ended, and a process of another user listens at its port.
+        OSError: Another failure of the connection.
+    """
     where = record.url.removeprefix("http://")
     connection = http.client.HTTPConnection(where, timeout=timeout_s)
     try:
         headers = {"content-type": "application/json"}
         if borne := token_of(record) if token is None else token:
             headers["authorization"] = f"Bearer {borne}"
+        connection.connect()
+        # On YARN other users' processes are expected: containers may run as a user of the cluster's.
+        if borne and not record.application.startswith(server_records.YARNS):
+            listeners.refuse_foreign(connection.sock, f"the server of '{record.name}'", record.user)
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()

@@ -303,7 +303,7 @@ def release(settings: ServingSettings) -> None:
         for_url(url).delete(url)
 
 
-_YARNS = "application_"  # prefix of YARN's application IDs
+YARNS = "application_"  # prefix of YARN's application IDs
 POLL_S = 0.2
 
 
@@ -313,7 +313,7 @@ def how_ended(record: ServerRecord) -> str:
         return ""
     if _is_known_here(record) and _driver_has_ended(record):
         return f"its driver, process {record.pid}, has ended"
-    return said_by_yarn(record.application) if record.application.startswith(_YARNS) else ""
+    return said_by_yarn(record.application) if record.application.startswith(YARNS) else ""
 
 
 def end_server(record: ServerRecord, timeout_s: float) -> bool:
@@ -328,7 +328,7 @@ def end_server(record: ServerRecord, timeout_s: float) -> bool:
     if _is_known_here(record) and not _driver_has_ended(record):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(record.pid, signal.SIGKILL)
-    if record.application.startswith(_YARNS):
+    if record.application.startswith(YARNS):
         submission.end(record.application, timeout_s=timeout_s)
         return True
     return wait_for_end(record, timeout_s)
@@ -337,7 +337,7 @@ def end_server(record: ServerRecord, timeout_s: float) -> bool:
 def wait_for_end(record: ServerRecord, timeout_s: float) -> bool:
     """Wait for the end of a serving's application; False after the timeout, or if its state is unknown here."""
     deadline = time.monotonic() + timeout_s
-    is_yarns = record.application.startswith(_YARNS)
+    is_yarns = record.application.startswith(YARNS)
     if not is_yarns and not _is_known_here(record):
         return False
     while time.monotonic() < deadline:

@@ -26,6 +26,7 @@ from hopsml.service.store.store import Also, JobStore
 from hopsml.storage import durable
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Connection, Row
 
 
@@ -271,9 +272,11 @@ def _decoded(text: str, where: str) -> bytes:
 
 
 ID_LENGTH = 12  # length of a token's id: the beginning of its digest
+OWN = "user of the server process"  # label of the token that a server creates for its own user
 SIGNED_IN = "signed in"  # label of tokens of sign-in sessions, which end at sign-out
 SIGNED_IN_DAYS = (
-    # days for which a user's access counts after the end of the last session, as providers do not report its removal
+    # days for which a user's access counts after the end of the last session, as providers do not report its removal;
+    # also of a server's own user after the end of that server
     30.0
 )
 
@@ -350,6 +353,27 @@ class Tokens:
                 also(connection, digest[:ID_LENGTH])
         return token
 
+    def renew_own(self, token: str, user: str, now: float) -> str:
+        """Create and return the administrator's token of a server's own user, in place of an earlier one.
+
+        Args:
+            token: The earlier token, which is no longer valid; empty if there is none.
+            user: The server's user.
+            now: The time, in seconds since 1970.
+        """
+        fresh = token_urlsafe(32)
+        values = {"digest": _digest(fresh), "user": user, "role": Role.ADMIN.name, "created_s": now, "expires_s": None}
+        with self._store.writing() as connection:
+            if not connection.execute(update(tokens).where(_is_own(token)).values(**values)).rowcount:
+                connection.execute(insert(tokens).values(**values, label=OWN))
+        return fresh
+
+    def expire_own(self, token: str, now: float) -> None:
+        """End the validity of a server's own token."""
+        with self._store.writing() as connection:
+            # Not revoked: its user may still run scheduled jobs.
+            connection.execute(update(tokens).where(_is_own(token)).values(expires_s=now))
+
     def caller(self, token: str, now: float) -> Caller | None:
         """Return the owner and role of a token; None if it is unknown, expired or revoked."""
         with self._store.reading() as connection:
@@ -361,14 +385,16 @@ class Tokens:
     def may_submit(self, user: str, now: float) -> bool:
         """Return True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
 
-        A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered.
+        A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered; nor is a server's own token.
         """
         with self._store.reading() as connection:
             rows = connection.execute(select(tokens).where(tokens.c.user == user).order_by(tokens.c.created_s)).all()
         sessions = [row for row in rows if row.label == SIGNED_IN]
         given = [row for row in rows if row.label != SIGNED_IN]
-        grace_s = SIGNED_IN_DAYS * 86_400.0
-        return any(_is_valid(row, now) for row in given) or (bool(sessions) and _is_valid(sessions[-1], now - grace_s))
+        graced = now - SIGNED_IN_DAYS * 86_400.0
+        return any(_is_valid(row, graced if row.label == OWN else now) for row in given) or (
+            bool(sessions) and _is_valid(sessions[-1], graced)
+        )
 
     def all(self) -> list[TokenRow]:
         """Return all tokens without their values, the oldest first."""
@@ -423,6 +449,11 @@ def _is_valid(row: Row[Any], now: float) -> bool:
     """Return True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
     is_there = row.revoked_s is None and (row.expires_s is None or row.expires_s > now)
     return is_there and Role[row.role] >= Role.USER
+
+
+def _is_own(token: str) -> ColumnElement[bool]:
+    """Return the condition for the row of a server's own token that was not revoked."""
+    return (tokens.c.digest == _digest(token)) & (tokens.c.label == OWN) & tokens.c.revoked_s.is_(None)
 
 
 def _digest(token: str) -> str:

@@ -16,9 +16,10 @@ from hopsml.client import Client
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import DriverOrder
-from hopsml.service import server
+from hopsml.service import server, server_record
 from hopsml.service.driver import SCRIPT
 from hopsml.service.rest import server as listeners
+from hopsml.service.server_record import ServerRecord
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.service.test_job_parts import hopsml
 from tests.integration.service.test_job_service import WAIT_S, JobService, service
@@ -80,15 +81,24 @@ def test_command_starts_in_its_workspace_and_each_try_has_its_own_log_and_run(se
 def test_last_port_is_reused_if_it_is_free(tmp_path: Path) -> None:
     wanted = server.ServerSettings(tmp_path, port=None)
     first = server.listening(wanted)
-    address = listeners.address(first)
-    server._note(tmp_path, address, "token")
+    address, first_port = listeners.address(first), first.getsockname()[1]
+    server_record.write(tmp_path, ServerRecord(address, "token"))
+    server_record.remove(tmp_path, ServerRecord(address, "token"))
     with contextlib.closing(server.listening(wanted)) as other:  # another one has it
         assert other.getsockname() != first.getsockname()
     first.close()
     with contextlib.closing(server.listening(wanted)) as again:
         assert listeners.address(again) == address
-    for text in ("[]", '{"address": "http://x:99999/"}', "no JSON"):
+    (tmp_path / "port").unlink()
+    earlier = '{"address": "http://127.0.0.1:%d/", "token": "x"}'
+    (tmp_path / "client.json").write_text(earlier % first_port)
+    assert server_record.last_port(tmp_path) == first_port, "the record of an earlier version, which was killed"
+    for text in ("[]", earlier % 99999, "no JSON"):
         (tmp_path / "client.json").write_text(text)
+        with contextlib.closing(server.listening(wanted)) as new:
+            assert new.getsockname()[1]
+    for text in ("", "99999", "-1", "no number"):
+        (tmp_path / "port").write_text(text)
         with contextlib.closing(server.listening(wanted)) as new:
             assert new.getsockname()[1]
 
