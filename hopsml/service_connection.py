@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -12,7 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,6 +39,27 @@ class _StaysHere(urllib.request.HTTPRedirectHandler):
 
 
 Credentials = tuple[str, str, str]  # address, token and certificate file of a server
+
+
+class _Server(NamedTuple):
+    """Server of a request: a restart replaces all parts at once, also for other threads.
+
+    Attributes:
+        credentials: Its address, token and certificate file.
+        address: Its address without a slash at the end.
+        opener: Opener for requests to it.
+    """
+
+    credentials: Credentials
+    address: str
+    opener: urllib.request.OpenerDirector
+
+    def open(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Send a request with the token, and return the response. Raises OSError."""
+        sent = {"Authorization": f"Bearer {self.credentials[1]}", **headers}
+        request = urllib.request.Request(f"{self.address}/api/v1/{path}", data, sent, method=method)
+        found: http.client.HTTPResponse = self.opener.open(request, timeout=TIMEOUT_S)
+        return found
 
 
 class ServiceConnection:
@@ -76,30 +98,29 @@ class ServiceConnection:
             handlers.append(urllib.request.HTTPSHandler(context=_trust(certificate)))
         elif self._recorded is not None:
             handlers.append(listeners.OwnServersHandler("the job service"))
-        self._used = (address, token, str(certificate))
         self._address, self._token = address.rstrip("/"), token
-        self._opener = proxies.opener(self._address, *handlers)
+        opener = proxies.opener(self._address, *handlers)
+        self._server = _Server((address, token, str(certificate)), self._address, opener)
 
-    def _renew(self) -> bool:
-        """Read the record of this user's own server again; return True if it names another address or token."""
-        try:
-            found = self._recorded() if self._recorded is not None else self._used
-            if found == self._used:
-                return False
-            self._use(*found)
-        except (ArgumentError, ServiceError):  # no record, since the server has ended or is starting
-            return False
-        return True
+    def _renew(self, used: _Server) -> bool:
+        """Read the record of this user's own server again; return True if address or token differ from those used.
+
+        Another thread may have read it since.
+        """
+        # no record, since the server has ended or is starting
+        with contextlib.suppress(ArgumentError, ServiceError):
+            if self._recorded is not None and (found := self._recorded()) != self._server.credentials:
+                self._use(*found)
+        return self._server != used
 
     def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
         """Open a stream of events. Raises OSError if the server is unavailable, else errors as ``_call`` does."""
-        request = self._request(
-            "GET", f"{path}?{urllib.parse.urlencode(query)}", None, {"Last-Event-ID": last} if last else {}
-        )
+        server = self._server
         try:
-            return self._opener.open(request, timeout=TIMEOUT_S)
+            headers = {"Last-Event-ID": last} if last else {}
+            return server.open("GET", f"{path}?{urllib.parse.urlencode(query)}", None, headers)
         except urllib.error.HTTPError as refused:
-            if refused.code == 401 and self._renew():
+            if refused.code == 401 and self._renew(server):
                 refused.close()
                 raise ConnectionError("it was restarted and has a new token") from None
             if refused.code not in (404, 429, 502, 503, 504):
@@ -110,7 +131,7 @@ class ServiceConnection:
             # Too many calls, or the server restarts behind a proxy.
             raise ConnectionError(f"HTTP {refused.code}") from None
         except OSError:
-            self._renew()
+            self._renew(server)
             raise
 
     def _call(
@@ -139,13 +160,13 @@ class ServiceConnection:
         while (attempt := next(attempts, None)) is not None:
             if attempt:
                 time.sleep(max(asked_s, backoff.pause_s(attempt, _PAUSE_S)))
-            refusal, asked_s = None, 0.0
+            refusal, asked_s, server = None, 0.0, self._server
             try:
-                with self._opener.open(self._request(method, path, data, sent), timeout=TIMEOUT_S) as answer:
+                with server.open(method, path, data, sent) as answer:
                     said = answer.read()
                 return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
-                if refused.code == 401 and self._renew():
+                if refused.code == 401 and self._renew(server):
                     refused.close()
                     attempts = iter(range(tries if repeat else 1))  # the request was not processed
                     continue
@@ -169,7 +190,7 @@ class ServiceConnection:
                 problem = str(reason or error)
                 if isinstance(reason, listeners.ForeignListener):
                     refusal = ServiceError(problem)
-                if self._renew() and isinstance(reason, ConnectionRefusedError):  # nothing was sent
+                if self._renew(server) and isinstance(reason, ConnectionRefusedError):  # nothing was sent
                     attempts = iter(range(tries if repeat else 1))
             except http.client.HTTPException as error:
                 raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
@@ -181,13 +202,6 @@ class ServiceConnection:
             f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
             f"running{proxies.explain(self._address)}"
         )
-
-    def _request(
-        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
-    ) -> urllib.request.Request:
-        """Return a request to the server with the token that it has now."""
-        sent = {"Authorization": f"Bearer {self._token}", **headers}
-        return urllib.request.Request(f"{self._address}/api/v1/{path}", data, sent, method=method)
 
     def _as(self, found: Any, kind: type[T]) -> T:
         """Convert a response to a type. Raises ServiceError if it does not fit."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+PAGE_S = 120.0  # seconds after which the file that a browser has opened is deleted
 
 
 def ui(
@@ -33,20 +38,63 @@ def ui(
         typer.echo("reading the project; the address follows when the page is ready", err=True)
     from hopsml.service.rest import access
 
-    token, listener = access.new_token(), server.bound(host, port)
-    address = server.address(listener, token)
+    with contextlib.ExitStack() as at_end:
+        token, listener = access.new_token(), at_end.enter_context(server.bound(host, port))
+        address = server.address(listener, token)
 
-    def ready() -> None:
-        print(address, flush=True)
-        if not no_browser:
-            import webbrowser
+        def ready() -> None:
+            print(address, flush=True)
+            if not no_browser:
+                _open_browser(access.redirect_page(address), at_end)
 
-            webbrowser.open(address)
+        server.run_page_server(project_url or settings.project_url(), listener, token, ready)
+
+
+def _open_browser(page: str, at_end: contextlib.ExitStack) -> None:
+    """Open a page with a token in the browser, from a private file: all users can see the arguments of processes.
+
+    Args:
+        page: Content of the page.
+        at_end: Calls that delete the file when the command ends; it is deleted earlier if the browser has had time.
+    """
+    import threading
+    import webbrowser
 
     try:
-        server.run_page_server(project_url or settings.project_url(), listener, token, ready)
-    finally:
-        listener.close()
+        file = _private_page(page)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        typer.echo(
+            f"no browser was opened, since ~/.hopsml/ui cannot be used: {error}; open the address above", err=True
+        )
+        return
+    at_end.callback(file.unlink, missing_ok=True)
+    later = threading.Timer(PAGE_S, file.unlink, kwargs={"missing_ok": True})
+    later.daemon = True
+    later.start()
+    at_end.callback(later.cancel)
+    # In a thread of its own: for a browser in the terminal the call returns when that ends.
+    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+
+
+def _private_page(page: str) -> Path:
+    """Write a page to a file that only this user can read, and delete those of commands that were killed.
+
+    Raises:
+        OSError: The folder cannot be written, or other users have access to it.
+        RuntimeError: This user has no home folder.
+    """
+    from hopsml.storage import privacy
+
+    folder = Path.home() / ".hopsml" / "ui"
+    privacy.make_own_folder(folder, denied=0o077)
+    for left in folder.glob("*.html"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > PAGE_S:
+                left.unlink()
+    descriptor, name = tempfile.mkstemp(".html", dir=folder)  # with permission 0600
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(page)
+    return Path(name)
 
 
 def log_handler() -> logging.Handler:

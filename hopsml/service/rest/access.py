@@ -128,6 +128,15 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
+def redirect_page(target: str) -> str:
+    """Return a page that makes a browser open an address, without naming the page to that server."""
+    quoted = html.escape(target)
+    return (
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0; url={quoted}"><a href="{quoted}">Go on</a>'
+    )
+
+
 # Returns the owner of a token, as any true value, which is stored in ``request.state.caller``; None for an invalid
 # token.
 Identify = Callable[[str], object | None]
@@ -233,12 +242,9 @@ class Guarded:
 
     async def _come_again(self, scope: Scope, send: Send) -> None:
         """Send a page that makes the browser repeat the request from this server, with its cookie if it has one."""
-        target = html.escape(
-            "./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1")
-        )
-        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Go on</a>'
+        target = "./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1")
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
-        await _answer(send, 200, headers, page.encode())
+        await _answer(send, 200, headers, redirect_page(target).encode())
 
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Store the token in a cookie, and redirect to an address without it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import signal
@@ -11,12 +13,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
 
 from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tests.helpers.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.local
@@ -86,6 +89,69 @@ def test_idle_connections_do_not_block_an_authenticated_client(project: ProjectO
                 connection.sendall(b"GET / HTTP/1.1\r\n")
         with httpx.Client(cookies=client.cookies, timeout=END_S) as another:
             assert another.get(f"{root}api/runs").json()["total"] == 1
+
+
+# Program in place of a browser: writes its arguments, and those of all processes.
+BROWSER = """#!{python}
+import json, sys
+from pathlib import Path
+shown = [path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline")]
+Path("{folder}", "new").write_text(json.dumps([sys.argv[1:], shown]))
+Path("{folder}", "new").rename("{folder}/opened")
+"""
+
+
+def test_browser_is_opened_by_a_private_file_and_no_argument_contains_the_token(
+    project: ProjectOnDisk, tmp_path: Path
+) -> None:
+    browser, opened, home = (tmp_path / name for name in ("browser", "opened", "home"))
+    browser.write_text(BROWSER.format(python=sys.executable, folder=tmp_path))
+    browser.chmod(0o700)
+    left = home / ".hopsml" / "ui" / "left.html"
+    left.parent.mkdir(mode=0o700, parents=True)
+    left.touch()
+    os.utime(left, (1.0, 1.0))  # of a command that was killed
+    environment = {**os.environ, "HOME": str(home), "BROWSER": f"{browser} %s"}
+    command = [sys.executable, "-m", "hopsml", "ui", project.url]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            wait_until(opened.exists, "the browser")
+            (target,), shown = json.loads(opened.read_text())
+            file = Path(unquote(urlsplit(target).path))
+            assert target.startswith("file://") and file.parent == left.parent
+            assert file.stat().st_mode & 0o777 == 0o600
+            with httpx.Client(timeout=20) as client:
+                followed = re.search(r"url=([^\"]+)", file.read_text())
+                assert followed is not None and html.unescape(followed[1]) == address
+                assert client.get(address, follow_redirects=True).status_code == 200
+            token = address.partition("token=")[2]
+            assert token and not any(token in line for line in shown) and any("hopsml\0ui" in line for line in shown)
+            assert not left.exists()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(END_S)
+    assert process.returncode == 0 and not list(left.parent.iterdir())
+
+
+def test_no_browser_is_opened_from_a_folder_of_all_users(project: ProjectOnDisk, tmp_path: Path) -> None:
+    folder = tmp_path / ".hopsml" / "ui"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    environment = {**os.environ, "HOME": str(tmp_path), "BROWSER": "false %s"}
+    command = [sys.executable, "-m", "hopsml", "ui", project.url]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert "?token=" in process.stdout.readline()
+            assert re.match(r"no browser was opened.* 755\); open the address above", process.stderr.readline())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=END_S)
+    assert process.returncode == 0 and not list(folder.iterdir())
 
 
 def test_host_other_than_loopback_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
