@@ -18,6 +18,7 @@ num_tickets
 # uvicorn, urllib
 capture_signals
 redirect_request
+http_open
 http_request
 http_response
 https_open

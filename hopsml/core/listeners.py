@@ -41,8 +41,8 @@ class ForeignListener(ConnectionRefusedError):
     """Error for a port of this machine at which a process of another user listens; nothing was sent to it."""
 
 
-class Listener(NamedTuple):
-    """Socket that accepts connections.
+class ListeningSocket(NamedTuple):
+    """TCP socket that accepts connections.
 
     Attributes:
         host: Its address; the wildcard address for all addresses of the machine.
@@ -55,7 +55,7 @@ class Listener(NamedTuple):
     uid: int
 
 
-def parse(table: str, byte_order: str = sys.byteorder) -> list[Listener]:
+def parse(table: str, byte_order: str = sys.byteorder) -> list[ListeningSocket]:
     """Return the listening sockets of the text of ``/proc/net/tcp`` or ``/proc/net/tcp6``.
 
     Args:
@@ -68,11 +68,11 @@ def parse(table: str, byte_order: str = sys.byteorder) -> list[Listener]:
             digits = fields["host"]
             words = [bytes.fromhex(digits[start : start + _WORD]) for start in range(0, len(digits), _WORD)]
             packed = b"".join(word[::-1] if byte_order == "little" else word for word in words)
-            found.append(Listener(_plain(ip_address(packed)), int(fields["port"], 16), int(fields["uid"])))
+            found.append(ListeningSocket(_plain(ip_address(packed)), int(fields["port"], 16), int(fields["uid"])))
     return found
 
 
-def accepting(listeners: Iterable[Listener], host: Address, port: int) -> list[Listener]:
+def accepting(listeners: Iterable[ListeningSocket], host: Address, port: int) -> list[ListeningSocket]:
     """Return the listeners that may accept connections to an address.
 
     A listener at all IPv6 addresses may accept connections to IPv4 addresses, but not beside an IPv4 listener of the
@@ -144,7 +144,7 @@ class OwnServersHandler(urllib.request.HTTPHandler):
         return self.do_open(functools.partial(_CheckedConnection, server=self._server), request)
 
 
-def _read_listeners() -> list[Listener] | None:
+def _read_listeners() -> list[ListeningSocket] | None:
     """Return all listening sockets of this network namespace; None if the system does not show them."""
     texts = []
     for path in _TABLES:

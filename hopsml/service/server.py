@@ -36,7 +36,7 @@ from hopsml.service.render import spark_submit
 from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.resources import Policy
-from hopsml.service.server_record import OwnToken, ServerRecord
+from hopsml.service.server_record import JobServerRecord, OwnToken
 from hopsml.service.store import JobStore
 from hopsml.service.store.accounts import Secrets, Tokens, secrets_key
 from hopsml.service.store.rows import JobLimits
@@ -142,7 +142,7 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         jobs, name = opened(wanted, here)
         try:
             own = OwnToken(wanted.state, Tokens(jobs.store))
-            record = ServerRecord(here, own.value, str(wanted.certificate.absolute() if wanted.certificate else ""))
+            record = JobServerRecord(here, own.value, str(wanted.certificate.absolute() if wanted.certificate else ""))
             jobs.on_end = lambda: _forget(wanted.state, record, own)
             if not own.is_shared or server_record.read(wanted.state) is None:
                 server_record.write(wanted.state, record)  # else by the server that leads
@@ -341,7 +341,7 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
     )
 
 
-def _forget(state: Path, record: ServerRecord, own: OwnToken) -> None:
+def _forget(state: Path, record: JobServerRecord, own: OwnToken) -> None:
     """Remove the record of this server, and end the validity of its token, at its end."""
     server_record.remove(state, record)
     try:

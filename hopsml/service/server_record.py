@@ -33,7 +33,7 @@ _PAUSE_S = 0.05
 _MOST_BYTES = 1000
 
 
-class ServerRecord(NamedTuple):
+class JobServerRecord(NamedTuple):
     """Content of the record.
 
     Attributes:
@@ -47,16 +47,16 @@ class ServerRecord(NamedTuple):
     certificate: str = ""
 
 
-def read(state: Path) -> ServerRecord | None:
+def read(state: Path) -> JobServerRecord | None:
     """Return the record of a state folder; None if there is none, or if it is invalid."""
     try:
         known = json.loads((state / RECORD).read_text())
-        return ServerRecord(str(known["address"]), str(known["token"]), str(known.get("certificate", "")))
+        return JobServerRecord(str(known["address"]), str(known["token"]), str(known.get("certificate", "")))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def write(state: Path, record: ServerRecord) -> None:
+def write(state: Path, record: JobServerRecord) -> None:
     """Write the record, in a file that only this user can read, and the port. Raises OSError."""
     fresh = state / f"{RECORD}.{os.getpid()}"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -65,7 +65,7 @@ def write(state: Path, record: ServerRecord) -> None:
     (state / _PORT).write_text(str(_port(record)))
 
 
-def remove(state: Path, record: ServerRecord) -> None:
+def remove(state: Path, record: JobServerRecord) -> None:
     """Remove the record of a server that ends, unless another server has replaced it."""
     if read(state) == record:
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def last_port(state: Path) -> int:
         return 0 if known is None else _port(known)
 
 
-def _port(record: ServerRecord) -> int:
+def _port(record: JobServerRecord) -> int:
     """Return the port of a server; 0 if its address has none."""
     try:
         return urlsplit(record.address).port or 0

@@ -13,7 +13,7 @@ OTHER = 12002  # uid of another user
 
 
 @dataclass
-class ForeignListener:
+class OtherUsersListener:
     """Listener of another user.
 
     Attributes:
@@ -26,7 +26,7 @@ class ForeignListener:
 
 
 @contextmanager
-def foreign_listener(port: int = 0, host: str = "127.0.0.1") -> Iterator[ForeignListener]:
+def foreign_listener(port: int = 0, host: str = "127.0.0.1") -> Iterator[OtherUsersListener]:
     """Listen in a process of another user, which closes each connection after its first data."""
     told, tells = os.pipe()
     stay, leave = os.pipe()
@@ -45,7 +45,7 @@ def foreign_listener(port: int = 0, host: str = "127.0.0.1") -> Iterator[Foreign
     try:
         line = os.read(told, 5)
         assert line, "the process could not listen"
-        found = ForeignListener(int(line))
+        found = OtherUsersListener(int(line))
         try:
             yield found
         finally:

@@ -19,7 +19,7 @@ from hopsml.engines.local_driver import DriverOrder
 from hopsml.service import server, server_record
 from hopsml.service.driver import SCRIPT
 from hopsml.service.rest import server as listeners
-from hopsml.service.server_record import ServerRecord
+from hopsml.service.server_record import JobServerRecord
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.service.test_job_parts import hopsml
 from tests.integration.service.test_job_service import WAIT_S, JobService, service
@@ -82,8 +82,8 @@ def test_last_port_is_reused_if_it_is_free(tmp_path: Path) -> None:
     wanted = server.ServerSettings(tmp_path, port=None)
     first = server.listening(wanted)
     address, first_port = listeners.address(first), first.getsockname()[1]
-    server_record.write(tmp_path, ServerRecord(address, "token"))
-    server_record.remove(tmp_path, ServerRecord(address, "token"))
+    server_record.write(tmp_path, JobServerRecord(address, "token"))
+    server_record.remove(tmp_path, JobServerRecord(address, "token"))
     with contextlib.closing(server.listening(wanted)) as other:  # another one has it
         assert other.getsockname() != first.getsockname()
     first.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.core import listeners
-from hopsml.core.listeners import ForeignListener, Listener
+from hopsml.core.listeners import ForeignListener, ListeningSocket
 from hopsml.errors import ServingError
 from hopsml.notebook import tensorboard
 from hopsml.serving import client as serving_client
@@ -28,8 +28,8 @@ TABLES = Path(__file__).parent / "fixtures" / "listeners"
 TCP, TCP6 = ((TABLES / name).read_text() for name in ("tcp.txt", "tcp6.txt"))
 
 
-def listener(host: str, port: int, uid: int) -> Listener:
-    return Listener(ip_address(host), port, uid)
+def listener(host: str, port: int, uid: int) -> ListeningSocket:
+    return ListeningSocket(ip_address(host), port, uid)
 
 
 def test_listening_ipv4_sockets_are_read_with_their_owners() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.service import server_record
-from hopsml.service.server_record import OwnToken, ServerRecord
+from hopsml.service.server_record import JobServerRecord, OwnToken
 from hopsml.service.store import JobStore
 from hopsml.service.store.accounts import OWN, SIGNED_IN_DAYS, Role, Tokens
 
@@ -67,7 +67,7 @@ def test_servers_that_run_together_share_a_token_until_the_last_ends(tmp_path: P
 
 def test_token_of_an_earlier_version_is_replaced(tmp_path: Path, tokens: Tokens) -> None:
     earlier = tokens.create("anna", Role.ADMIN, time.time(), label=OWN)
-    server_record.write(tmp_path, ServerRecord("http://127.0.0.1:1/", earlier))
+    server_record.write(tmp_path, JobServerRecord("http://127.0.0.1:1/", earlier))
     own = OwnToken(tmp_path, tokens)
     assert not is_valid(tokens, earlier) and is_valid(tokens, own.value)
     own.close()
@@ -76,7 +76,7 @@ def test_token_of_an_earlier_version_is_replaced(tmp_path: Path, tokens: Tokens)
 def test_users_token_in_the_record_remains_valid(tmp_path: Path, tokens: Tokens) -> None:
     """Whatever the file contains, only a server's own token is replaced."""
     given = tokens.create("bob", Role.ADMIN, time.time(), label="for a program")
-    server_record.write(tmp_path, ServerRecord("http://127.0.0.1:1/", given))
+    server_record.write(tmp_path, JobServerRecord("http://127.0.0.1:1/", given))
     OwnToken(tmp_path, tokens).close()
     assert is_valid(tokens, given)
 
@@ -115,7 +115,7 @@ def test_owner_of_schedules_may_submit_after_the_own_server_has_ended(tmp_path: 
 
 
 def test_record_is_removed_only_by_its_server(tmp_path: Path) -> None:
-    first, second = (ServerRecord(f"http://127.0.0.1:{port}/", "token", "/c.pem") for port in (1, 2))
+    first, second = (JobServerRecord(f"http://127.0.0.1:{port}/", "token", "/c.pem") for port in (1, 2))
     server_record.write(tmp_path, first)
     assert server_record.read(tmp_path) == first
     assert (tmp_path / "client.json").stat().st_mode & 0o777 == 0o600
