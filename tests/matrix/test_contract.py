@@ -102,12 +102,16 @@ def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
 
 @pytest.mark.torch
 @needs("torch")
-def test_torch_trains_with_data_parallelism(store: Path) -> None:
+@pytest.mark.parametrize("over", ["hopsml", "gloo"])
+def test_torch_trains_with_data_parallelism(store: Path, over: str) -> None:
 
     def train() -> float:
         import torch
+        import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
+        dist.all_reduce(half := torch.ones(3, dtype=torch.bfloat16))
+        assert half.tolist() == [2.0, 2.0, 2.0]
         torch.manual_seed(1)
         made = DistributedDataParallel(torch.nn.Linear(1, 1))
         optimizer = torch.optim.SGD(made.parameters(), 1.0)
@@ -118,8 +122,25 @@ def test_torch_trains_with_data_parallelism(store: Path) -> None:
             optimizer.step()
         return float(made.module.weight)
 
-    run = experiment.torch(train, num_workers=2, progress=False)
+    run = experiment.torch(train, num_workers=2, backend=over, progress=False)
     assert run.value == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.torch
+@needs("jax")
+def test_jax_sums_over_the_devices_of_all_workers(store: Path) -> None:
+
+    def train() -> float:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        split = NamedSharding(Mesh(np.array(jax.devices()), ("workers",)), PartitionSpec("workers"))
+        own = np.full(2, 1.0 + jax.process_index(), np.float32)
+        return float(jax.jit(jnp.sum)(jax.make_array_from_process_local_data(split, own)))
+
+    assert experiment.jax(train, num_workers=2, progress=False).value == 6.0
 
 
 def test_each_row_of_a_data_frame_is_trained_on_once(spark: Any, store: Path) -> None:

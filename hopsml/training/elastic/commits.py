@@ -21,7 +21,9 @@ import psutil
 from hopsml.cluster.shared.commit_slots import Buffer
 from hopsml.cluster.shared.worker_events import Committed
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
+from hopsml.core import extras
 from hopsml.core.decoding import MALFORMED, checked
+from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,8 +222,13 @@ def dtype_of(name: str) -> Any:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError as error:  # PyTorch alone does not bring it
+            raise ArgumentError(
+                f"arrays of {name} need the package ml-dtypes, which is not installed here. Remedy: pip install ml-dtypes, "
+                f"or {extras.install('torch')}"
+            ) from error
         return np.dtype(getattr(ml_dtypes, name))
 
 

@@ -7,13 +7,16 @@ any byte of data, and no other port is opened.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker import collective_stats
+from hopsml.core.versions import parse_version
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
 from hopsml.training.torch.state_tensors import array_of, as_bytes, gathered, sparse_sum
@@ -140,14 +143,21 @@ def _process_group() -> type:
     import torch
     import torch.distributed as dist
 
+    # Before 2.7 C++ code does not keep the Python part of a handle, and waits forever once it is gone.
+    torch_loses_handles = parse_version(torch.__version__) < (2, 7)
+    unwaited: deque[Operation] = deque(maxlen=1000)
+
     class Operation(dist._Work):
         """Handle of an operation in progress."""
 
         def __init__(self, future: Any) -> None:
             super().__init__()
             self._future = future
+            if torch_loses_handles:
+                unwaited.append(self)
 
         def wait(self, timeout: Any = None) -> bool:
+            self._release()
             self._future.wait()
             return True
 
@@ -156,7 +166,12 @@ def _process_group() -> type:
 
             C++ takes a Python future that holds an exception for a success with the exception as its result.
             """
+            self._release()
             return self._future.then(_value_of)
+
+        def _release(self) -> None:
+            with contextlib.suppress(ValueError):
+                unwaited.remove(self)
 
         def is_completed(self) -> bool:
             return bool(self._future.done())

@@ -17,7 +17,7 @@ from typing import Any
 from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.collective import library
-from hopsml.core.versions import TORCH, check_version
+from hopsml.core.versions import TORCH, check_version, parse_version
 from hopsml.errors import ArgumentError, CollectiveUnavailable
 from hopsml.training import collective
 from hopsml.training.torch import gpu_collective
@@ -122,19 +122,29 @@ def choose(context: WorkerContext) -> tuple[str, str]:
 
 def _store(context: WorkerContext, limit: timedelta) -> Any:
     """Return the store through which members exchange addresses: on rank 0's host, on the chosen interface only."""
+    import torch
     import torch.distributed as dist
 
     host, _, port = context.leader.rpartition(":")
     host = host.strip("[]")
+    # Before 2.5 torch's new implementation of the store does not accept a socket that already listens.
+    kind: dict[str, Any] = {"use_libuv": False} if parse_version(torch.__version__) < (2, 5) else {}
     if context.rank:
-        return dist.TCPStore(host, int(port), context.world_size, False, limit)
+        return dist.TCPStore(host, int(port), context.world_size, False, limit, **kind)
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # the agent holds the port until then
         listening.setsockopt(socket.SOL_SOCKET, option, 1)
     listening.bind((host, int(port)))
     listening.listen(collective.BACKLOG)
     return dist.TCPStore(
-        host, int(port), context.world_size, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+        host,
+        int(port),
+        context.world_size,
+        True,
+        limit,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+        **kind,
     )
 
 

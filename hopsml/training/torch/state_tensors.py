@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hopsml.training.elastic.commits import dtype_of
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -116,14 +118,13 @@ def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 @cache
 def _type_of(dtype: torch.dtype) -> np.dtype[Any]:
     """Return numpy's type that corresponds to a type of torch."""
-    import numpy as np
     import torch
 
+    found: np.dtype[Any]
     if dtype is torch.bfloat16:
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+        found = dtype_of("bfloat16")
+        return found
+    found = torch.empty(0, dtype=dtype).numpy().dtype
     return found
 
 

@@ -70,6 +70,12 @@ def test_commit_encoding_round_trips_arrays_values_and_position() -> None:
         np.testing.assert_array_equal(found.arrays[key], array)
 
 
+def test_arrays_of_bfloat16_without_ml_dtypes_are_refused_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ArgumentError, match=r"arrays of bfloat2 need the package ml-dtypes.*pip install ml-dtypes"):
+        commits.dtype_of("bfloat2")
+
+
 @pytest.mark.parametrize("content", [b"", b"12345678", b"\x05" + bytes(7) + b"junk!"])
 def test_bytes_that_are_not_a_commit_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a commit"):
