@@ -23,15 +23,16 @@ first column causes one warning. To continue regardless set [`HOPSML_ANY_VERSION
 _SPARK = """
 ## Spark, Java and Python
 
-Driver and executors need the same minor version of Python. Java 21 under Spark 4 is supported by Spark, but was not tried with hopsml.
+Driver and executors need the same minor version of Python. Java 21 under Spark 4 is supported by Spark, but was not tried
+with hopsml.
 """
 _CELLS = """
 ## Combinations that are tested together
 
 `make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
-rows. The newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest` and `newest`.
-Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo. Java 17 and 25
-are the machine's; 8, 11 and 21 are runtimes from packages of the Python index.
+rows. Its newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest`
+and `newest`. Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo.
+Java 17 and 25 are the machine's; 8, 11 and 21 are runtimes from packages of the Python index.
 """
 
 

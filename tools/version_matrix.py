@@ -146,11 +146,6 @@ class Outcome:
     seconds: int
 
 
-def cell_named(name: str) -> Cell:
-    """Return the cell with a name."""
-    return next(cell for cell in CELLS if cell.name == name)
-
-
 def interpreter(python: str) -> Path:
     """Return an interpreter of a minor version; raise Unavailable if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT", "") or Path.home() / ".pyenv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tools import version_matrix
-from tools.version_matrix import CORNERS, Unavailable
+from tools.version_matrix import CELLS, CORNERS, Cell, Unavailable
 
 # Installing an environment may take minutes where uv's cache is empty.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -23,11 +23,11 @@ PLAYED = (
 )
 
 
-@pytest.mark.parametrize("name", CORNERS)
-def test_corner_of_the_supported_versions_fulfils_the_contract(name: str) -> None:
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name in CORNERS], ids=lambda cell: cell.name)
+def test_corner_of_the_supported_versions_fulfils_the_contract(cell: Cell) -> None:
     selected = [f"tests/matrix/test_contract.py::{test}" for test in PLAYED]
     try:
-        tests, problem = version_matrix.run_contract(version_matrix.cell_named(name), selected)
+        tests, problem = version_matrix.run_contract(cell, selected)
     except Unavailable as reason:
         pytest.skip(str(reason))
     assert not problem and "passed" in tests, problem
