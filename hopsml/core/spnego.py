@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hopsml.core.gssapi import GssError, Initiator
+from hopsml.core.krb5 import KDC_SILENT
 
 T = TypeVar("T")
 _COOKIE = "hadoop.auth"
@@ -28,8 +29,7 @@ _REMEDIES = {  # by code of Kerberos
     -1765328377: "use the service's full host name, for which the KDC has the principal HTTP/HOST",
     -1765328347: "synchronise the clocks of this machine and of the KDC (chrony, systemd-timesyncd)",
 }
-_KDC_SILENT = (-1765328228, -1765328230)  # cannot be contacted, cannot be found
-_KDC_REMEDY = "check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable"
+KDC_REMEDY = "check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable"
 
 _cookies: dict[tuple[str, str], str] = {}  # by origin and ticket cache
 _lock = threading.Lock()
@@ -176,8 +176,8 @@ def negotiate_token(challenges: Sequence[str]) -> bytes | None:
 
 def sign_in_error(address: str, error: GssError) -> SignInError:
     """Return the error for an authentication to ``address`` that failed here, with its remedy. Pure."""
-    if error.minor in _KDC_SILENT:
-        return SignInError(f"{address} requires Kerberos: {error}; {_KDC_REMEDY}", is_passing=True)
+    if error.minor in KDC_SILENT:
+        return SignInError(f"{address} requires Kerberos: {error}; {KDC_REMEDY}", is_passing=True)
     remedy = _REMEDIES.get(error.minor, "")
     if not error.major:
         remedy = "install Kerberos's library (Debian: libgssapi-krb5-2, Red Hat: krb5-libs)"
@@ -206,7 +206,7 @@ def within(timeout_s: float, call: Callable[[], T], address: str) -> T:
         return results[0]
     if not errors:
         raise SignInError(
-            f"{address} requires Kerberos: no KDC answered within {timeout_s:g} s; {_KDC_REMEDY}", is_passing=True
+            f"{address} requires Kerberos: no KDC answered within {timeout_s:g} s; {KDC_REMEDY}", is_passing=True
         )
     if isinstance(errors[0], GssError):
         raise sign_in_error(address, errors[0]) from errors[0]

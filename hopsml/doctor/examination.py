@@ -20,7 +20,7 @@ from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import SETTINGS
-from hopsml.doctor import checks, facts
+from hopsml.doctor import checks, facts, kerberos
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok, warn
 from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 from hopsml.errors import ArgumentError
@@ -139,9 +139,11 @@ def yarn(facts: YarnFacts, needs: Needs) -> Finding:
         return fail(
             "yarn", "no ResourceManager is configured", "set HADOOP_CONF_DIR to a folder with yarn-site.xml", **known
         )
-    if facts.status in (401, 403):
-        remedy = "run kinit, then test with curl --negotiate; spark-submit itself uses the RPC port"
-        return warn("yarn", f"it answers, but refuses this user: {facts.problem}", remedy, **known)
+    if facts.status == 401:
+        remedy = (
+            "run kinit if it requires Kerberos, or ask for access; hopsml follows and ends applications by this service"
+        )
+        return Finding("yarn", missing, f"it answers, but refuses this user: {facts.problem}", remedy, known)
     if not facts.answered:
         remedy = "start the ResourceManager, or correct yarn.resourcemanager.webapp.address in yarn-site.xml"
         return Finding("yarn", missing, f"no ResourceManager answers: {facts.problem}", remedy, known)
@@ -157,6 +159,19 @@ def yarn(facts: YarnFacts, needs: Needs) -> Finding:
         remedy = "runs wait for these applications; use another queue (spark.yarn.queue), or raise start_timeout"
         return warn("yarn", f"{told}; {facts.pending} applications are waiting", remedy, **known)
     return ok("yarn", told, **known)
+
+
+def driver_logs(facts: YarnFacts) -> Finding:
+    """Check that a NodeManager answers, from which logs of drivers in cluster mode are read."""
+    if not facts.node:
+        return ok("driver logs", "no NodeManager to ask")
+    if facts.node_problem:
+        told = f"the NodeManager at {facts.node} does not return logs of drivers: {facts.node_problem}"
+        remedy = (
+            "allow connections to its web port from here, with a valid ticket if it requires Kerberos; without them "
+        )
+        return warn("driver logs", told, remedy + "use deploy mode client, or read logs after the end", node=facts.node)
+    return ok("driver logs", f"the NodeManager at {facts.node} answers", node=facts.node)
 
 
 def spark_master(facts: MasterFacts) -> Finding:
@@ -279,12 +294,26 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
         "project store": lambda: facts.store(_project_url(loaded)),
         "hdfs": facts.hdfs,
         "yarn": facts.yarn,
+        "kerberos": kerberos.look,
     }
+    keytab, principal = conf.get("spark.kerberos.keytab", ""), conf.get("spark.kerberos.principal", "")
+    if keytab or principal:
+        looks["keytab"] = partial(kerberos.keytab, keytab, principal)
+    if keytab or principal or _requires_kerberos():
+        looks["kdc"] = partial(kerberos.kdc, principal)
     if needs.spark:
         looks["executors' python"] = partial(facts.executors_python, conf.get("spark.pyspark.python", ""))
     if needs.master.startswith("spark://"):
         looks["spark master"] = partial(facts.spark_master, needs.master)
     return looks
+
+
+def _requires_kerberos() -> bool:
+    """Return True if Hadoop's configuration requires Kerberos; other probes report one that cannot be read."""
+    try:
+        return settings.hadoop_settings().get("hadoop.security.authentication", "").lower() == "kerberos"
+    except ArgumentError:
+        return False
 
 
 def _project_url(loaded: profiles.Profile | None) -> str:
@@ -312,6 +341,8 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         "hdfs": lambda seen: hdfs(seen, needs),
         "yarn": lambda seen: yarn(seen, needs),
         "spark master": spark_master,
+        "keytab": kerberos.check_keytab,
+        "kdc": kerberos.check_kdc,
     }
     shipped = shipped_files(loaded) if loaded is not None else []
     findings = [
@@ -322,8 +353,17 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         if name in looks:
             look = looks[name]
             findings.append(unanswered(name, look, needs) if look.problem else judge(look.facts))
+    findings += _of_several(looks, needs, loaded)
     findings.append(clock(time.time(), _skews(looks)))
     return findings
+
+
+def _of_several(looks: Mapping[str, Gathered], needs: Needs, loaded: Profile | None) -> list[Finding]:
+    """Return the findings of probes that have several."""
+    seen = looks["kerberos"]
+    keytab = loaded.spark.get("spark.kerberos.keytab", "") if loaded is not None else ""
+    found = [unanswered("kerberos", seen, needs)] if seen.problem else kerberos.findings(seen.facts, needs, keytab)
+    return found + ([driver_logs(looks["yarn"].facts)] if needs.yarn and looks["yarn"].facts else [])
 
 
 def _installed_spark(looks: Mapping[str, Gathered]) -> str:
@@ -341,8 +381,8 @@ def unanswered(name: str, look: Gathered, needs: Needs) -> Finding:
 
 def _skews(looks: Mapping[str, Gathered]) -> dict[str, float]:
     """Return the clock skews that probes have measured, in seconds, by service."""
-    names = {"project store": "the project store", "yarn": "the ResourceManager"}
-    seen = {names[name]: looks[name].facts.skew_s for name in names if looks[name].facts is not None}
+    names = {"project store": "the project store", "yarn": "the ResourceManager", "kdc": "the KDC"}
+    seen = {names[name]: looks[name].facts.skew_s for name in names if name in looks and looks[name].facts is not None}
     return {name: skew_s for name, skew_s in seen.items() if skew_s is not None}
 
 

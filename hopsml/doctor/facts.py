@@ -5,6 +5,7 @@ They only gather facts; processes, and every step to a service, have a deadline.
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import errno
 import ipaddress
@@ -18,18 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.agent import network
 from hopsml.cluster.shared.gpus import HostGpu, host_gpus
-from hopsml.core import proxies, settings
+from hopsml.core import hadoop_http, settings
+from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.core.variables import Settings
-from hopsml.errors import HopsmlError, PathNotFound
+from hopsml.errors import HopsmlError, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.yarn import rm_addresses
 
@@ -57,23 +58,28 @@ def store(url: str) -> StoreFacts:
         folder = _nearest(url)
         probe = urls.temporary_sibling(urls.join(folder, "probe"))
         before = time.time()
-        try:
+        with _deleted_at_the_end(system, probe):
             system.write_bytes(probe, b"hopsml doctor")
             written, after = system.status(probe), time.time()
             if system.read_bytes(probe) != b"hopsml doctor":
-                return StoreFacts(
-                    url,
-                    folder,
-                    problem="the file that was read differs from the file that was written",
-                    kind="StorageError",
-                )
-        finally:
-            system.delete(probe)
+                raise StorageError("the file that was read differs from the file that was written")
     except HopsmlError as error:
         return StoreFacts(url, folder, time.monotonic() - began, None, str(error), type(error).__name__)
     is_local = urls.split(url)[0] in ("", "file")
     skew_s = None if is_local or not written.modified_s else skew(written.modified_s, before, after)
     return StoreFacts(url, folder, time.monotonic() - began, skew_s)
+
+
+@contextlib.contextmanager
+def _deleted_at_the_end(system: filesystem.FileSystem, url: str) -> Iterator[None]:
+    """Delete a file after the block; an error of the block is not replaced by one of the deletion."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(HopsmlError):
+            system.delete(url)
+        raise
+    system.delete(url)
 
 
 def skew(theirs_s: float, before_s: float, after_s: float) -> float:
@@ -152,19 +158,20 @@ class YarnFacts:
     pending: int = 0  # waiting applications
     skew_s: float | None = None
     problem: str = ""
-    status: int = 0  # HTTP status, if it was an error
+    status: int = 0  # 401 if it refuses this user, or there is no valid ticket
+    node: str = ""  # address of the NodeManager that was asked
+    node_problem: str = ""
 
 
 def yarn() -> YarnFacts:
-    """Query the ResourceManagers that yarn-site.xml names, until one responds."""
-    scheme, addresses = rm_addresses(settings.yarn_settings())
-    problem, status = "", 0
+    """Query the ResourceManagers that yarn-site.xml names, until one responds, and one of its NodeManagers."""
+    (scheme, addresses), problem, status = rm_addresses(settings.yarn_settings()), "", 0
     for address in addresses:
         base = f"{scheme}://{address}/ws/v1/cluster"
         try:
             info, skew_s = _get(f"{base}/info")
             metrics = _get(f"{base}/metrics")[0]["clusterMetrics"]
-            return YarnFacts(
+            found = YarnFacts(
                 addresses,
                 address,
                 version=info["clusterInfo"].get("resourceManagerVersion", ""),
@@ -174,12 +181,28 @@ def yarn() -> YarnFacts:
                 pending=metrics["appsPending"],
                 skew_s=skew_s,
             )
-        except urllib.error.HTTPError as error:
-            problem, status = f"{base}: HTTP {error.code} {error.reason}", error.code
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            reason = getattr(error, "reason", None) or error
-            problem, status = f"{base}: {reason}{proxies.explain(base)}", 0
+            node, node_problem = _node_manager(scheme, base)
+            return replace(found, node=node, node_problem=node_problem)
+        except AccessError as error:
+            problem, status = str(error), 401
+        except NoAnswer as error:
+            problem, status = str(error), 0
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            problem, status = f"{base}: {error}", 0
     return YarnFacts(addresses, problem=problem, status=status)
+
+
+def _node_manager(scheme: str, base: str) -> tuple[str, str]:
+    """Return the address of a running NodeManager, and why it does not answer; both empty without one."""
+    nodes = (_get(f"{base}/nodes?states=RUNNING")[0].get("nodes") or {}).get("node") or []
+    if not nodes:
+        return "", ""
+    address = str(nodes[0]["nodeHTTPAddress"])
+    try:
+        _get(f"{scheme}://{address}/ws/v1/node/info")
+    except (OSError, ValueError, RecursionError) as error:
+        return address, str(error)
+    return address, ""
 
 
 def _get(address: str) -> tuple[dict[str, Any], float | None]:
@@ -188,12 +211,14 @@ def _get(address: str) -> tuple[dict[str, Any], float | None]:
     The skew comes from the header Date, which has whole seconds; it is None without one.
     """
     before = time.time()
-    request = urllib.request.Request(address, headers={"Accept": "application/json"})
-    with proxies.opener(request.full_url).open(request, timeout=STEP_S) as answer:
-        content, date = json.load(answer), answer.headers.get("Date")
-    if not date:
+    answer = hadoop_http.request(address, STEP_S, accept="application/json")
+    if answer.status != 200:
+        kind = AccessError if answer.status in (401, 403) else NoAnswer
+        raise kind(f"{address}: HTTP {answer.status} {answer.message}")
+    content = json.loads(answer.body)
+    if not answer.date:
         return content, None
-    theirs_s = email.utils.parsedate_to_datetime(date).timestamp()
+    theirs_s = email.utils.parsedate_to_datetime(answer.date).timestamp()
     return content, skew(theirs_s, before - 1.0, time.time())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hopsml.core import hadoop_http
+from hopsml.doctor import Status, examination
 from hopsml.errors import ClusterError, PermissionRefused
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager, logs
@@ -95,3 +96,19 @@ def test_webhdfs_acts_for_another_user(cluster: Any, monkeypatch: pytest.MonkeyP
     filesystem.for_url(file).write_bytes(file, b"text")
     assert filesystem.for_url(file).status(file).owner == "alice"
     filesystem.for_url(file).delete(file)
+
+
+def test_doctor_examines_the_secure_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("hdfs", "yarn", "kdc", "kerberos", "token service", "encryption", "driver logs", "clock")
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/user/alice/project")
+    found = {finding.name: finding for finding in examination.examine("yarn").findings}
+    assert {name: found[name].summary for name in names if found[name].status is not Status.OK} == {}
+    assert found["project store"].status is not Status.FAIL  # it may be slow
+    assert found["hdfs"].facts["total_bytes"] > 0 and "alice@LAB.TEST" in found["kerberos"].summary
+
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/nowhere/cache")
+    filesystem.close_all()
+    found = {finding.name: finding for finding in examination.examine("yarn").findings}
+    for name in ("project store", "hdfs", "yarn", "kerberos"):
+        assert found[name].status is Status.FAIL and "kinit" in found[name].summary + found[name].remedy, found[name]
+        assert "<" not in found[name].summary

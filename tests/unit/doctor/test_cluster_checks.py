@@ -11,6 +11,7 @@ from hopsml.core.profiles import Profile
 from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Needs, Status
 from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.errors import SafeMode, StorageUnavailable
 from tests.unit.doctor.test_checks import check_finding
 
 pytestmark = pytest.mark.fast
@@ -114,11 +115,35 @@ def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: 
         ),
         (YarnFacts(("rm:8088",), problem="refused"), YARN, FAIL, ["refused", "yarn.resourcemanager.webapp.address"]),
         (YarnFacts(("rm:8088",), problem="refused"), LOCAL, WARN, ["refused"]),
-        (YarnFacts(("rm:8088",), problem="HTTP 401", status=401), YARN, WARN, ["kinit"]),
+        (YarnFacts(("rm:8088",), problem="HTTP 401", status=401), YARN, FAIL, ["kinit"]),
+        (YarnFacts(("rm:8088",), problem="HTTP 401", status=401), LOCAL, WARN, ["kinit"]),
     ],
 )
 def test_yarn_is_checked(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
     check_finding(examination.yarn(facts, needs), status, *words)
+
+
+def test_logs_of_drivers_are_checked() -> None:
+    check_finding(examination.driver_logs(YarnFacts(("rm:1",), "rm:1", node="n:8042")), OK, "n:8042 answers")
+    check_finding(examination.driver_logs(YarnFacts(("rm:1",), "rm:1")), OK, "no NodeManager")
+    refused = YarnFacts(("rm:1",), "rm:1", node="n:8042", node_problem="requires Kerberos: no ticket")
+    check_finding(examination.driver_logs(refused), WARN, "n:8042 does not return logs", "no ticket", "valid ticket")
+
+
+def test_error_of_the_clean_up_does_not_replace_that_of_the_write() -> None:
+    class Broken:
+        """Store that refuses everything."""
+
+        def delete(self, url: str) -> bool:
+            raise StorageUnavailable("cannot delete")
+
+    with pytest.raises(SafeMode, match="cannot write"), facts._deleted_at_the_end(Broken(), "x"):  # type: ignore[arg-type]
+        raise SafeMode("cannot write")
+    with (
+        pytest.raises(StorageUnavailable, match="cannot delete"),
+        facts._deleted_at_the_end(Broken(), "x"),  # type: ignore[arg-type]
+    ):
+        pass
 
 
 def test_spark_master_is_checked() -> None:
