@@ -224,6 +224,9 @@ class Settings:
     model_cache = Variable("private folder for copies of models", _text)
     data_cache = Variable("private folder for data that data sets read", _text)
     data_cache_bytes = Variable("its maximum size; 0: no cache", _bytes, default=str(10 << 30), unit="bytes")
+    token_kinds = Variable(
+        "kinds of delegation tokens that workers receive besides HDFS's and its key server's", _names
+    )
     trusted_owners = Variable("users whose files may determine which code runs", _names)
 
     # Set by hopsml itself

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.driver.tokens.keeper import TokenKeeper, keep_tokens
+from hopsml.cluster.driver.tokens.sources import source_of
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor
 from hopsml.core import processes, profiles, redact
@@ -61,7 +63,13 @@ class Application:
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
     profile: str = ""  # name of the profile with which it was started
+    tokens: TokenKeeper | None = None  # on a secure cluster
     after_spark: bool = False  # True if it has no Spark, and an earlier one of this process had
+
+    def close_tokens(self) -> None:
+        """End the distribution of delegation tokens."""
+        if self.tokens is not None:
+            self.tokens.close()
 
     def passed_over(self, profile: str | None) -> str:
         """Return a note for a caller who may expect another application than the running one; "" if there is none."""
@@ -111,6 +119,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             return known
         if known is not None:
             known.coordinator.close()
+            known.close_tokens()
         check_open_files()
         processes.open_standard_streams()  # before new descriptors get the numbers 0 to 2
         profile = None
@@ -259,6 +268,7 @@ def _open(
 
         backend = LocalBackend(profile.local_slots if profile else None)
         shared_disk = True
+    source = source_of(context)
     coordinator = Coordinator(
         backend,
         keep_warm_s=keep_warm_s,
@@ -267,6 +277,7 @@ def _open(
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,
         allowed=_allowed,
+        has_tokens=source is not None,
     )
     try:
         coordinator.start()
@@ -276,7 +287,8 @@ def _open(
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
     earlier_runs = EarlierRuns(key, attempt, forgives=bool(SETTINGS.application_id))
-    return Application(key, backend, coordinator, earlier_runs, variables)
+    keeper = keep_tokens(source, coordinator) if source is not None else None
+    return Application(key, backend, coordinator, earlier_runs, variables, tokens=keeper)
 
 
 def _active_context() -> Any:
@@ -471,6 +483,7 @@ def shutdown(spark: bool = False) -> None:
             application.coordinator.close()
             for run in list(application.runs):
                 run.join(timeout_s=30)  # its status.json is written by a thread that ends with the interpreter
+            application.close_tokens()
         _applications.clear()
         LINK.close()  # bounded: what cannot be sent now is in the run directories
         while spark and _own_contexts:

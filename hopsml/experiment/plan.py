@@ -188,6 +188,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             _note(run, f"continues {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
         _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
+        _note(run, application.tokens.notice if application.tokens is not None else "")
         reporting.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: no caller will have the handle
         with contextlib.suppress(CoordinatorLost):

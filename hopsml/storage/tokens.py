@@ -154,6 +154,39 @@ def from_environment() -> Credentials:
         raise ArgumentError(f"{VARIABLE}={path!r}: {error}; set the variable to a Hadoop token file") from error
 
 
+class OwnTokenFile:
+    """A process's own token file, which its variable names: what the process was given, and what it receives later."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Create the file in a private folder, with the tokens of the given file if that can be read.
+
+        Child processes inherit the variable. Raises OSError.
+        """
+        self._given = os.environ.get(VARIABLE)
+        self.path = os.path.abspath(os.path.join(folder, "tokens"))
+        write(self.path, self._base())
+        os.environ[VARIABLE] = self.path
+
+    def replace(self, received: Credentials) -> None:
+        """Use these tokens, and those with which the process was started for other services. Raises OSError."""
+        write(self.path, self._base().updated(received))
+
+    def close(self) -> None:
+        """Let the variable name the given file again; the own file is deleted with its folder."""
+        if os.environ.get(VARIABLE) == self.path:
+            if self._given is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = self._given
+
+    def _base(self) -> Credentials:
+        """Return the content of the given file; nothing if there is none, or if it is broken or deleted."""
+        try:
+            return read(self._given) if self._given else Credentials()
+        except ArgumentError:
+            return Credentials()
+
+
 class _Reader:
     """Reader of Hadoop's Writables; every fault is an ArgumentError."""
 

@@ -28,7 +28,8 @@ from hopsml.cluster.shared.worker_events import WorkNote
 from hopsml.cluster.worker import server_guard
 from hopsml.core import file_locks, processes
 from hopsml.core.callbacks import nonblocking_logger
-from hopsml.errors import RunError
+from hopsml.errors import ArgumentError, RunError
+from hopsml.storage.tokens import OwnTokenFile, parse
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -84,9 +85,12 @@ def run_agent(
     fork_client.spare(processes.children_of(os.getpid()))
     processes.become_subreaper()  # orphans of a killed fork server become children of the agent
     folder, lock = _own_folder()
+    # Before the fork server starts, which passes the variable with the file's name to all other processes.
+    tokens = OwnTokenFile(folder) if bootstrap.has_tokens else None
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
     patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
+    agent.tokens = tokens
     try:
         last_message = asyncio.run(agent.live(server))
         return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
@@ -94,6 +98,8 @@ def run_agent(
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
         processes.be_no_subreaper()  # Spark may use this process again
+        if tokens is not None:
+            tokens.close()
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
@@ -149,6 +155,7 @@ class Agent:
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
+        self.tokens: OwnTokenFile | None = None
         self.ports: SlotPorts | None = None
         self.gpus: SlotGpus | None = None
         self.cores: SlotCores
@@ -287,6 +294,8 @@ class Agent:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass
+            case protocol.Tokens():
+                self._use_tokens(message.data)
             case protocol.MessagesTaken():
                 self.outbox.taken(message.size)
             case protocol.Preload():
@@ -326,6 +335,15 @@ class Agent:
                 self._spawn(self._release(message.run_id))
             case protocol.Dismiss():
                 self.ended = f"{DISMISSED}: {message.reason}"
+
+    def _use_tokens(self, data: bytes) -> None:
+        """Replace the token file, which storage clients read at each new connection; an error leaves the old one."""
+        if self.tokens is None:
+            return
+        try:
+            self.tokens.replace(parse(data))
+        except (OSError, ArgumentError) as error:
+            log.warning("new delegation tokens could not be stored: %s", error)
 
     def _warned(self) -> None:
         """Handle SIGTERM: announce draining and exit after ``DRAIN_S`` seconds; at the second SIGTERM, exit at once.

@@ -56,6 +56,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     host: str = ""  # address to bind and to announce; "": the local address of the connection
     zygote: str = ""  # name of the driver's zygote, if the agent runs on the driver's machine
     zygote_modules: tuple[str, ...] = ()  # modules that the zygote imports
+    has_tokens: bool = False  # the coordinator sends delegation tokens after its welcome
 
     def zygote_for(self, modules: tuple[str, ...]) -> str:
         """Return the zygote's name if it imports exactly these modules, else "".

@@ -65,6 +65,7 @@ class Coordinator:
         sys_path: tuple[str, ...] = (),
         zygote: ZygoteProcess | None = None,
         allowed: int | None = None,
+        has_tokens: bool = False,
     ) -> None:
         """Prepare the coordinator; ``start`` starts its thread.
 
@@ -76,9 +77,10 @@ class Coordinator:
             sys_path: Entries of the driver's module path for the agents' processes.
             zygote: Process from which fork servers of agents on this machine are forked; closed with the coordinator.
             allowed: Limit as in ``allow``; None: no limit.
+            has_tokens: True if ``give_tokens`` will be called: agents then have token files of their own.
         """
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
-        self.sys_path, self.zygote = sys_path, zygote
+        self.sys_path, self.zygote, self.has_tokens = sys_path, zygote, has_tokens
         self.door = Sessions(self, lease_s)
         self._former = GroupStarter(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
@@ -202,6 +204,14 @@ class Coordinator:
         """End a run as FAILED because the driver cannot provide what it needs; returns at once."""
         self._call(self._event, run_id, events.Refused(reason, "driver"))
 
+    def give_tokens(self, tokens: protocol.Tokens) -> None:
+        """Send delegation tokens to all agents, now and to those that join later; returns at once."""
+        self._call(self.door.give_tokens, tokens)
+
+    def note(self, text: str) -> None:
+        """Report a text to the users of all present runs; returns at once."""
+        self._call(self._note, text)
+
     def dismiss_idle(self, reason: str) -> None:
         """Dismiss the agents that no run holds; returns at once."""
         self._call(lambda: self._pool(self.pool.dismiss(tuple(self.pool.idle()), reason)))
@@ -273,8 +283,7 @@ class Coordinator:
                 renewed = now
                 self.door.renew()
                 if self.zygote is not None and (problem := self.zygote.check_health()):
-                    for run in self.runs.values():
-                        run.state.publish(Change("note", text=problem))
+                    self._note(problem)
             self.inspection.tick()
             self._pool(self.pool.tick(time.monotonic(), self._watcher.is_contended))
             self._requests.publish_waiting()
@@ -456,6 +465,11 @@ class Coordinator:
         """Begin the pre-flight check of agents that the pool has granted to a run."""
         self.inspection.granted(run_id, agent_ids)
 
+    def _note(self, text: str) -> None:
+        """Report a text as a change of every run."""
+        for run in self.runs.values():
+            run.state.publish(Change("note", text=text))
+
     def _refuse_all(self, reason: str) -> None:
         """End all runs, as the backend is not available."""
         for run_id in list(self.runs):
@@ -546,6 +560,7 @@ class Coordinator:
             cores=self.backend.cores_per_agent,
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
+            has_tokens=self.has_tokens,
         )
 
 

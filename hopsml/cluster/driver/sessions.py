@@ -374,6 +374,7 @@ class Sessions:
         self.listener, self._lease_s = listener, lease_s
         self._welcomed = 0
         self._renew = protocol.encode(protocol.Renew())
+        self._tokens: protocol.Tokens | None = None  # the newest, for agents that join later
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
         """Listen on a free port, of the range if one is given, and return it.
@@ -419,6 +420,12 @@ class Sessions:
             else:
                 session.post(self._renew)
 
+    def give_tokens(self, message: protocol.Tokens) -> None:
+        """Send delegation tokens to all agents, and to each that joins later."""
+        self._tokens, frame = message, protocol.encode(message)
+        for session in self.agents.values():
+            session.post(frame)
+
     def cut(self, session: AgentSession, reason: str) -> None:
         """Abort the connection of an agent that does not respond any more; the agent ends when its lease expires."""
         session.connection.transport.abort()
@@ -453,6 +460,8 @@ class Sessions:
         )
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(self._lease_s, time.time()))
+        if self._tokens is not None:
+            session.post(self._tokens)
         self.listener.joined(session)
         session.acknowledge(len(frame))
         return session

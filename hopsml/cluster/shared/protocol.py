@@ -16,7 +16,7 @@ from hopsml.cluster.shared.worker_events import ToDriver
 from hopsml.core.decoding import checked
 
 CLOCK_TOLERANCE_S = 60.0  # difference of two clocks up to which recorded times are left as they are
-VERSION = 15  # both sides must use the same version
+VERSION = 16  # both sides must use the same version
 MAX_TO_AGENT = 1 << 30  # bytes; sized for the training function with its captured values
 MAX_TO_COORDINATOR = 64 << 20  # bytes; sized for results, reports and log lines
 
@@ -46,6 +46,18 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 class Renew(Message, frozen=True, tag="renew"):
     """Renewal of the agent's lease; sent periodically."""
+
+
+class Tokens(Message, frozen=True, tag="tokens"):
+    """Delegation tokens for the agent and all processes that it starts, instead of those it has received before.
+
+    The content is a Hadoop token file. An empty one lets the processes use the tokens with which the agent was started.
+    """
+
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self.data)} bytes)"  # a log must not contain them
 
 
 class Preload(Message, frozen=True, tag="preload"):
@@ -376,6 +388,7 @@ class Persisted(Message, frozen=True, tag="persisted"):
 ToAgent = (
     Welcome
     | Renew
+    | Tokens
     | Preload
     | ProbePeer
     | Formation

@@ -1,0 +1,118 @@
+"""Thread of the driver that keeps the delegation tokens of all processes of an application valid."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.driver.tokens import plan
+from hopsml.cluster.driver.tokens.sources import Found, Source, SourceError
+from hopsml.cluster.shared import protocol
+from hopsml.errors import CoordinatorLost
+from hopsml.storage.tokens import Credentials, OwnTokenFile
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+FIRST_S = 30.0  # that the start of an application waits for its first tokens
+
+
+class TokenKeeper:
+    """Keeper of an application's tokens: obtains them, gives them to the agents, and to this process by a file."""
+
+    def __init__(self, source: Source, ship: Callable[[Credentials], None], tell: Callable[[str], None]) -> None:
+        """Prepare the keeper; ``start`` starts its thread.
+
+        Args:
+            source: where tokens come from.
+            ship: called with the tokens that agents are to use; empty: those with which they were started.
+            tell: called with texts for the user.
+        """
+        self._source, self._ship, self._tell = source, ship, tell
+        self._state = plan.State(source.obtains, source.extends, source.is_backed)
+        self._found: Found | None = None
+        self._stopping, self._first = threading.Event(), threading.Event()
+        self._folder = Path(tempfile.mkdtemp(prefix="hopsml-tokens-"))
+        self._file = OwnTokenFile(self._folder)
+        self._thread = threading.Thread(target=self._run, name="hopsml-tokens", daemon=True)
+        self.notice = ""  # until when the application can use HDFS; "" for no limit
+
+    def start(self) -> None:
+        """Start the thread, and wait until it has tried for the first time, but at most ``FIRST_S`` seconds."""
+        self._thread.start()
+        self._first.wait(FIRST_S)
+
+    def close(self) -> None:
+        """End the thread, and let this process use the tokens that it was given."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(TICK_S * 5)
+        self._file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._step(plan.Tick(time.time()))
+            except Exception:
+                log.warning("delegation tokens were not distributed", exc_info=True)
+            self._first.set()
+            self._stopping.wait(TICK_S)
+
+    def _step(self, event: plan.Event) -> None:
+        """Pass an event to the plan, and carry out the actions."""
+        self._state, actions = plan.step(self._state, event)
+        for action in actions:
+            match action:
+                case plan.Obtain():
+                    self._step(self._obtained())
+                case plan.Ship():
+                    assert self._found is not None
+                    self._give(self._found.credentials)
+                case plan.Withdraw():
+                    self._give(Credentials())
+                case plan.Say():
+                    self._say(action.text)
+
+    def _obtained(self) -> plan.Event:
+        try:
+            self._found = found = self._source.find()
+        except SourceError as error:
+            return plan.Failed(time.time(), str(error))
+        return plan.Obtained(time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s)
+
+    def _give(self, credentials: Credentials) -> None:
+        try:
+            self._file.replace(credentials)
+        except OSError as error:
+            log.warning("the driver's own delegation tokens could not be replaced: %s", error)
+        if not self._stopping.is_set():
+            self._ship(credentials)
+
+    def _say(self, text: str) -> None:
+        self.notice = text if self._state.ends_s or self._state.failures else ""
+        self._tell(text)
+
+
+def keep_tokens(source: Source, coordinator: Coordinator) -> TokenKeeper:
+    """Start the keeper of this process's tokens and of those of a coordinator's agents."""
+
+    def ship(credentials: Credentials) -> None:
+        with contextlib.suppress(CoordinatorLost):
+            coordinator.give_tokens(protocol.Tokens(credentials.encode()))
+
+    def tell(text: str) -> None:
+        log.info("%s", text)
+        with contextlib.suppress(CoordinatorLost):
+            coordinator.note(text)
+
+    keeper = TokenKeeper(source, ship, tell)
+    keeper.start()
+    return keeper

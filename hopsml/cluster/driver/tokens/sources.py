@@ -1,0 +1,235 @@
+"""Sources of delegation tokens in the driver: Spark's JVM with a keytab or a ticket, or a token file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hopsml.core import redact, settings
+from hopsml.core.variables import SETTINGS
+from hopsml.errors import ArgumentError
+from hopsml.storage import tokens, urls
+from hopsml.storage.tokens import Credentials
+
+log = logging.getLogger(__name__)
+
+# Tokens that executors receive. Others, such as the ApplicationMaster's for the ResourceManager, are not for workers.
+KINDS = (tokens.HDFS_KIND, "WEBHDFS delegation", "SWEBHDFS delegation", "kms-dt")
+_SCHEMES = ("hdfs", "hopsfs", "viewfs")  # WebHDFS takes the token of hdfs://
+
+
+class SourceError(Exception):
+    """Error: tokens could not be obtained; the text has the reason."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tokens, and for how long they and the source last, in seconds; 0: unknown.
+
+    Attributes:
+        credentials: tokens of the kinds for executors.
+        life_s: time for which they can be used without being renewed.
+        longest_s: time until the end of their maximum life.
+        ticket_s: time until the end of the ticket.
+    """
+
+    credentials: Credentials = field(repr=False)
+    life_s: float = 0.0
+    longest_s: float = 0.0
+    ticket_s: float = 0.0
+
+    @property
+    def mark(self) -> str:
+        """Digest that identifies the tokens, from which they cannot be derived."""
+        return hashlib.sha256(self.credentials.encode()).hexdigest()
+
+
+class Source(Protocol):
+    """Interface of a source; its methods may block, and raise SourceError.
+
+    Attributes:
+        obtains: each call of ``find`` obtains new tokens, with a ticket.
+        extends: another program provides new ones without limit.
+        is_backed: executors were started with tokens that YARN renews.
+    """
+
+    obtains: bool
+    extends: bool
+    is_backed: bool
+
+    def find(self) -> Found:
+        """Return tokens; raise SourceError with the reason if there are none."""
+
+
+def source_of(context: Any) -> Source | None:
+    """Return the source of tokens for an application; None if the cluster is not secure, or there is no source.
+
+    Args:
+        context: the SparkContext; None for an application without Spark.
+    """
+    if context is None:
+        path = os.environ.get(tokens.VARIABLE)
+        return FileSource(os.path.abspath(path)) if path and is_secure() else None
+    try:
+        ugi = context._jvm.org.apache.hadoop.security.UserGroupInformation
+        return JvmSource(context) if ugi.isSecurityEnabled() else None
+    except Exception as error:  # noqa: BLE001 py4j's, of many kinds
+        log.warning("Spark's JVM does not say whether the cluster is secure, and gets no tokens: %s", _reason(error))
+        return None
+
+
+def is_secure() -> bool:
+    """Return True if the client configuration says that the cluster requires Kerberos."""
+    return settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos"
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A token file that another program replaces."""
+
+    path: str
+    obtains = False
+    extends = False
+    is_backed = False
+
+    def find(self) -> Found:
+        """Return the tokens of the file."""
+        try:
+            found = tokens.read(self.path).of_kinds((*KINDS, *SETTINGS.token_kinds))
+        except ArgumentError as error:
+            raise SourceError(str(error)) from error
+        return Found(found, longest_s=_longest_s(found))
+
+
+class JvmSource:
+    """Credentials of Spark's JVM: those of its keytab login, or tokens obtained with its ticket."""
+
+    def __init__(self, context: Any) -> None:
+        self._context, self._jvm = context, context._jvm
+        self._conf: Callable[..., Any] = context.getConf().get
+        self.extends = bool(self._conf("spark.kerberos.keytab", None) or self._conf("spark.yarn.keytab", None))
+        self.obtains = not self.extends and self._has_ticket()
+        self.is_backed = str(context.master) == "yarn"
+        self._refused: set[str] = set()
+
+    def find(self) -> Found:
+        """Return current tokens of the keytab login, or new ones obtained with the ticket."""
+        try:
+            return self._obtain() if self.obtains else self._current()
+        except SourceError:
+            raise
+        except Exception as error:  # py4j raises exceptions of many kinds
+            raise SourceError(_reason(error)) from error
+
+    # ------------------------------------------------------------------ keytab, or tokens of the submission
+
+    def _current(self) -> Found:
+        """Return the JVM's credentials, with tokens for stores that Spark does not know if they can be obtained."""
+        held = self._user().getCredentials()
+        found = self._read(held)
+        for url in self._stores():
+            if found.for_service(urls.split(url)[1]) is None and url not in self._refused:
+                try:
+                    self._add(url, held)
+                except Exception as error:  # py4j raises exceptions of many kinds
+                    self._refused.add(url)
+                    raise SourceError(
+                        f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
+                    ) from error
+                found = self._read(held)
+        if not found.tokens:
+            raise SourceError("Spark has none; check spark.kerberos.keytab and spark.kerberos.principal")
+        return Found(found, longest_s=_longest_s(found))
+
+    # ------------------------------------------------------------------ ticket
+
+    def _obtain(self) -> Found:
+        """Obtain tokens for every store with the ticket, and learn how long they last by renewing each once."""
+        login = self._login()
+        login.reloginFromTicketCache()  # the user may have run kinit since
+        held, life_s = self._jvm.org.apache.hadoop.security.Credentials(), 0.0
+        for url in self._stores():
+            self._add(url, held)
+        listed = held.getAllTokens().iterator()
+        while listed.hasNext():
+            token = listed.next()
+            if token.getKind().toString() == tokens.HDFS_KIND:
+                own_s = self._life_s(token)
+                life_s = min(life_s or own_s, own_s)
+        found = self._read(held)
+        if not found.tokens:
+            raise SourceError("no store in use gives delegation tokens")
+        return Found(found, life_s, _longest_s(found), self._ticket_s(login))
+
+    def _life_s(self, token: Any) -> float:
+        """Return the seconds until a new token must be renewed; 0 if it is unknown."""
+        try:
+            ends_ms = int(token.renew(self._hadoop_conf()))
+            return max(0.0, (ends_ms - int(token.decodeIdentifier().getIssueDate())) / 1000)
+        except Exception:  # noqa: BLE001 a proxy user may not renew its tokens
+            return 0.0
+
+    def _has_ticket(self) -> bool:
+        return bool(self._login().hasKerberosCredentials())
+
+    def _login(self) -> Any:
+        """Return the login that has the ticket: of a proxy user that of the real one."""
+        user = self._user()
+        return user.getRealUser() or user
+
+    def _ticket_s(self, login: Any) -> float:
+        """Return the seconds until the ticket ends, its renewals included; 0 if they are unknown."""
+        try:
+            method = login.getClass().getDeclaredMethod("getTGT", None)
+            method.setAccessible(True)
+            ticket = method.invoke(login, None)
+            ends = ticket.getRenewTill() if ticket.isRenewable() else ticket.getEndTime()
+            return max(0.0, float(ends.getTime()) / 1000 - time.time())
+        except Exception:  # noqa: BLE001 a private method of Hadoop's, which another version may not have
+            return 0.0
+
+    # ------------------------------------------------------------------ both
+
+    def _user(self) -> Any:
+        return self._jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser()
+
+    def _hadoop_conf(self) -> Any:
+        return self._context._jsc.hadoopConfiguration()
+
+    def _stores(self) -> list[str]:
+        """Return the URL of each store in use: default, project, and those of Spark's setting."""
+        named = str(self._conf("spark.kerberos.access.hadoopFileSystems", "") or "").split(",")
+        found = [str(self._hadoop_conf().get("fs.defaultFS") or ""), settings.project_url(), *named]
+        bases = [urls.base(url.strip()) for url in found if url.strip().partition(":")[0] in _SCHEMES]
+        return list(dict.fromkeys(base for base in bases if urls.split(base)[1]))
+
+    def _add(self, url: str, held: Any) -> None:
+        """Add tokens of a store to credentials of the JVM."""
+        conf = self._hadoop_conf()
+        where = self._jvm.java.net.URI.create(url.replace("hopsfs://", "hdfs://", 1))
+        system = self._jvm.org.apache.hadoop.fs.FileSystem.get(where, conf)
+        system.addDelegationTokens(self._login().getShortUserName(), held)
+
+    def _read(self, held: Any) -> Credentials:
+        """Return the tokens in credentials of the JVM that executors may have."""
+        out = self._jvm.java.io.ByteArrayOutputStream()
+        held.writeTokenStorageToStream(self._jvm.java.io.DataOutputStream(out))
+        return tokens.parse(bytes(out.toByteArray())).of_kinds((*KINDS, *SETTINGS.token_kinds))
+
+
+def _longest_s(found: Credentials) -> float:
+    """Return the seconds until the first of the HDFS tokens ends for good; 0 without one."""
+    ends = [token.describe().last_s for token in found.tokens if token.kind == tokens.HDFS_KIND]
+    return max(0.0, min(ends) - time.time()) if ends else 0.0
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of an error, of Java's the one with the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if not line.startswith(("at ", "An error occurred"))]
+    return redact.text((causes or lines or [type(error).__name__])[0])[:300]

@@ -1,0 +1,43 @@
+"""Training function that stores files in HDFS with nothing but delegation tokens, each through new connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CHILD = """
+import sys
+from hopsml.storage.filesystem import for_url
+for_url(sys.argv[1]).write_bytes(sys.argv[1], b"child")
+"""
+
+
+def store_until(local: str, folder: str, with_child: bool = False) -> None:
+    """Write a file to HDFS each second until ``stop`` exists in the local folder; leave number and token file there.
+
+    Open connections outlive the tokens with which they began, so each file has new ones.
+    """
+    import hopsml
+    from hopsml.storage import filesystem
+    from hopsml.storage.filesystem import for_url
+
+    rank = int(os.environ["RANK"])
+    count = 0
+    while not Path(local, "stop").exists():
+        url = f"{folder}/{rank}-{count}"
+        filesystem.close_all()
+        for_url(url).write_bytes(url, b"worker")
+        if with_child:
+            subprocess.run([sys.executable, "-c", CHILD, f"{url}-child"], check=True)
+        count += 1
+        hopsml.report(step=count)
+        print(f"file {count}", flush=True)
+        time.sleep(1.0)
+    path = os.environ["HADOOP_TOKEN_FILE_LOCATION"]
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    Path(local, f"rank-{rank}.json").write_text(json.dumps({"count": count, "path": path, "mode": mode}))

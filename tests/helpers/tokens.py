@@ -1,0 +1,45 @@
+"""Delegation tokens of a Kerberized cluster for tests: obtained by WebHDFS, written as Hadoop's token file, renewed."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hopsml.storage import tokens
+from hopsml.storage.tokens import Credentials, Token
+from tools.hadoop.rest import Web
+
+
+def obtain(cluster: Any, user: str = "alice") -> Credentials:
+    """Return a new HDFS token of a user, with the user's ticket; nobody but the user can renew it."""
+    web = Web(cluster.web.host, cluster.kdc.environment(user))
+    base = f"http{cluster.webhdfs_url.removeprefix('webhdfs')}/webhdfs/v1/"
+    text = web.get_json(f"{base}?op=GETDELEGATIONTOKEN&renewer={user}")["Token"]["urlString"]
+    wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    # the four fields of a token, as in a file but without an alias
+    (found,) = tokens.parse(b"HDTS\0\x01\0" + wire + b"\0").tokens
+    service = cluster.namenode_url.removeprefix("hdfs://")
+    return Credentials((Token(service, found.identifier, found.password, tokens.HDFS_KIND, service),))
+
+
+@contextmanager
+def renewing(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[None]:
+    """Replace the token file by a new token every ``every_s`` seconds, as a program beside the driver would."""
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(every_s):
+            tokens.write(path, obtain(cluster, user))
+
+    tokens.write(path, obtain(cluster, user))
+    thread = threading.Thread(target=renew, name="renewing-tokens")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
