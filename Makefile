@@ -29,7 +29,7 @@ TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -106,14 +106,17 @@ test-all: AT_ONCE := 3
 
 test: lint $(COMPILED) $(NATIVE)  ## run all tests except variants: lint, the fast ones; then hadoop, spark, tensorflow, airflow and others in parallel
 	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 3 --dist worksteal || status=$$?; \
-	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" $(SIDE_BY_SIDE) || status=$$?; exit $$status
+	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant and not secure" $(SIDE_BY_SIDE) || status=$$?; exit $$status
 
 # Airflow's tests run last and alone: its deadlines, such as two seconds for a task, are too short next to other tests.
 test-all: lint $(COMPILED) $(NATIVE)  ## run all tests with variants, which repeat tests on each backend, and fuzz for a minute per target; three closing lines
 	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
-	@status=0; $(BIN)/python -m pytest -q -m "not airflow" $(SIDE_BY_SIDE) || status=$$?; \
+	@status=0; $(BIN)/python -m pytest -q -m "not airflow and not secure" $(SIDE_BY_SIDE) || status=$$?; \
 	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; \
 	    $(BIN)/python -m tools.fuzz --minutes $(MINUTES) || status=$$?; exit $$status
+
+test-secure: $(STAMP) $(NATIVE)  ## play the scenarios on Kerberized clusters, and print one closing line of JSON; SECURE="-k tokens" selects some
+	@$(BIN)/python -m tests.secure $(SECURE)
 
 bench: $(STAMP) $(NATIVE)  ## measure hopsml and its peers: a table and .cache/bench/figures.json; BENCH=--quick for a short run
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)

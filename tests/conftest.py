@@ -25,7 +25,7 @@ from tools.guard import Guard, guard_for
 __all__ = ["store"]
 
 # In this order: quick tests that cover most run first.
-NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "torch", "tensorflow", "spark", "hadoop")
+NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "torch", "tensorflow", "spark", "hadoop", "secure")
 SHOWN_LINES = 12  # of a failure, at once; the complete one is at the end
 
 

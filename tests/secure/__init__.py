@@ -1,0 +1,1 @@
+"""Scenarios on a Kerberized cluster: `make test-secure`."""

@@ -1,0 +1,107 @@
+"""Applications on a Kerberized YARN: settings for a keytab or a ticket, submission, and what must be stored afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopsml.storage import filesystem
+from hopsml.storage.filesystem import for_url
+from tools.hadoop import spark
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an application proves who it is, and where its driver runs."""
+
+    credential: str  # keytab or ticket
+    deploy_mode: str
+
+    def __str__(self) -> str:
+        return f"{self.credential}-{self.deploy_mode}"
+
+
+def settings(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
+    """Return Spark's settings for two executors, and a project in HDFS."""
+    conf = spark.secure_conf(spark.spark_conf(executors=2), cluster.kdc, user if way.credential == "keytab" else "")
+    return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+
+
+def environment(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
+    """Return the variables of spark-submit: with a keytab there is no ticket."""
+    ticket = cluster.kdc.environment(user if way.credential == "ticket" else "")
+    return {
+        **spark.submit_env(cluster.conf_dir),
+        **ticket,
+        **spark.java_options(cluster.kdc),
+        "HOPSML_PROJECT_URL": project,
+    }
+
+
+def submit(
+    cluster: Any, way: Way, project: str, script: str, *arguments: str, conf: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start spark-submit for a program of this folder; its output is a pipe."""
+    chosen = {**settings(cluster, way, project), **(conf or {})}
+    command = spark.submit_command(JOBS / script, *arguments, conf=chosen, deploy_mode=way.deploy_mode)
+    return subprocess.Popen(
+        command,
+        env=environment(cluster, way, project),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def use_from_here(monkeypatch: Any, cluster: Any, user: str = "alice") -> None:
+    """Let this process read HDFS as a user, with a fresh ticket."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+    cluster.kdc.kinit(user)
+    for name, value in cluster.kdc.environment(user).items():
+        monkeypatch.setenv(name, value)
+
+
+def missing_bytes(local: Path, folder: str, ranks: int = 2, child: bool = False) -> int:
+    """Return how many bytes of the workers' files are not in HDFS as they were written."""
+    lost = 0
+    for rank in range(ranks):
+        count = json.loads((local / f"rank-{rank}.json").read_text())["count"]
+        for number in range(count):
+            url = f"{folder}/{rank}-{number}"
+            try:
+                stored = for_url(url).read_bytes(url)
+            except FileNotFoundError:
+                stored = b""
+            lost += len(b"worker") if stored != b"worker" else 0
+    filesystem.close_all()
+    return lost
+
+
+def read_json(url: str) -> Any:
+    """Return the content of a JSON file in HDFS."""
+    return json.loads(for_url(url).read_bytes(url))
+
+
+def files_below(url: str) -> list[str]:
+    """Return the URLs of all files in a folder of HDFS, and in those below."""
+    found = []
+    for entry in for_url(url).list_dir(url):
+        found += files_below(entry.url) if entry.is_dir else [entry.url]
+    return found
+
+
+def logs_of(cluster: Any, application: str) -> str:
+    """Return all that the containers of an application have written, as log aggregation is off."""
+    texts = []
+    for node in cluster.names("nm"):
+        for path in (cluster.home / node / "containers").glob(f"{application}/*/*"):
+            texts.append(path.read_text(errors="replace"))
+    return os.linesep.join(texts)
