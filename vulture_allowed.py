@@ -237,4 +237,3 @@ trust_env
 renewer
 real_user
 issued_s
-of_kinds
