@@ -23,7 +23,7 @@ _MAGIC = b"HDTS\0"
 
 
 @dataclass(frozen=True)
-class Owner:
+class TokenFacts:
     """Contents of an HDFS token's identifier, as far as clients need them; times in seconds since the epoch."""
 
     owner: str  # principal or user name on whose behalf its bearer acts
@@ -48,13 +48,13 @@ class Token:
         fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         return base64.urlsafe_b64encode(b"".join(map(_block, fields))).rstrip(b"=").decode()
 
-    def describe(self) -> Owner:
+    def describe(self) -> TokenFacts:
         """Return owner and times of an HDFS token; ArgumentError for one of another kind or with a broken identifier."""
         if self.kind != HDFS_KIND:
             raise ArgumentError(f"a token of kind {self.kind!r} has no readable identifier; only {HDFS_KIND} has")
         reader = _Reader(self.identifier, 1)  # its first byte is a version
         names = reader.text(), reader.text(), reader.text()
-        return Owner(*names, reader.number() / 1000, reader.number() / 1000)
+        return TokenFacts(*names, reader.number() / 1000, reader.number() / 1000)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
 from tools.hadoop import spark
+from tools.hadoop.kdc import Kdc
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -28,21 +29,41 @@ class Way:
         return f"{self.credential}-{self.deploy_mode}"
 
 
+def secure_conf(conf: Mapping[str, str], kdc: Kdc, keytab_of: str = "") -> dict[str, str]:
+    """Return settings for a Kerberized cluster: Java's processes get its krb5.conf.
+
+    Args:
+        conf: settings for a cluster without security.
+        kdc: the cluster's KDC.
+        keytab_of: user with whose keytab Spark logs in; "" for the ticket of the process that submits.
+    """
+    secure = dict(conf)
+    (option,) = java_options(kdc).values()
+    for role in ("spark.driver", "spark.executor", "spark.yarn.am"):
+        key = f"{role}.extraJavaOptions"
+        secure[key] = f"{conf.get(key, '')} {option}".strip()
+    if keytab_of:
+        secure["spark.kerberos.keytab"] = str(kdc.keytab(keytab_of))
+        secure["spark.kerberos.principal"] = kdc.principal(keytab_of)
+    return secure
+
+
+def java_options(kdc: Kdc) -> dict[str, str]:
+    """Return the variable by which spark-submit itself gets the cluster's krb5.conf, as Java does not read KRB5_CONFIG."""
+    return {"SPARK_SUBMIT_OPTS": f"-Djava.security.krb5.conf={kdc.config}"}
+
+
 def settings(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
     """Return Spark's settings for two executors, and a project in HDFS."""
-    conf = spark.secure_conf(spark.spark_conf(executors=2), cluster.kdc, user if way.credential == "keytab" else "")
+    conf = secure_conf(spark.spark_conf(executors=2), cluster.kdc, user if way.credential == "keytab" else "")
     return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
 
 
 def environment(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
     """Return the variables of spark-submit: with a keytab there is no ticket."""
     ticket = cluster.kdc.environment(user if way.credential == "ticket" else "")
-    return {
-        **spark.submit_env(cluster.conf_dir),
-        **ticket,
-        **spark.java_options(cluster.kdc),
-        "HOPSML_PROJECT_URL": project,
-    }
+    named = {"HOPSML_PROJECT_URL": project, "PYTHONPATH": str(spark.ROOT)}
+    return {**spark.submit_env(cluster.conf_dir), **ticket, **java_options(cluster.kdc), **named}
 
 
 def submit(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.hadoop.kdc import Kdc
 from tools.hadoop.settings import LOOPBACK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,30 +68,6 @@ def spark_conf(
     if gpus:
         conf |= gpu_conf(gpus)
     return conf
-
-
-def secure_conf(conf: Mapping[str, str], kdc: Kdc, keytab_of: str = "") -> dict[str, str]:
-    """Return settings for a Kerberized cluster: Java's processes get its krb5.conf.
-
-    Args:
-        conf: settings for a cluster without security.
-        kdc: the cluster's KDC.
-        keytab_of: user with whose keytab Spark logs in; "" for the ticket of the process that submits.
-    """
-    secure = dict(conf)
-    (option,) = java_options(kdc).values()
-    for role in ("spark.driver", "spark.executor", "spark.yarn.am"):
-        key = f"{role}.extraJavaOptions"
-        secure[key] = f"{conf.get(key, '')} {option}".strip()
-    if keytab_of:
-        secure["spark.kerberos.keytab"] = str(kdc.keytab(keytab_of))
-        secure["spark.kerberos.principal"] = kdc.principal(keytab_of)
-    return secure
-
-
-def java_options(kdc: Kdc) -> dict[str, str]:
-    """Return the variable by which spark-submit itself gets the cluster's krb5.conf, as Java does not read KRB5_CONFIG."""
-    return {"SPARK_SUBMIT_OPTS": f"-Djava.security.krb5.conf={kdc.config}"}
 
 
 def gpu_conf(gpus: int) -> dict[str, str]:

@@ -294,7 +294,7 @@ class Agent:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass
-            case protocol.Tokens():
+            case protocol.DelegationTokens():
                 self._use_tokens(message.data)
             case protocol.MessagesTaken():
                 self.outbox.taken(message.size)

@@ -204,7 +204,7 @@ class Coordinator:
         """End a run as FAILED because the driver cannot provide what it needs; returns at once."""
         self._call(self._event, run_id, events.Refused(reason, "driver"))
 
-    def give_tokens(self, tokens: protocol.Tokens) -> None:
+    def give_tokens(self, tokens: protocol.DelegationTokens) -> None:
         """Send delegation tokens to all agents, now and to those that join later; returns at once."""
         self._call(self.door.give_tokens, tokens)
 

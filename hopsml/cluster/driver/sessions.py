@@ -374,7 +374,7 @@ class Sessions:
         self.listener, self._lease_s = listener, lease_s
         self._welcomed = 0
         self._renew = protocol.encode(protocol.Renew())
-        self._tokens: protocol.Tokens | None = None  # the newest, for agents that join later
+        self._tokens: protocol.DelegationTokens | None = None  # the newest, for agents that join later
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
         """Listen on a free port, of the range if one is given, and return it.
@@ -420,7 +420,7 @@ class Sessions:
             else:
                 session.post(self._renew)
 
-    def give_tokens(self, message: protocol.Tokens) -> None:
+    def give_tokens(self, message: protocol.DelegationTokens) -> None:
         """Send delegation tokens to all agents, and to each that joins later."""
         self._tokens, frame = message, protocol.encode(message)
         for session in self.agents.values():

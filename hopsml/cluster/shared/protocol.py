@@ -48,7 +48,7 @@ class Renew(Message, frozen=True, tag="renew"):
     """Renewal of the agent's lease; sent periodically."""
 
 
-class Tokens(Message, frozen=True, tag="tokens"):
+class DelegationTokens(Message, frozen=True, tag="tokens"):
     """Delegation tokens for the agent and all processes that it starts, instead of those it has received before.
 
     The content is a Hadoop token file. An empty one lets the processes use the tokens with which the agent was started.
@@ -57,7 +57,7 @@ class Tokens(Message, frozen=True, tag="tokens"):
     data: bytes
 
     def __repr__(self) -> str:
-        return f"Tokens({len(self.data)} bytes)"  # a log must not contain them
+        return f"DelegationTokens({len(self.data)} bytes)"  # a log must not contain them
 
 
 class Preload(Message, frozen=True, tag="preload"):
@@ -388,7 +388,7 @@ class Persisted(Message, frozen=True, tag="persisted"):
 ToAgent = (
     Welcome
     | Renew
-    | Tokens
+    | DelegationTokens
     | Preload
     | ProbePeer
     | Formation

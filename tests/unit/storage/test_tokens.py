@@ -91,7 +91,7 @@ def made(service: str, password: bytes = b"secret-password", kind: str = tokens.
 
 
 def test_identifier_names_owner_and_times() -> None:
-    assert made("s").describe() == tokens.Owner("alice@R", "yarn", "service", 1_700_000_000.0, 1_700_000_300.0)
+    assert made("s").describe() == tokens.TokenFacts("alice@R", "yarn", "service", 1_700_000_000.0, 1_700_000_300.0)
     with pytest.raises(ArgumentError, match="kind 'kms-dt' has no readable identifier"):
         made("s", kind="kms-dt").describe()
     with pytest.raises(ArgumentError, match="ends within"):

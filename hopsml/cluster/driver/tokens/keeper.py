@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.tokens import plan
-from hopsml.cluster.driver.tokens.sources import Found, Source, SourceError
+from hopsml.cluster.driver.tokens.sources import FoundTokens, TokenSource, TokenSourceError
 from hopsml.cluster.shared import protocol
 from hopsml.errors import CoordinatorLost
 from hopsml.storage.tokens import Credentials, OwnTokenFile
@@ -27,7 +27,7 @@ FIRST_S = 30.0  # that the start of an application waits for its first tokens
 class TokenKeeper:
     """Keeper of an application's tokens: obtains them, gives them to the agents, and to this process by a file."""
 
-    def __init__(self, source: Source, ship: Callable[[Credentials], None], tell: Callable[[str], None]) -> None:
+    def __init__(self, source: TokenSource, ship: Callable[[Credentials], None], tell: Callable[[str], None]) -> None:
         """Prepare the keeper; ``start`` starts its thread.
 
         Args:
@@ -36,8 +36,8 @@ class TokenKeeper:
             tell: called with texts for the user.
         """
         self._source, self._ship, self._tell = source, ship, tell
-        self._state = plan.State(source.obtains, source.extends, source.is_backed)
-        self._found: Found | None = None
+        self._state = plan.TokenState(source.obtains, source.extends, source.is_backed)
+        self._found: FoundTokens | None = None
         self._stopping, self._first = threading.Event(), threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix="hopsml-tokens-"))
         self._file = OwnTokenFile(self._folder)
@@ -60,7 +60,7 @@ class TokenKeeper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._step(plan.Tick(time.time()))
+                self._step(plan.TimePassed(time.time()))
             except Exception:
                 log.warning("delegation tokens were not distributed", exc_info=True)
             self._first.set()
@@ -71,22 +71,22 @@ class TokenKeeper:
         self._state, actions = plan.step(self._state, event)
         for action in actions:
             match action:
-                case plan.Obtain():
+                case plan.ObtainTokens():
                     self._step(self._obtained())
-                case plan.Ship():
+                case plan.ShipTokens():
                     assert self._found is not None
                     self._give(self._found.credentials)
-                case plan.Withdraw():
+                case plan.WithdrawTokens():
                     self._give(Credentials())
-                case plan.Say():
+                case plan.TellUser():
                     self._say(action.text)
 
     def _obtained(self) -> plan.Event:
         try:
             self._found = found = self._source.find()
-        except SourceError as error:
-            return plan.Failed(time.time(), str(error))
-        return plan.Obtained(time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s)
+        except TokenSourceError as error:
+            return plan.ObtainFailed(time.time(), str(error))
+        return plan.TokensObtained(time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s)
 
     def _give(self, credentials: Credentials) -> None:
         try:
@@ -101,12 +101,12 @@ class TokenKeeper:
         self._tell(text)
 
 
-def keep_tokens(source: Source, coordinator: Coordinator) -> TokenKeeper:
+def keep_tokens(source: TokenSource, coordinator: Coordinator) -> TokenKeeper:
     """Start the keeper of this process's tokens and of those of a coordinator's agents."""
 
     def ship(credentials: Credentials) -> None:
         with contextlib.suppress(CoordinatorLost):
-            coordinator.give_tokens(protocol.Tokens(credentials.encode()))
+            coordinator.give_tokens(protocol.DelegationTokens(credentials.encode()))
 
     def tell(text: str) -> None:
         log.info("%s", text)

@@ -22,7 +22,7 @@ FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True)
-class Obtained:
+class TokensObtained:
     """Tokens were obtained or looked at.
 
     Attributes:
@@ -41,7 +41,7 @@ class Obtained:
 
 
 @dataclass(frozen=True)
-class Failed:
+class ObtainFailed:
     """Tokens could not be obtained, for this reason."""
 
     now_s: float
@@ -49,40 +49,40 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Tick:
+class TimePassed:
     """Time has passed."""
 
     now_s: float
 
 
 @dataclass(frozen=True)
-class Obtain:
+class ObtainTokens:
     """Action: obtain tokens, or look at those of another program."""
 
 
 @dataclass(frozen=True)
-class Ship:
+class ShipTokens:
     """Action: give the tokens that were obtained last to all processes."""
 
 
 @dataclass(frozen=True)
-class Withdraw:
+class WithdrawTokens:
     """Action: let all processes use the tokens with which they were started, as the later ones have expired."""
 
 
 @dataclass(frozen=True)
-class Say:
+class TellUser:
     """Action: tell the user this."""
 
     text: str
 
 
-Action = Obtain | Ship | Withdraw | Say
-Event = Obtained | Failed | Tick
+Action = ObtainTokens | ShipTokens | WithdrawTokens | TellUser
+Event = TokensObtained | ObtainFailed | TimePassed
 
 
 @dataclass(frozen=True)
-class State:
+class TokenState:
     """What is known about the tokens.
 
     Attributes:
@@ -114,24 +114,24 @@ class State:
     warned_s: float = 0.0
 
 
-def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
+def step(state: TokenState, event: Event) -> tuple[TokenState, tuple[Action, ...]]:
     """Return the next state and what is to be done."""
     match event:
-        case Obtained():
+        case TokensObtained():
             return _obtained(state, event)
-        case Failed():
+        case ObtainFailed():
             return _failed(state, event)
-        case Tick():
+        case TimePassed():
             return _ticked(state, event.now_s)
 
 
-def _obtained(state: State, event: Obtained) -> tuple[State, tuple[Action, ...]]:
+def _obtained(state: TokenState, event: TokensObtained) -> tuple[TokenState, tuple[Action, ...]]:
     actions: list[Action] = []
     if state.failures:
-        actions.append(Say("delegation tokens for HDFS are obtained again"))
+        actions.append(TellUser("delegation tokens for HDFS are obtained again"))
     is_new = event.mark != state.mark
     if is_new:
-        actions.append(Ship())
+        actions.append(ShipTokens())
     life_s = event.life_s or event.longest_s or UNKNOWN_LIFE_S
     after_s = (
         _bounded(life_s * PART_OF_LIFE, MOST_OBTAIN_S)
@@ -146,11 +146,11 @@ def _obtained(state: State, event: Obtained) -> tuple[State, tuple[Action, ...]]
     if ends_s > state.ends_s + LEAST_S or (not ends_s and state.ends_s):  # a renewed ticket, or newer tokens
         later = replace(later, ends_s=ends_s, began_s=event.now_s, warnings=0)
         if ends_s:
-            actions.append(Say(_until(later)))
+            actions.append(TellUser(_until(later)))
     return later, tuple(actions)
 
 
-def _ends(state: State, event: Obtained) -> float:
+def _ends(state: TokenState, event: TokensObtained) -> float:
     """Return when access ends unless the user does something; 0 if never, or if it is unknown."""
     if state.extends:
         return 0.0
@@ -159,7 +159,7 @@ def _ends(state: State, event: Obtained) -> float:
     return event.now_s + event.longest_s if event.longest_s else 0.0
 
 
-def _failed(state: State, event: Failed) -> tuple[State, tuple[Action, ...]]:
+def _failed(state: TokenState, event: ObtainFailed) -> tuple[TokenState, tuple[Action, ...]]:
     failures = state.failures + 1
     pause_s = min(RETRY_S * 2 ** min(failures - 1, 10), MOST_RETRY_S)
     left_s = state.usable_s - event.now_s
@@ -169,23 +169,23 @@ def _failed(state: State, event: Failed) -> tuple[State, tuple[Action, ...]]:
     actions: list[Action] = []
     if failures == 1 or event.now_s - state.warned_s >= REPEAT_S:
         later = replace(later, warned_s=event.now_s)
-        actions.append(Say(_failure(state, event)))
+        actions.append(TellUser(_failure(state, event)))
     if state.mark and state.obtains and state.usable_s and left_s <= 0:
         later = replace(later, mark="", usable_s=0.0)
-        actions.append(Withdraw())
+        actions.append(WithdrawTokens())
     return later, tuple(actions)
 
 
-def _ticked(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
+def _ticked(state: TokenState, now_s: float) -> tuple[TokenState, tuple[Action, ...]]:
     actions: list[Action] = []
     if now_s >= state.due_s:
-        actions.append(Obtain())
+        actions.append(ObtainTokens())
     if state.ends_s and state.warnings < len(WARN_PARTS):
         span_s = state.ends_s - state.began_s
         due = sum(now_s >= state.ends_s - part * span_s for part in WARN_PARTS)
         if due > state.warnings:
             state = replace(state, warnings=due)
-            actions.append(Say(_until(state)))
+            actions.append(TellUser(_until(state)))
     return state, tuple(actions)
 
 
@@ -193,7 +193,7 @@ def _bounded(seconds: float, most: float) -> float:
     return max(LEAST_S, min(seconds, most))
 
 
-def _until(state: State) -> str:
+def _until(state: TokenState) -> str:
     """Return until when the application can use HDFS, and what extends that."""
     when = _date(state.ends_s)
     if state.obtains:
@@ -207,7 +207,7 @@ def _until(state: State) -> str:
     )
 
 
-def _failure(state: State, event: Failed) -> str:
+def _failure(state: TokenState, event: ObtainFailed) -> str:
     if not state.mark:
         return f"no delegation tokens for HDFS could be obtained: {event.reason}; it is tried again"
     until = f"; the present ones can be used until {_date(state.usable_s)}" if state.usable_s > event.now_s else ""

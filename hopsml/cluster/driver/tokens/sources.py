@@ -23,12 +23,12 @@ KINDS = (tokens.HDFS_KIND, "WEBHDFS delegation", "SWEBHDFS delegation", "kms-dt"
 _SCHEMES = ("hdfs", "hopsfs", "viewfs")  # WebHDFS takes the token of hdfs://
 
 
-class SourceError(Exception):
+class TokenSourceError(Exception):
     """Error: tokens could not be obtained; the text has the reason."""
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTokens:
     """Tokens, and for how long they and the source last, in seconds; 0: unknown.
 
     Attributes:
@@ -49,8 +49,8 @@ class Found:
         return hashlib.sha256(self.credentials.encode()).hexdigest()
 
 
-class Source(Protocol):
-    """Interface of a source; its methods may block, and raise SourceError.
+class TokenSource(Protocol):
+    """Interface of a source; its methods may block, and raise TokenSourceError.
 
     Attributes:
         obtains: each call of ``find`` obtains new tokens, with a ticket.
@@ -62,11 +62,11 @@ class Source(Protocol):
     extends: bool
     is_backed: bool
 
-    def find(self) -> Found:
-        """Return tokens; raise SourceError with the reason if there are none."""
+    def find(self) -> FoundTokens:
+        """Return tokens; raise TokenSourceError with the reason if there are none."""
 
 
-def source_of(context: Any) -> Source | None:
+def source_of(context: Any) -> TokenSource | None:
     """Return the source of tokens for an application; None if the cluster is not secure, or there is no source.
 
     Args:
@@ -74,10 +74,10 @@ def source_of(context: Any) -> Source | None:
     """
     if context is None:
         path = os.environ.get(tokens.VARIABLE)
-        return FileSource(os.path.abspath(path)) if path and is_secure() else None
+        return TokenFileSource(os.path.abspath(path)) if path and is_secure() else None
     try:
         ugi = context._jvm.org.apache.hadoop.security.UserGroupInformation
-        return JvmSource(context) if ugi.isSecurityEnabled() else None
+        return SparkTokenSource(context) if ugi.isSecurityEnabled() else None
     except Exception as error:  # noqa: BLE001 py4j's, of many kinds
         log.warning("Spark's JVM does not say whether the cluster is secure, and gets no tokens: %s", _reason(error))
         return None
@@ -89,7 +89,7 @@ def is_secure() -> bool:
 
 
 @dataclass(frozen=True)
-class FileSource:
+class TokenFileSource:
     """A token file that another program replaces."""
 
     path: str
@@ -97,16 +97,16 @@ class FileSource:
     extends = False
     is_backed = False
 
-    def find(self) -> Found:
+    def find(self) -> FoundTokens:
         """Return the tokens of the file."""
         try:
             found = tokens.read(self.path).of_kinds((*KINDS, *SETTINGS.token_kinds))
         except ArgumentError as error:
-            raise SourceError(str(error)) from error
-        return Found(found, longest_s=_longest_s(found))
+            raise TokenSourceError(str(error)) from error
+        return FoundTokens(found, longest_s=_longest_s(found))
 
 
-class JvmSource:
+class SparkTokenSource:
     """Credentials of Spark's JVM: those of its keytab login, or tokens obtained with its ticket."""
 
     def __init__(self, context: Any) -> None:
@@ -117,18 +117,18 @@ class JvmSource:
         self.is_backed = str(context.master) == "yarn"
         self._refused: set[str] = set()
 
-    def find(self) -> Found:
+    def find(self) -> FoundTokens:
         """Return current tokens of the keytab login, or new ones obtained with the ticket."""
         try:
             return self._obtain() if self.obtains else self._current()
-        except SourceError:
+        except TokenSourceError:
             raise
         except Exception as error:  # py4j raises exceptions of many kinds
-            raise SourceError(_reason(error)) from error
+            raise TokenSourceError(_reason(error)) from error
 
     # ------------------------------------------------------------------ keytab, or tokens of the submission
 
-    def _current(self) -> Found:
+    def _current(self) -> FoundTokens:
         """Return the JVM's credentials, with tokens for stores that Spark does not know if they can be obtained."""
         held = self._user().getCredentials()
         found = self._read(held)
@@ -138,17 +138,17 @@ class JvmSource:
                     self._add(url, held)
                 except Exception as error:  # py4j raises exceptions of many kinds
                     self._refused.add(url)
-                    raise SourceError(
+                    raise TokenSourceError(
                         f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
                     ) from error
                 found = self._read(held)
         if not found.tokens:
-            raise SourceError("Spark has none; check spark.kerberos.keytab and spark.kerberos.principal")
-        return Found(found, longest_s=_longest_s(found))
+            raise TokenSourceError("Spark has none; check spark.kerberos.keytab and spark.kerberos.principal")
+        return FoundTokens(found, longest_s=_longest_s(found))
 
     # ------------------------------------------------------------------ ticket
 
-    def _obtain(self) -> Found:
+    def _obtain(self) -> FoundTokens:
         """Obtain tokens for every store with the ticket, and learn how long they last by renewing each once."""
         login = self._login()
         login.reloginFromTicketCache()  # the user may have run kinit since
@@ -163,8 +163,8 @@ class JvmSource:
                 life_s = min(life_s or own_s, own_s)
         found = self._read(held)
         if not found.tokens:
-            raise SourceError("no store in use gives delegation tokens")
-        return Found(found, life_s, _longest_s(found), self._ticket_s(login))
+            raise TokenSourceError("no store in use gives delegation tokens")
+        return FoundTokens(found, life_s, _longest_s(found), self._ticket_s(login))
 
     def _life_s(self, token: Any) -> float:
         """Return the seconds until a new token must be renewed; 0 if it is unknown."""
