@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ipaddress
 import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class KerberosFacts:
         library: why Kerberos's libraries cannot be loaded; empty if they can.
         ticket: ticket of the ticket cache, None without one; ``problem`` is the reason.
         token_file: file of delegation tokens that this process has.
+        client_keytab: keytab by which Kerberos obtains new tickets on its own (``KRB5_CLIENT_KTNAME``).
         now_s: time of these facts, seconds since 1970.
     """
 
@@ -41,6 +43,7 @@ class KerberosFacts:
     ticket: Ticket | None = None
     problem: str = ""
     token_file: str = ""
+    client_keytab: str = ""
     now_s: float = 0.0
 
     @property
@@ -50,17 +53,21 @@ class KerberosFacts:
 
 
 def look() -> KerberosFacts:
-    """Load the libraries and read the ticket cache; nothing is sent."""
+    """Load the libraries and read the ticket cache, for which Kerberos may obtain a ticket by its client keytab."""
     known, token_file = settings.hadoop_settings(), os.environ.get(tokens.VARIABLE, "")
+    facts = KerberosFacts(known, token_file=token_file, client_keytab=os.environ.get("KRB5_CLIENT_KTNAME", ""))
     for library in (gssapi.LIBRARY, krb5.LIBRARY):
         try:
             ctypes.CDLL(library)
         except OSError as error:
-            return KerberosFacts(known, str(error), token_file=token_file, now_s=time.time())
+            return replace(facts, library=str(error), now_s=time.time())
+    if facts.client_keytab:
+        with contextlib.suppress(gssapi.GssError), gssapi.Initiator("localhost") as user:  # the service need not exist
+            user.step()
     try:
-        return KerberosFacts(known, ticket=krb5.ticket(), token_file=token_file, now_s=time.time())
+        return replace(facts, ticket=krb5.ticket(), now_s=time.time())
     except KerberosError as error:
-        return KerberosFacts(known, problem=str(error), token_file=token_file, now_s=time.time())
+        return replace(facts, problem=str(error), now_s=time.time())
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,8 @@ def check_ticket(facts: KerberosFacts, needs: Needs, keytab_file: str = "") -> F
     if left_s <= 0:
         return fail("kerberos", f"the ticket of {ticket.principal} expired {_hours(-left_s)} ago", kinit, **known)
     told = f"{ticket.principal} for {_hours(left_s)}"
+    if facts.client_keytab:
+        return ok("kerberos", f"{told}, then again by the keytab of KRB5_CLIENT_KTNAME", **known)
     told += f", renewable for {_hours(renewable_s)}" if renewable_s > left_s else ", not renewable"
     if left_s < HOUR_S:
         again = "kinit -R renews it" if renewable_s > left_s else f"{kinit} again"

@@ -18,6 +18,7 @@ from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, Clus
 
 TIMEOUT_S = 10.0
 OVER = ("FINISHED", "FAILED", "KILLED")  # final states of YARN
+_VARIABLE = re.compile(r"\$\{([^}]+)\}")
 _ID = re.compile(r"application_\d+_\d+")
 
 
@@ -259,12 +260,17 @@ def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     for suffix in [f".{node}" for node in ids] or [""]:
         host = known.get(f"yarn.resourcemanager.hostname{suffix}", "")
         address = known.get(f"yarn.resourcemanager.{key}{suffix}", "")
-        address = address.replace("${yarn.resourcemanager.hostname}", host)
+        address = _expanded(address, {"yarn.resourcemanager.hostname": host, **known})
         if address.startswith("0.0.0.0:") and host:
             address = host + address[len("0.0.0.0") :]
         if address or host:
             found.append(address or f"{host}:{port}")
     return "https" if https else "http", tuple(found)
+
+
+def _expanded(value: str, known: Mapping[str, str]) -> str:
+    """Return a value with the settings that it refers to as ``${name}``."""
+    return _VARIABLE.sub(lambda found: known.get(found[1], ""), value)
 
 
 def _checked(application_id: str) -> str:

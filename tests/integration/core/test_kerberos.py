@@ -166,6 +166,16 @@ def refusal(url: str) -> str:
     return ""
 
 
+def test_client_keytab_replaces_an_expired_ticket(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a service that runs for weeks."""
+    with spnego_server(fine, sets_cookie=False) as server:
+        url = f"http://{server.address}/ws"
+        monkeypatch.setenv("KRB5CCNAME", f"FILE:{kdc.kinit('alice', tmp_path / 'brief.cc', life_s=1)}")
+        clock.wait_until(lambda: "xpired" in refusal(url))
+        monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{kdc.keytab('alice')}")
+        assert refusal(url) == "" and hadoop_http.request(url, 30).status == 200
+
+
 def test_outage_of_the_kdc_passes(kdc: Kdc) -> None:
     with spnego_server(fine) as server:
         url = f"http://{server.address}/ws"

@@ -39,6 +39,8 @@ def facts(left_s: float = 10 * HOUR, renewable_s: float = 0.0, **more: Any) -> K
         (facts(600.0, 24 * HOUR), "", WARN, ["renewable for 24.0 h", "kinit -R"]),
         (facts(600.0, 300.0), "", WARN, ["not renewable", "kinit again"]),
         (facts(10 * HOUR, 168 * HOUR), "/a", OK, ["a@R for 10.0 h, renewable for 168.0 h"]),
+        (facts(600.0, client_keytab="/k"), "", OK, ["again by the keytab of KRB5_CLIENT_KTNAME"]),
+        (facts(ticket=None, problem="no key", client_keytab="/k"), "", FAIL, ["no key"]),
         (facts(10 * HOUR), "", OK, ["not renewable", "spark.kerberos.keytab"]),
     ],
 )

@@ -97,6 +97,18 @@ RM = "yarn.resourcemanager."
             {RM + "hostname": "rm1", RM + "webapp.address": "${yarn.resourcemanager.hostname}:9000"},
             ("http", ("rm1:9000",)),
         ),
+        (
+            {
+                RM + "ha.rm-ids": "a,b",
+                RM + "hostname.a": "rm1",
+                RM + "hostname.b": "rm2",
+                RM + "webapp.https.address.a": "${yarn.resourcemanager.hostname.a}:9090",
+                RM + "webapp.https.address.b": "${yarn.resourcemanager.hostname}:${port}",
+                "port": "9091",
+                "yarn.http.policy": "HTTPS_ONLY",
+            },
+            ("https", ("rm1:9090", "rm2:9091")),
+        ),
         ({RM + "hostname": "rm1", RM + "webapp.address": "0.0.0.0:9000"}, ("http", ("rm1:9000",))),
         ({RM + "webapp.address": "rm2:1234"}, ("http", ("rm2:1234",))),
         ({RM + "hostname": "rm1", "yarn.http.policy": "HTTPS_ONLY"}, ("https", ("rm1:8090",))),
