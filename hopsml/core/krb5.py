@@ -81,6 +81,8 @@ def _library() -> Any:
         "krb5_init_context": (pointers,),
         "krb5_free_context": (p,),
         "krb5_free_error_message": (p, p),
+        "krb5_get_default_realm": (p, pointers),
+        "krb5_free_default_realm": (p, p),
         "krb5_cc_default": (p, pointers),
         "krb5_cc_close": (p, p),
         "krb5_cc_get_full_name": (p, p, pointers),
@@ -202,6 +204,13 @@ def ticket() -> Ticket:
                 renewable = found.renew_till if found.flags & _RENEWABLE else 0
                 return Ticket(owner, where, _seconds(found.ends), _seconds(renewable))
     raise KerberosError(f"the ticket cache {where} has no ticket for {realm}", -1)
+
+
+def default_realm() -> str:
+    """Return the default realm of krb5.conf (KRB5_CONFIG). Raises KerberosError if there is none, or no library."""
+    with _Context() as context:
+        found = context.open("krb5_get_default_realm", close="krb5_free_default_realm")
+        return (ctypes.cast(found, c_char_p).value or b"").decode(errors="replace")
 
 
 def keytab_principals(path: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
 
-from hopsml.core import ownership
+from hopsml.core import delegation_tokens, krb5, ownership, principals
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
@@ -145,17 +145,74 @@ def default_fs() -> str | None:
     return value.rstrip("/") if value and not value.startswith("file:") else None
 
 
+def is_kerberized() -> bool:
+    """Return True if the client configuration says that the cluster requires Kerberos."""
+    return hadoop_settings().get("hadoop.security.authentication", "").lower() == "kerberos"
+
+
 def user_name() -> str:
-    """Return the user on whose behalf files are written: ``HADOOP_USER_NAME``, else the login user."""
-    return os.environ.get("HADOOP_USER_NAME") or login_name()
+    """Return the user on whose behalf files are written and applications run.
+
+    It is the proxy user (``HADOOP_PROXY_USER``); else, without Kerberos, ``HADOOP_USER_NAME``; else ``login_name``. Tokens
+    decide for their owner: a proxy user does not matter to them.
+    """
+    proxied = os.environ.get("HADOOP_PROXY_USER", "")
+    if not is_kerberized():
+        return proxied or os.environ.get("HADOOP_USER_NAME") or login_name()
+    return (_short_name(_token_owner()) if proxied else "") or proxied or login_name()
 
 
 def login_name() -> str:
-    """Return the login user's name, or the uid as text if there is none, as in many containers."""
+    """Return this process's user: with Kerberos the owner of its tokens, else of its ticket, by Hadoop's short name.
+
+    Without Kerberos, or without both, it is the operating system's user, or the uid as text if that has no name, as in
+    many containers.
+    """
+    try:
+        found = _short_name(_token_owner() or _ticket_owner()) if is_kerberized() else ""
+    except ArgumentError:  # a broken configuration, which whatever needs it reports
+        found = ""
+    return found or _system_name()
+
+
+def _system_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         return str(os.getuid())
+
+
+def _short_name(principal: str) -> str:
+    """Return the short name of a principal, or "" for none."""
+    if not re.search(r"[/@]", principal):
+        return principal
+    return principals.short_name(principal, hadoop_settings().get("hadoop.security.auth_to_local", ""), _realm())
+
+
+def _token_owner() -> str:
+    """Return the owner of this process's HDFS token as the token names it; "" without one."""
+    try:
+        held = delegation_tokens.from_environment().tokens
+        owners = [token.describe().owner for token in held if token.kind == delegation_tokens.HDFS_KIND]
+    except ArgumentError:
+        return ""
+    return owners[0] if owners else ""
+
+
+def _ticket_owner() -> str:
+    """Return the principal of this process's ticket, which may have expired; "" without one."""
+    try:
+        return krb5.ticket().principal
+    except krb5.KerberosError:
+        return ""
+
+
+def _realm() -> str:
+    """Return the default realm; "" if it is unknown."""
+    try:
+        return krb5.default_realm()
+    except krb5.KerberosError:
+        return ""
 
 
 def project_name() -> str:

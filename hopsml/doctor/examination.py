@@ -311,7 +311,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
 def _requires_kerberos() -> bool:
     """Return True if Hadoop's configuration requires Kerberos; other probes report one that cannot be read."""
     try:
-        return settings.hadoop_settings().get("hadoop.security.authentication", "").lower() == "kerberos"
+        return settings.is_kerberized()
     except ArgumentError:
         return False
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hopsml.core import delegation_tokens as tokens
 from hopsml.core import gssapi, krb5, settings
 from hopsml.core.krb5 import KerberosError, Ticket
 from hopsml.core.spnego import KDC_REMEDY
 from hopsml.doctor.checks import Finding, Needs, fail, ok, warn
-from hopsml.storage import tokens, urls
+from hopsml.storage import urls
 
 HOUR_S = 3600.0
 _INSTALL = "install Kerberos's library (Debian: libgssapi-krb5-2, Red Hat: krb5-libs)"

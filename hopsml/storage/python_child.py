@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from hopsml.core import delegation_tokens as tokens
 from hopsml.core import settings
-from hopsml.storage import tokens
 
 
 def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:

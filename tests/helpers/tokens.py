@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hopsml.storage import tokens
-from hopsml.storage.tokens import Credentials, Token
+from hopsml.core import delegation_tokens as tokens
+from hopsml.core.delegation_tokens import Credentials, Token
 from tools.hadoop.rest import Web
 
 

@@ -378,9 +378,9 @@ def workspace_zip() -> Target:
 
 def hadoop_tokens() -> Target:
     """Return the target of a Hadoop token file; what is read is written as a file with the same content."""
+    from hopsml.core import delegation_tokens as tokens
+    from hopsml.core.delegation_tokens import Credentials, Token
     from hopsml.errors import ArgumentError
-    from hopsml.storage import tokens
-    from hopsml.storage.tokens import Credentials, Token
 
     def read(data: bytes) -> object:
         found = tokens.parse(data)

@@ -28,8 +28,8 @@ from hopsml.cluster.shared.worker_events import WorkNote
 from hopsml.cluster.worker import server_guard
 from hopsml.core import file_locks, processes
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.delegation_tokens import OwnTokenFile, parse
 from hopsml.errors import ArgumentError, RunError
-from hopsml.storage.tokens import OwnTokenFile, parse
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
 
+from hopsml.core import delegation_tokens as tokens
 from hopsml.core import proxies, redact, settings, trust_store
 from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
-from hopsml.storage import tokens, urls
+from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
 from hopsml.storage.remote.store import CHUNK_BYTES
@@ -142,7 +143,7 @@ class WebHdfsStore(HadoopStore):
             if token:
                 redact.register("delegation_token", token.as_text())
                 yield hdfs.TokenClient(address, token.as_text(), session=session, timeout=part_s)
-            elif settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos":
+            elif settings.is_kerberized():
                 proxy_user = os.environ.get("HADOOP_PROXY_USER")
                 yield hdfs.Client(address, proxy=proxy_user, session=session, timeout=part_s)
             else:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.core import delegation_tokens as tokens
 from hopsml.errors import WorkerFailed
-from hopsml.storage import filesystem, tokens
+from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import settings
 from tests.helpers.clock import wait_until
-from tests.helpers.kerberos import krb5_or_skip
+from tests.helpers.kerberos import krb5_or_skip, use_ticket
 from tools.hadoop import krb5
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.kdc import Kdc
@@ -54,6 +56,20 @@ def test_guarded_kdc_ends_with_its_starter(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT)
     assert done.returncode == -9
     wait_until(lambda: not folder.exists())
+
+
+def test_ticket_names_the_user_of_a_kerberized_cluster(
+    kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security = "<name>hadoop.security.authentication</name><value>kerberos</value>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration><property>{security}</property></configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    use_ticket(monkeypatch, kdc, "alice")
+    assert (settings.user_name(), settings.login_name()) == ("alice", "alice")
+    use_ticket(monkeypatch, kdc, "bob")
+    assert settings.user_name() == "bob"
+    kdc.kdestroy("bob")
+    assert settings.user_name() == getpass.getuser()
 
 
 @pytest.mark.variant

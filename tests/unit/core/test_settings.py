@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -100,6 +101,59 @@ def test_relative_project_path_is_resolved_against_the_working_directory(
 def test_project_name_defaults_to_the_login_user() -> None:
     assert settings.project_name() == settings.user_name()
     assert settings.user_name() == os.environ.get("LOGNAME", os.environ.get("USER", settings.user_name()))
+
+
+def token_of(owner: bytes) -> bytes:
+    """A token file with an HDFS token of an owner."""
+    names = b"".join(bytes([len(name)]) + name for name in (owner, b"yarn", b""))
+    identifier = b"\0" + names + b"\x01\x02\x03\x04"
+    kind = b"HDFS_DELEGATION_TOKEN"
+    fields = (b"", identifier, b"password", kind, b"ha-hdfs:ns1")
+    return b"HDTS\0\x01" + b"".join(bytes([len(field)]) + field for field in fields) + b"\0"
+
+
+@pytest.fixture
+def kerberized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The token file of a process on a Kerberized cluster, which does not exist yet; there is no ticket."""
+    rules = {"hadoop__security__authentication": "Kerberos", "hadoop__security__auth_to_local": "RULE:[2:$1]L DEFAULT"}
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "conf", fs__defaultFS="hdfs://ns1", **rules)))
+    (tmp_path / "krb5.conf").write_text("[libdefaults]\n default_realm = LAB\n")
+    monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "krb5.conf"))
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'none'}")
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "tokens"))
+    for name in ("HADOOP_PROXY_USER", "HOPSML_PROJECT", "HOPSML_PROJECT_URL", "HOPSML_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HADOOP_USER_NAME", "mallory")  # Hadoop ignores it where Kerberos is required
+    return tmp_path / "tokens"
+
+
+def test_owner_of_tokens_is_the_user_of_a_kerberized_cluster(kerberized: Path) -> None:
+    kerberized.write_bytes(token_of(b"alice"))
+    assert (settings.user_name(), settings.login_name()) == ("alice", "alice")
+    assert settings.project_url() == "hdfs://ns1/Projects/alice"
+    kerberized.write_bytes(token_of(b"Etl/node1@OTHER"))
+    assert settings.user_name() == "etl", "the cluster's rules apply"
+    kerberized.write_bytes(token_of(b"alice@OTHER"))
+    assert settings.user_name() == "alice@OTHER", "a namesake in another realm is another user"
+
+
+def test_without_token_and_ticket_the_operating_system_names_the_user(
+    kerberized: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.user_name() == settings.login_name() == getpass.getuser()
+    kerberized.write_bytes(b"broken")
+    assert settings.user_name() == getpass.getuser()
+    monkeypatch.setenv("HADOOP_PROXY_USER", "bob")
+    assert settings.user_name() == "bob"
+    kerberized.write_bytes(token_of(b"alice"))
+    assert settings.user_name() == "alice", "a token is its owner's, whatever the variable says"
+
+
+def test_proxy_user_comes_before_the_user_of_a_cluster_without_kerberos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_USER_NAME", "service")
+    monkeypatch.setenv("HADOOP_PROXY_USER", "bob")
+    assert settings.user_name() == "bob"
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "hopsfs"])

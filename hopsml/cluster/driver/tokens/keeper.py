@@ -15,8 +15,8 @@ from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.tokens import plan
 from hopsml.cluster.driver.tokens.sources import FoundTokens, TokenSource, TokenSourceError
 from hopsml.cluster.shared import protocol
+from hopsml.core.delegation_tokens import Credentials, OwnTokenFile
 from hopsml.errors import CoordinatorLost
-from hopsml.storage.tokens import Credentials, OwnTokenFile
 
 log = logging.getLogger(__name__)
 

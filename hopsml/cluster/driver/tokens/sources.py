@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hopsml.core import delegation_tokens as tokens
 from hopsml.core import redact, settings
+from hopsml.core.delegation_tokens import Credentials
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
-from hopsml.storage import tokens, urls
-from hopsml.storage.tokens import Credentials
+from hopsml.storage import urls
 
 log = logging.getLogger(__name__)
 
@@ -74,18 +75,13 @@ def source_of(context: Any) -> TokenSource | None:
     """
     if context is None:
         path = os.environ.get(tokens.VARIABLE)
-        return TokenFileSource(os.path.abspath(path)) if path and is_secure() else None
+        return TokenFileSource(os.path.abspath(path)) if path and settings.is_kerberized() else None
     try:
         ugi = context._jvm.org.apache.hadoop.security.UserGroupInformation
         return SparkTokenSource(context) if ugi.isSecurityEnabled() else None
     except Exception as error:  # noqa: BLE001 py4j's, of many kinds
         log.warning("Spark's JVM does not say whether the cluster is secure, and gets no tokens: %s", _reason(error))
         return None
-
-
-def is_secure() -> bool:
-    """Return True if the client configuration says that the cluster requires Kerberos."""
-    return settings.hadoop_settings().get("hadoop.security.authentication") == "kerberos"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsml.core import delegation_tokens as tokens
 from hopsml.errors import ArgumentError, StorageError
-from hopsml.storage import tokens
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
