@@ -111,7 +111,7 @@ def environment(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def carrying(mark: str) -> list[int]:
     """Return the living processes with this mark; zombies are not counted."""
-    return [pid for pid in processes.carrying(MARK, mark) if not _has_ended(pid)]
+    return [pid for pid in processes.processes_with_variable(MARK, mark) if not _has_ended(pid)]
 
 
 def _has_ended(pid: int) -> bool:

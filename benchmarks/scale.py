@@ -160,7 +160,7 @@ class _Backend:
     def is_contended(self) -> bool:
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, Any]:
+    def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, Any]:
         return {}
 
     def why_lost(self, task: int, pid: int) -> str:

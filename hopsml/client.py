@@ -250,8 +250,8 @@ class Client(ServiceConnection):
         self.job(job)  # raises at once if no service answers
         path = f"jobs/{_quoted(job)}/log/events"
         try:
-            yield from log_stream.pieces(lambda query, last: self._open(path, query, last), task)
-        except log_stream.NoStreamHere:
+            yield from log_stream.follow_log(lambda query, last: self._open(path, query, last), task)
+        except log_stream.StreamUnavailable:
             yield from self._looked_for(job, task, poll_s)
 
     def _looked_for(self, job: str | int, task: str, poll_s: float) -> Iterator[str]:

@@ -398,4 +398,4 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-tracebacks.install()  # here, as every module that raises one of these errors imports this one
+tracebacks.install_excepthook()  # here, as every module that raises one of these errors imports this one

@@ -127,7 +127,7 @@ class ServiceConnection:
                 raise self._refusal(refused) from None
             refused.close()
             if refused.code == 404:
-                raise log_stream.NoStreamHere from None
+                raise log_stream.StreamUnavailable from None
             # Too many calls, or the server restarts behind a proxy.
             raise ConnectionError(f"HTTP {refused.code}") from None
         except OSError:
@@ -200,7 +200,7 @@ class ServiceConnection:
             raise ServiceError(starting)
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
-            f"running{proxies.explain(self._address)}"
+            f"running{proxies.proxy_hint(self._address)}"
         )
 
     def _as(self, found: Any, kind: type[T]) -> T:
@@ -264,7 +264,7 @@ def starting_message(state: Path) -> str:
         process, age_s = file.read_text(), time.time() - file.stat().st_mtime
     except (OSError, ValueError):
         return ""
-    if processes.is_gone(process):
+    if processes.has_named_process_ended(process):
         return ""
     return (
         f"this user's job service has been starting for {max(0.0, age_s):.0f} s and does not accept requests yet; repeat "

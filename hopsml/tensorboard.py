@@ -133,7 +133,7 @@ def _directory_of(arguments: tuple[Any, ...], named: str) -> str:
 def __getattr__(name: str) -> Any:
     if name == "local_logdir_bool":
         return current() is not None and _is_local()
-    raise refused_names.missing(__name__, name, ("logdir", "visualize", "local_logdir_bool"))
+    raise refused_names.missing_attribute_error(__name__, name, ("logdir", "visualize", "local_logdir_bool"))
 
 
 def __dir__() -> list[str]:

@@ -93,7 +93,7 @@ def _listed(name: str, choices: object) -> list[Any]:
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, ("grid_params", "num_executors", "num_param_servers"))
+    raise refused_names.missing_attribute_error(__name__, name, ("grid_params", "num_executors", "num_param_servers"))
 
 
 def __dir__() -> list[str]:

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 import hopsml
-from hopsml.cluster.driver.run_state import VERSION, described
+from hopsml.cluster.driver.run_state import VERSION, event_record
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
-from hopsml.cluster.gang.elastic.state import Commits, FailurePolicy, GroupProgress, Growth, InPlace, Membership
+from hopsml.cluster.gang.elastic.state import Commits, FailurePolicy, GroupProgress, Growth, InPlaceState, Membership
 from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.gang.server_machine import ServerGroupMachine
@@ -47,7 +47,7 @@ _COMPONENTS = {
     "commits": Commits,
     "policy": FailurePolicy,
     "progress": GroupProgress,
-    "in_place": InPlace,
+    "in_place": InPlaceState,
     "growth": Growth,
 }
 _OLD_FIELDS = {"newest_of": "commits"}  # field of a component -> its name in version 1, if it had another one
@@ -75,7 +75,7 @@ def replay(content: bytes) -> Iterator[Step]:
         event = _event(line["event"])
         actions = machine.begin(line["at"]) if event is None else machine.handle(event, line["at"])
         # As for the file: a masked part of an event may be masked differently in a sentence that contains it.
-        decided = json.loads(json.dumps(redact.record([described(one) for one in actions])))
+        decided = json.loads(json.dumps(redact.record([event_record(one) for one in actions])))
         found = {"actions": decided, "phase": machine.phase.value}
         recorded = {"actions": line["actions"], "phase": line["phase"]}
         if found != recorded:

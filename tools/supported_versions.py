@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopsml.core.versions import ALL, PYTHON, SPARK_NEEDS, show_version, show_versions
+from hopsml.core.versions import ALL, PYTHON, SPARK_NEEDS, version_text, versions_text
 from tools.version_matrix import CELLS, Cell
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "versions.md"
@@ -41,16 +41,16 @@ def page() -> str:
     versions = [
         (
             one.title,
-            show_versions(one.supported),
-            f"{show_version(one.oldest)}: {one.why_not_older}" if one.oldest else "",
+            versions_text(one.supported),
+            f"{version_text(one.oldest)}: {one.why_not_older}" if one.oldest else "",
         )
         for one in ALL
     ]
     sparks = [
         (
-            show_version(one.spark),
+            version_text(one.spark),
             ", ".join(map(str, one.javas)),
-            show_versions([python for python in PYTHON.supported if python <= one.newest_python]),
+            versions_text([python for python in PYTHON.supported if python <= one.newest_python]),
         )
         for one in SPARK_NEEDS
     ]

@@ -97,7 +97,7 @@ def agents(context: Any) -> dict[str, Any]:
     """Return the pids of the agents and of the zygote on this machine."""
     from hopsml.experiment import applications
 
-    coordinator = applications.current().coordinator
+    coordinator = applications.get_or_start().coordinator
     pids = [session.hello.pid for session in coordinator.door.agents.values()]
     return {"pids": pids, "zygote": coordinator.zygote.pid if coordinator.zygote is not None else 0}
 

@@ -57,7 +57,7 @@ def _refusal(name: str) -> str:
         return ""
     return (
         f"hopsml.airflow.{name} needs Airflow 3.3, which is not installed in this Python ({sys.executable}); use the "
-        f"environment of Airflow, and run there: {extras.install('airflow')}"
+        f"environment of Airflow, and run there: {extras.install_command('airflow')}"
     )
 
 

@@ -19,7 +19,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, Request, without_effect
+from hopsml.airflow.jobs import Job, Jobs, Request, ignored_key_messages
 from hopsml.airflow.operators import HopsMLOperator
 from hopsml.core import settings
 from hopsml.core.states import Lifecycle
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FOLDER = "Jobs"
 
 
-def project_of(project_name: str | None) -> str:
+def project_url(project_name: str | None) -> str:
     """Return the URL of a project's folder, by default the user's own.
 
     ``HOPSML_PROJECT_URL`` and HDFS apply as elsewhere.
@@ -40,7 +40,7 @@ def project_of(project_name: str | None) -> str:
     return settings.project_url(project_name or None)
 
 
-def described(project_url: str, job_name: str) -> dict[str, Any]:
+def read_job_description(project_url: str, job_name: str) -> dict[str, Any]:
     """Return the description of a job.
 
     Raises:
@@ -100,8 +100,8 @@ class HopsworksLaunchOperator(HopsMLOperator):
 
     def request(self, context: Context) -> Request:
         """Build the request from the job's description in ``Jobs/``."""
-        self.project_url = project_of(self.project_name)
-        found = described(self.project_url, self.job_name)
+        self.project_url = project_url(self.project_name)
+        found = read_job_description(self.project_url, self.job_name)
         self.script = _fetched(str(found["appPath"]), self.jobs_folder or local_jobs.default_folder())
         self.profile = str(found.get("profile", "yarn-cluster"))
         arguments = found.get("args", "") if self.job_arguments is None else self.job_arguments
@@ -110,7 +110,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
         conf = {key: str(value) for key, value in found.items() if key.startswith("spark.")}
         self.num_workers = conf.pop("spark.executor.instances", None)
         self.conf = {key: value for key, value in conf.items() if not key.startswith("spark.tensorflow.")}
-        for text in without_effect(found, self.job_name):
+        for text in ignored_key_messages(found, self.job_name):
             self.log.warning(text)
         return super().request(context)
 
@@ -148,19 +148,19 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
             AirflowException: it has ended without success.
         """
         content = _believed(
-            _execution(project_of(self.project_name), self.job_name), "it determines which job the sensor waits for"
+            _execution(project_url(self.project_name), self.job_name), "it determines which job the sensor waits for"
         )
         if content is None:
             return False
         job = Job.from_dict(content)
         try:
-            seen = jobs.of_kind(job.kind).status(job)
+            seen = jobs.jobs_of_kind(job.kind).status(job)
         except ClusterUnavailable as error:
             self.log.warning("%s; asking again", error)
             return False
         if seen.state.is_final and seen.state is not Lifecycle.FINISHED:
             raise AirflowException(
-                f"job {self.job_name}: {job.id} ended as {jobs.published(seen.state)}: "
+                f"job {self.job_name}: {job.id} ended as {jobs.state_name(seen.state)}: "
                 f"{seen.detail or 'see the log of the job'}"
             )
         return seen.state is Lifecycle.FINISHED

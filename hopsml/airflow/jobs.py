@@ -77,7 +77,7 @@ def metrics_of_log(text: str) -> dict[str, Any]:
     return metrics if isinstance(metrics, dict) else {}
 
 
-def ended_run(run: str, project_url: str) -> dict[str, Any] | None:
+def result_if_ended(run: str, project_url: str) -> dict[str, Any] | None:
     """Return the result of a run, with the keys of ``result_of_run``; None while it has not begun or not ended.
 
     Args:
@@ -122,12 +122,12 @@ _PUBLISHED = {
 }  # states of jobs, with their names in events, results and messages of tasks
 
 
-def published(state: Lifecycle) -> str:
+def state_name(state: Lifecycle) -> str:
     """Return the name of a job's state in events and messages of tasks."""
     return _PUBLISHED[state]
 
 
-def state_of(name: str) -> Lifecycle:
+def state_of_name(name: str) -> Lifecycle:
     """Return the state of a job with this published name. Raises KeyError for another one."""
     return {known: state for state, known in _PUBLISHED.items()}[name]
 
@@ -179,7 +179,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownJob:
     """Job found by its tag; ``delivered`` is True if a task has returned its result."""
 
     job: Job
@@ -190,7 +190,7 @@ class Known:
 class Jobs(Protocol):
     """Interface to one kind of job; every call has a deadline and raises subclasses of ``HopsmlError``."""
 
-    def find(self, request: Request) -> list[Known]:
+    def find(self, request: Request) -> list[KnownJob]:
         """Return all jobs started for the request's tag, newest first."""
 
     def start(self, request: Request) -> Job:
@@ -227,7 +227,7 @@ class Jobs(Protocol):
 _MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_jobs"}
 
 
-def of_kind(kind: str) -> Jobs:
+def jobs_of_kind(kind: str) -> Jobs:
     """Return the module that implements ``Jobs`` for this kind. Raises ArgumentError for an unknown one."""
     if kind not in _MODULES:
         raise ArgumentError(f"the job kind {kind!r} is unknown; the known kinds are {', '.join(_MODULES)}")
@@ -253,8 +253,8 @@ class TaskStep(enum.Enum):
     COLLECT = "collect"
 
 
-def decide(
-    stored: tuple[Job, Lifecycle] | None, done: Sequence[str], found: Sequence[Known]
+def decide_first_step(
+    stored: tuple[Job, Lifecycle] | None, done: Sequence[str], found: Sequence[KnownJob]
 ) -> tuple[TaskStep, Job | None, str]:
     """Decide whether to start a job, follow one, or collect the result of one that has ended.
 
@@ -272,7 +272,7 @@ def decide(
             return (
                 TaskStep.FOLLOW,
                 job,
-                (f"an earlier try started {job.id}, which is {published(state)}; this task follows that job"),
+                (f"an earlier try started {job.id}, which is {state_name(state)}; this task follows that job"),
             )
         if state is Lifecycle.FINISHED:
             return (
@@ -285,7 +285,7 @@ def decide(
             return (
                 TaskStep.FOLLOW,
                 known.job,
-                f"{known.job.id} was started for this task and is {published(known.state)}; this task follows that job",
+                f"{known.job.id} was started for this task and is {state_name(known.state)}; this task follows that job",
             )
     if found:
         youngest = found[0]
@@ -299,26 +299,26 @@ def decide(
             return (
                 TaskStep.START,
                 None,
-                f"the last job of this task, {youngest.job.id}, has ended ({published(youngest.state)})",
+                f"the last job of this task, {youngest.job.id}, has ended ({state_name(youngest.state)})",
             )
     return TaskStep.START, None, "no job was started for this task yet"
 
 
-class Patience:
+class OutageTolerance:
     """Tolerance of a service outage for a limited time; its beginning and its end are logged, not each failure."""
 
     def __init__(self, say: Callable[..., Any]) -> None:
         self._say = say  # method of a logger
         self._answered, self._away = time.monotonic(), False
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record that the service has answered."""
         now = time.monotonic()
         if self._away:
             self._say("the cluster answers again after %.0f s", now - self._answered)
         self._answered, self._away = now, False
 
-    def away(self, error: Exception) -> None:
+    def record_outage(self, error: Exception) -> None:
         """Record that the service did not answer; raise ``error`` once the outage exceeds the limit."""
         if time.monotonic() - self._answered > LIMIT_S:
             raise error
@@ -336,7 +336,7 @@ _REASONS = {
 }
 
 
-def without_effect(description: Mapping[str, Any], job_name: str) -> list[str]:
+def ignored_key_messages(description: Mapping[str, Any], job_name: str) -> list[str]:
     """Return a message for each key of the predecessor's job description that hopsml ignores."""
     strange = [
         key

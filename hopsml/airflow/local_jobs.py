@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.airflow import jobs
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, KnownJob, Request, state_name
 from hopsml.core import file_locks, processes, profiles
 from hopsml.core.decoding import MALFORMED
 from hopsml.core.newer_python import code_arguments
@@ -46,13 +46,13 @@ def default_folder() -> str:
 # ---------------------------------------------------------------------- implementation of Jobs
 
 
-def find(request: Request) -> list[Known]:
+def find(request: Request) -> list[KnownJob]:
     """Return all jobs started for the request's tag, newest first."""
     found = []
     for number in sorted(_numbers(Path(request.folder, request.tag)), reverse=True):
         folder = Path(request.folder, request.tag, str(number))
         job = Job("local", str(folder))
-        found.append(Known(job, status(job).state, (folder / DELIVERED).exists()))
+        found.append(KnownJob(job, status(job).state, (folder / DELIVERED).exists()))
     return found
 
 
@@ -70,7 +70,7 @@ def start(request: Request) -> Job:
         active = [known for known in find(request) if not known.state.is_final]
         if active:
             raise ArgumentError(
-                f"{active[0].job.id} was started for this task and is {published(active[0].state)}; follow that job "
+                f"{active[0].job.id} was started for this task and is {state_name(active[0].state)}; follow that job "
                 "instead of starting another one"
             )
         folder = above / str(max(_numbers(above), default=0) + 1)
@@ -90,7 +90,7 @@ def status(job: Job) -> JobStatus:
         return _how_ended(found)
     with contextlib.suppress(FileNotFoundError, *MALFORMED):
         ended = json.loads((folder / EARLIER_ENDED).read_text())
-        return JobStatus(jobs.state_of(ended["state"]), str(ended["detail"]))
+        return JobStatus(jobs.state_of_name(ended["state"]), str(ended["detail"]))
     if folder.is_dir():
         return JobStatus(Lifecycle.FAILED, "the supervisor of the driver was killed, or this machine was restarted")
     return JobStatus(

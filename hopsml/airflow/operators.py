@@ -22,7 +22,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, JobStatus, Known, Patience, Request, TaskStep
+from hopsml.airflow.jobs import Job, Jobs, JobStatus, KnownJob, OutageTolerance, Request, TaskStep
 from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.core import profiles, settings
 from hopsml.core.states import Lifecycle
@@ -128,7 +128,7 @@ class HopsMLOperator(BaseOperator):
         """Return the job's result, when Airflow resumes the task after the trigger's event."""
         job = self._job = Job.from_dict(event["job"])
         return self._conclude(
-            context, job, JobStatus(jobs.state_of(event["state"]), event["detail"]), int(event["offset"])
+            context, job, JobStatus(jobs.state_of_name(event["state"]), event["detail"]), int(event["offset"])
         )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -175,7 +175,7 @@ class HopsMLOperator(BaseOperator):
     @staticmethod
     def _kind(request: Request) -> Jobs:
         """Return the implementation of ``Jobs`` for the request's profile."""
-        return jobs.of_kind(jobs.kind_of(profiles.load(request.profile)))
+        return jobs.jobs_of_kind(jobs.kind_of(profiles.load(request.profile)))
 
     def _start(self, kind: Jobs, request: Request) -> Job:
         """Start the job; if SIGTERM arrives during that, end it."""
@@ -194,30 +194,30 @@ class HopsMLOperator(BaseOperator):
     def _end(self, job: Job) -> None:
         """End the job and all its processes."""
         self.log.info("ending %s", job.id)
-        jobs.of_kind(job.kind).end(job)
+        jobs.jobs_of_kind(job.kind).end(job)
 
     def _decide(self, kind: Jobs, request: Request, context: Context) -> tuple[TaskStep, Job | None, str]:
         """Find the jobs of this task, and decide whether to start, follow or collect one."""
         memory = context["task_state_store"]
         content, done = memory.get(JOB_KEY), memory.get(DONE_KEY) or []
-        found: list[Known] = kind.find(request)
+        found: list[KnownJob] = kind.find(request)
         stored = None
         if content:
             job = Job.from_dict(content)
-            stored = job, jobs.of_kind(job.kind).status(job).state
-        return jobs.decide(stored, done, found)
+            stored = job, jobs.jobs_of_kind(job.kind).status(job).state
+        return jobs.decide_first_step(stored, done, found)
 
     def _follow(self, kind: Jobs, job: Job) -> tuple[JobStatus, int]:
         """Wait in this process for the job's end, copying the driver's log."""
         offset, told = 0, ""
-        patience = Patience(self.log.warning)
+        patience = OutageTolerance(self.log.warning)
         while True:
             try:
                 seen = kind.status(job)
                 offset = self._tell_log(kind, job, offset)
-                patience.answered()
+                patience.record_answer()
             except ClusterError as error:  # includes errors that a failing ResourceManager reports
-                patience.away(error)
+                patience.record_outage(error)
                 seen = JobStatus(Lifecycle.RUNNING)
             if seen.state.is_final:
                 return seen, offset
@@ -250,7 +250,7 @@ class HopsMLOperator(BaseOperator):
 
     def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
         """Log the remaining output, and return the result. Raises AirflowException if the job did not succeed."""
-        kind = jobs.of_kind(job.kind)
+        kind = jobs.jobs_of_kind(job.kind)
         with contextlib.suppress(ClusterError):
             self._tell_log(kind, job, offset, last=True)
         left = self._outcome(kind, context, job, seen)
@@ -259,7 +259,7 @@ class HopsMLOperator(BaseOperator):
                 self.log.info("the end of the driver's stderr:\n%s", more)
             reason = left.get("error") or seen.detail or "see its log above"
             where = f"; run directory {left['run_dir']}" if left.get("run_dir") else ""
-            raise AirflowException(f"{job.id} ended as {jobs.published(seen.state)}: {reason}{where}")
+            raise AirflowException(f"{job.id} ended as {jobs.state_name(seen.state)}: {reason}{where}")
         kind.mark_delivered(job, self.request(context))
         self._note_done(context, job)
         for key in ("run_dir", "metrics"):

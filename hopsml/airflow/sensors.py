@@ -45,7 +45,7 @@ class HopsMLRunSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Return whether the run has ended, with its result."""
-        found = jobs.ended_run(self.run, self.project_url or settings.project_url())
+        found = jobs.result_if_ended(self.run, self.project_url or settings.project_url())
         return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
 
     def execute(self, context: Context) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs
-from hopsml.airflow.jobs import Job, JobStatus, Patience
+from hopsml.airflow.jobs import Job, JobStatus, OutageTolerance
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
 
@@ -33,22 +33,27 @@ class HopsMLJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job until it ends, and then yield the only event."""
         job = Job.from_dict(self.job)
-        kind = jobs.of_kind(job.kind)
+        kind = jobs.jobs_of_kind(job.kind)
         offset, told = self.offset, ""
-        patience = Patience(self.log.warning)
+        patience = OutageTolerance(self.log.warning)
         while True:
             try:
                 seen = await asyncio.to_thread(kind.status, job)
                 text, offset = await asyncio.to_thread(kind.read_log, job, offset)
-                patience.answered()
+                patience.record_answer()
             except ClusterError as error:  # includes errors that a failing ResourceManager reports
-                patience.away(error)
+                patience.record_outage(error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             for line in text.splitlines():
                 self.log.info("%s", line)
             if seen.state.is_final and not text:
-                end = {"job": self.job, "state": jobs.published(seen.state), "detail": seen.detail, "offset": offset}
+                end = {
+                    "job": self.job,
+                    "state": jobs.state_name(seen.state),
+                    "detail": seen.detail,
+                    "offset": offset,
+                }
                 yield TriggerEvent(end)
                 return
             told = self._tell(seen, told)
@@ -57,11 +62,11 @@ class HopsMLJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """End the job, when a user clears or marks the waiting task."""
         job = Job.from_dict(self.job)
-        await asyncio.to_thread(jobs.of_kind(job.kind).end, job)
+        await asyncio.to_thread(jobs.jobs_of_kind(job.kind).end, job)
 
     def _tell(self, seen: JobStatus, told: str) -> str:
         """Log why the job waits, if that has changed, and return the new status text."""
-        words = f"{jobs.published(seen.state)} {seen.detail}".strip()
+        words = f"{jobs.state_name(seen.state)} {seen.detail}".strip()
         if words != told and seen.state is Lifecycle.STARTING:
             self.log.info("waiting: %s", seen.detail or "for resources")
         return words
@@ -81,13 +86,13 @@ class HopsMLRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll the run until it has ended, and then yield the only event."""
-        patience = Patience(self.log.warning)
+        patience = OutageTolerance(self.log.warning)
         while True:
             try:
-                found = await asyncio.to_thread(jobs.ended_run, self.run_name, self.project_url)
-                patience.answered()
+                found = await asyncio.to_thread(jobs.result_if_ended, self.run_name, self.project_url)
+                patience.record_answer()
             except StorageError as error:
-                patience.away(error)
+                patience.record_outage(error)
                 found = None
             if found is not None:
                 yield TriggerEvent(found)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hopsml import submission
 from hopsml.airflow import jobs
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, KnownJob, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.core.newer_python import module_arguments
 from hopsml.core.states import Lifecycle
@@ -34,14 +34,14 @@ RECORDS = "Airflow"  # folder in the project
 # ---------------------------------------------------------------------- implementation of Jobs
 
 
-def find(request: Request) -> list[Known]:
+def find(request: Request) -> list[KnownJob]:
     """Return all applications with the request's tag, newest first."""
     found = []
     yarn = ResourceManager.of_environment()
     for application in yarn.find(request.tag):
         state = application.lifecycle
         delivered = state is Lifecycle.FINISHED and _is_delivered(request, application.id)
-        found.append(Known(_job(yarn, application.id), state, delivered))
+        found.append(KnownJob(_job(yarn, application.id), state, delivered))
     return found
 
 

@@ -88,7 +88,7 @@ def _jars() -> Path | None:
 # ------------------------------------------------------------------------------------------ creation
 
 
-def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
+def make_archives(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
     """Create the archives by a small Spark application that records the classes it loads; return their paths by role.
 
     The settings are those of the profile, because an archive fits JVM options. It takes about 15 s; the archives have

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-def body(index: int, values: Iterator[int]) -> Iterator[str]:
+def run_task(index: int, values: Iterator[int]) -> Iterator[str]:
     """Run a minimal task on one partition."""
     from pyspark import TaskContext
 
@@ -20,7 +20,7 @@ def main() -> None:
     context = SparkContext()
     context.setJobGroup("class-data", "class data", interruptOnCancel=True)
     for _ in range(2):
-        context.parallelize(range(1), 1).mapPartitionsWithIndex(body).collect()
+        context.parallelize(range(1), 1).mapPartitionsWithIndex(run_task).collect()
     tracker = context.statusTracker()
     for job in tracker.getJobIdsForGroup("class-data"):
         info = tracker.getJobInfo(job)

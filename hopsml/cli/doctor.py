@@ -35,7 +35,7 @@ def class_data(
             f"profile '{profile}' does not use class-data archives. If driver and executors share the disk of one "
             "machine, set class_data: true in the profile"
         )
-    for role, path in archives.make(known.spark, spark_command.spark_submit()).items():
+    for role, path in archives.make_archives(known.spark, spark_command.spark_submit()).items():
         print(f"{role:8} {path.stat().st_size / 1e6:5.0f} MB  {path}")
 
 
@@ -64,12 +64,12 @@ def doctor(
         report = examine(profile)
     finally:
         filesystem.close_all()
-    print(listing.json_line(as_dict(report)) if as_json else screen(report))
+    print(listing.json_line(as_dict(report)) if as_json else report_text(report))
     if report.status is Status.FAIL:
         raise typer.Exit(1)
 
 
-def screen(report: Examination, width: int | None = None) -> str:
+def report_text(report: Examination, width: int | None = None) -> str:
     """Return the report as text: a line for each finding, with the remedy below each finding that is not ok.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hopsml.cli import service_jobs
-from hopsml.cli.service_jobs import WRONG, JobFile, check_installed, loaded_job
+from hopsml.cli.service_jobs import WRONG, JobFile, check_installed, load_job_or_exit
 from hopsml.cli.terminal import print_plain
 from hopsml.core.newer_python import StrEnum
 from hopsml.core.variables import SETTINGS
@@ -33,7 +33,7 @@ def check(job: JobFile) -> None:
 
     The exit status is 2 if the file has errors; each is printed with its line.
     """
-    loaded = loaded_job(job)
+    loaded = load_job_or_exit(job)
     from hopsml.errors import ArgumentError
     from hopsml.service import spec, workspaces
     from hopsml.service.render import spark_submit
@@ -66,7 +66,7 @@ def render(
     """Print the spark-submit command or the Kubernetes manifest of each task, without secrets; start nothing."""
     from hopsml.core import profiles, redact
 
-    loaded, path = loaded_job(job), Path(job).absolute()
+    loaded, path = load_job_or_exit(job), Path(job).absolute()
     if to is RenderTarget.KUBERNETES:
         import yaml
 

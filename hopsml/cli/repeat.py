@@ -167,7 +167,7 @@ def evaluate(
         given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
         common: dict[str, Any] = {"name": name, "profile": profile, "progress": not as_json, **given}
         if function:
-            found = experiment.evaluate(loaded(function), directory.url, args=arguments(args), **common)
+            found = experiment.evaluate(load_function(function), directory.url, args=parse_arguments(args), **common)
         else:
             found = experiment.continue_evaluation(directory.url, **common)
     finally:
@@ -176,7 +176,7 @@ def evaluate(
     print(listing.json_line(evaluation_as_dict(judged, outcome)) if as_json else evaluation_text(judged, outcome))
 
 
-def loaded(named: str) -> Callable[..., Any]:
+def load_function(named: str) -> Callable[..., Any]:
     """Return the function of ``FILE.py:NAME``, and make modules of the file's folder importable."""
     from hopsml.errors import ArgumentError
     from hopsml.submission import script
@@ -188,7 +188,7 @@ def loaded(named: str) -> Callable[..., Any]:
     return script.load_function(path, name, MODULE)
 
 
-def arguments(text_: str) -> dict[str, Any]:
+def parse_arguments(text_: str) -> dict[str, Any]:
     """Parse the function's further arguments from JSON; "" is no arguments."""
     from hopsml.errors import ArgumentError
 
@@ -258,7 +258,7 @@ def rerun(
         outcome = experiment.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
     finally:
         experiment.shutdown()
-    print(listing.json_line(as_dict(outcome)) if as_json else text(outcome))
+    print(listing.json_line(comparison_as_dict(outcome)) if as_json else comparison_text(outcome))
     if not outcome.verdict.same:
         raise typer.Exit(DIFFERS)
 
@@ -297,7 +297,7 @@ def resume(
     print(found.json() if as_json else found.summary())
 
 
-def text(outcome: Rerun) -> str:
+def comparison_text(outcome: Rerun) -> str:
     """Return the comparison of rerun and original, for the terminal."""
     from hopsml.cli.terminal import difference_row
     from hopsml.tracking.listing import table
@@ -326,7 +326,7 @@ def text(outcome: Rerun) -> str:
     return "\n".join(lines)
 
 
-def as_dict(outcome: Rerun) -> dict[str, Any]:
+def comparison_as_dict(outcome: Rerun) -> dict[str, Any]:
     """Return the comparison of rerun and original, as ``--json`` prints it."""
     from dataclasses import asdict
 

@@ -48,7 +48,7 @@ def submit(
     """
     if key is not None and not key.strip():
         raise typer.BadParameter("--key is empty; give a name for this submission, or omit --key")
-    if loaded_job(job).schedule is not None:
+    if load_job_or_exit(job).schedule is not None:
         print(_client().put_schedule(job).id)
         return
     _submitted(_client().submit(job, idempotency_key=key or ""), wait)
@@ -118,7 +118,7 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
         )
     if not path.is_file():
         there = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        meant = suggestions.instead(path.name, there, "give the path of an existing script")
+        meant = suggestions.suggestion_text(path.name, there, "give the path of an existing script")
         raise ArgumentError(f"there is no script {given}; {meant}")
     if function is not None and not function.isidentifier():
         raise ArgumentError(
@@ -359,10 +359,10 @@ def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
 
 def _print_log(pieces: Iterable[str]) -> bool:
     """Print the pieces of a log; return True if there was any text."""
-    from hopsml.cli.terminal import harmless
+    from hopsml.cli.terminal import without_control_sequences
 
     has_text = False
-    for text in harmless(pieces) if sys.stdout.isatty() else pieces:
+    for text in without_control_sequences(pieces) if sys.stdout.isatty() else pieces:
         has_text = has_text or bool(text)
         print(text, end="", flush=True)
     return has_text
@@ -466,7 +466,7 @@ def _duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def loaded_job(job: str) -> JobSpec:
+def load_job_or_exit(job: str) -> JobSpec:
     """Load a job file; print its errors to stderr and exit with status 2 if it has any."""
     check_installed()
     from hopsml.errors import JobFileError
@@ -488,4 +488,4 @@ def check_installed() -> None:
 
     for name in ("pydantic", "croniter"):
         if find_spec(name) is None:
-            raise ArgumentError(f"job files need {name}, which is not installed; {extras.install('service')}")
+            raise ArgumentError(f"job files need {name}, which is not installed; {extras.install_command('service')}")

@@ -26,7 +26,7 @@ class Command(TyperCommand):
         words = [word.partition("=")[0] for word in (args[: args.index("--")] if "--" in args else args)]
         for option in words:
             known = not option.startswith("--") or option in (*ours, "--help")
-            if meant := [] if known else suggestions.similar(option, ours, ONE_LETTER):
+            if meant := [] if known else suggestions.similar_names(option, ours, ONE_LETTER):
                 raise ArgumentError(
                     f"there is no option {option}; did you mean {meant[0]}? If it is an option of the script, put it "
                     f"after --: hopsml submit train.py -- {option} ..."

@@ -102,7 +102,7 @@ def print_plain(text: str, *, to_stderr: bool = False) -> None:
     print(plain(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
-def harmless(pieces: Iterable[str]) -> Iterator[str]:
+def without_control_sequences(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the text without control sequences except colours, which are reset at the end.
 
     A sequence may begin in one piece and end in another.

@@ -40,13 +40,13 @@ def search_facts(search: SearchReader, state: str) -> dict[str, Any]:
 
     If its driver has ended, unfinished trials count as waiting, since a resumed search runs them again.
     """
-    search.more()
+    search.read_new_reports()
     counts = search.counts()
     running = search.running() if state == Lifecycle.RUNNING else []
     if state != Lifecycle.RUNNING:
         counts["waiting"] += counts.pop("running")
     return {
-        "trials": {"planned": search.planned, "over": search.ended_count, **counts},
+        "trials": {"planned": search.planned_count, "over": search.ended_count, **counts},
         "direction": search.direction,
         "metric": search.metric,
         "best": search.best(),
@@ -192,7 +192,7 @@ class _OfTrials:
 
     def more(self) -> Iterator[dict[str, Any]]:
         """Yield the reports since the last call. Raises StorageError."""
-        for one in self._search.more():
+        for one in self._search.read_new_reports():
             yield {"trial": one.trial, "number": one.number, "step": one.step, self._search.metric: one.value}
 
 
@@ -244,7 +244,7 @@ def logs(
     directory = found_run(run)
     search = search_reader(directory, directory.read_run()) if generation is None else None
     if search is not None:
-        search.more()
+        search.read_new_reports()
     is_empty = True
     for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
         is_empty = is_empty and not piece

@@ -112,7 +112,7 @@ class Group:
         lasting_options = {
             "timeout_s": timeout_s,
             "network_timeout_s": network_timeout_s,
-            "algorithm": known(ALGORITHMS, "algorithm", algorithm),
+            "algorithm": number_of_name(ALGORITHMS, "algorithm", algorithm),
             "encryption": bool(encryption),
         }
         if encryption:
@@ -243,7 +243,13 @@ class Group:
             )  # their sum may exceed the type's range
             return result
         self._call(
-            "all_reduce", array, result, array.size, _reduction(reduction), known(WIRES, "wire", wire), name=name
+            "all_reduce",
+            array,
+            result,
+            array.size,
+            _reduction(reduction),
+            number_of_name(WIRES, "wire", wire),
+            name=name,
         )
         return result
 
@@ -403,14 +409,14 @@ def _description(array: Array, name: str) -> str:
 
 
 def _type(array: Array) -> int:
-    return known(TYPES, "type", array.dtype.name)
+    return number_of_name(TYPES, "type", array.dtype.name)
 
 
 def _reduction(name: str) -> int:
-    return known(REDUCTIONS, "reduction", name)
+    return number_of_name(REDUCTIONS, "reduction", name)
 
 
-def known(names: dict[str, int], what: str, name: str) -> int:
+def number_of_name(names: dict[str, int], what: str, name: str) -> int:
     """Return the number of ``name``.
 
     Raises:

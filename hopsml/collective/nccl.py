@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopsml.collective.group import Group, known
+from hopsml.collective.group import Group, number_of_name
 from hopsml.errors import (
     ArgumentError,
     CollectiveEnded,
@@ -123,7 +123,7 @@ class GpuGroup:
                 f"the mean of {source.type} values cannot be computed, since NCCL supports means of floats only; "
                 "compute a sum, and divide it"
             )
-        kind = known(REDUCTIONS, "reduction", reduction)
+        kind = number_of_name(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
 
     def all_gather(self, source: GpuMemory, target: GpuMemory, *, name: str = "") -> None:
@@ -149,7 +149,7 @@ class GpuGroup:
         if self._ended:
             raise CollectiveEnded(self._ended)
         count, *rest = arguments
-        kind = known(TYPES, "type", source.type)
+        kind = number_of_name(TYPES, "type", source.type)
         called = f"{operation} {what.strip()} of {source.type} {source.shape} on GPUs"
         # a member with another call, or that has ended, is reported here, before a GPU waits for it
         self._group.barrier(called)
@@ -230,7 +230,7 @@ class _Watch:
             self._error = error
 
 
-def available() -> str:
+def why_unavailable() -> str:
     """Return the reason why NCCL's library is not available, or ""."""
     try:
         _load()

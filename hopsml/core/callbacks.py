@@ -30,7 +30,7 @@ LINGER_S = 0.2  # idle time after which a thread ends; the next item starts anot
 Worth = Literal["update", "news", "end"]
 
 
-class Rule(Protocol[T]):
+class BacklogRule(Protocol[T]):
     """Strategy of a backlog: the class and size of an item, and the treatment of dropped items."""
 
     def worth(self, item: T) -> Worth:
@@ -56,10 +56,10 @@ class Rule(Protocol[T]):
 
 
 class Backlog(Generic[T]):
-    """Bounded queue for one reader; items that find it full are dropped as its ``Rule`` specifies."""
+    """Bounded queue for one reader; items that find it full are dropped as its ``BacklogRule`` specifies."""
 
     def __init__(
-        self, rule: Rule[T], updates: int = MOST_UPDATES, most_bytes: int = MOST_BYTES, news: int = MOST_NEWS
+        self, rule: BacklogRule[T], updates: int = MOST_UPDATES, most_bytes: int = MOST_BYTES, news: int = MOST_NEWS
     ) -> None:
         self._rule = rule
         self._most_updates, self._most_bytes, self._most_news = updates, most_bytes, news
@@ -129,14 +129,14 @@ class Backlog(Generic[T]):
         self._skipped, self._newest = Counter(), {}
 
 
-class Delivery(Generic[T]):
+class AsyncCalls(Generic[T]):
     """Asynchronous calls of one function, with the backlog of its items; thread-safe.
 
     The function is called with one item at a time, in order, in the context (for instance of a notebook's cell) in
     which this object was created. After it has raised it is not called again.
     """
 
-    def __init__(self, name: str, function: Callable[[T], object], rule: Rule[T]) -> None:
+    def __init__(self, name: str, function: Callable[[T], object], rule: BacklogRule[T]) -> None:
         """Create the delivery to a function.
 
         Args:
@@ -146,9 +146,9 @@ class Delivery(Generic[T]):
         """
         self._name, self._function, self._rule = name, function, rule
         self._context = contextvars.copy_context()
-        self.begin_anew()
+        self.reset_after_fork()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the backlog and the thread, which does not exist in a forked process."""
         self._backlog = Backlog(self._rule)
         self._changed = threading.Condition()
@@ -166,7 +166,7 @@ class Delivery(Generic[T]):
             self._thread_is_there = True
         threading.Thread(target=self._context.run, args=(self._deliver,), name=self._name, daemon=True).start()
 
-    def settle(self, timeout_s: float) -> bool:
+    def wait_until_delivered(self, timeout_s: float) -> bool:
         """Wait until everything has been delivered, at most ``timeout_s`` seconds; return True if it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or not (self._backlog or self._is_calling), timeout_s)
@@ -196,7 +196,7 @@ class Delivery(Generic[T]):
                 self.close()
 
 
-def immediate(function: C) -> C:
+def mark_immediate(function: C) -> C:
     """Mark an internal observer that only records items: it is called on the publisher's thread."""
     function.immediate = True  # type: ignore[attr-defined]
     return function
@@ -210,7 +210,7 @@ def is_immediate(function: Callable[..., object]) -> bool:
 class Observers(Generic[T]):
     """Observers of one run or one search, which all receive the same items; thread-safe."""
 
-    def __init__(self, name: str, rule: Rule[T]) -> None:
+    def __init__(self, name: str, rule: BacklogRule[T]) -> None:
         """Create an empty set of observers.
 
         Args:
@@ -220,7 +220,7 @@ class Observers(Generic[T]):
         self.lock = threading.RLock()  # also guards the observed state, so that it agrees with the items that were sent
         self._name, self._rule = name, rule
         self._immediate: list[Callable[[T], object]] = []
-        self._deliveries: list[Delivery[T]] = []
+        self._deliveries: list[AsyncCalls[T]] = []
 
     def add(self, observer: Callable[[T], object]) -> Callable[[T], object]:
         """Register an observer for all further items, and return a function that sends an item to it alone.
@@ -232,7 +232,7 @@ class Observers(Generic[T]):
             if is_immediate(observer):
                 self._immediate.append(observer)
                 return observer
-            self._deliveries.append(Delivery(self._name, observer, self._rule))
+            self._deliveries.append(AsyncCalls(self._name, observer, self._rule))
             return self._deliveries[-1].put
 
     def send(self, item: T, note: Callable[[], object] = lambda: None) -> None:
@@ -249,15 +249,15 @@ class Observers(Generic[T]):
                 with self.lock:
                     self._immediate = [each for each in self._immediate if each is not observer]
 
-    def settle(self, timeout_s: float = SETTLE_S) -> bool:
+    def wait_until_delivered(self, timeout_s: float = SETTLE_S) -> bool:
         """Wait until all observers have received all items, at most ``timeout_s`` seconds; return True if they have."""
         deadline = time.monotonic() + timeout_s
         with self.lock:
             deliveries = list(self._deliveries)
-        return all([each.settle(max(0.0, deadline - time.monotonic())) for each in deliveries])
+        return all([each.wait_until_delivered(max(0.0, deadline - time.monotonic())) for each in deliveries])
 
 
-def wait_for(stream: object) -> None:
+def wait_until_writable(stream: object) -> None:
     """Wait until a terminal or a pipe accepts output, without holding any lock that the end of the program needs.
 
     Returns at once for an object that is not a file.
@@ -312,7 +312,7 @@ def _log(record: logging.LogRecord) -> None:
     """Pass a record to its logger's handlers, once their streams accept output."""
     logger = logging.getLogger(record.name)
     for stream in _streams_of(logger):
-        wait_for(stream)
+        wait_until_writable(stream)
     with contextlib.suppress(Exception):  # a handler fails; the next record may succeed
         logger.handle(record)
 
@@ -330,9 +330,9 @@ def _streams_of(logger: logging.Logger) -> list[object]:
     return [getattr(handler, "stream", None) for handler in handlers]
 
 
-RECORDS: Delivery[logging.LogRecord] = Delivery("hopsml-log", _log, _Records())
-atexit.register(RECORDS.settle, SETTLE_S)
-os.register_at_fork(after_in_child=RECORDS.begin_anew)  # the thread exists only in the parent
+RECORDS: AsyncCalls[logging.LogRecord] = AsyncCalls("hopsml-log", _log, _Records())
+atexit.register(RECORDS.wait_until_delivered, SETTLE_S)
+os.register_at_fork(after_in_child=RECORDS.reset_after_fork)  # the thread exists only in the parent
 
 
 def nonblocking_logger(name: str) -> logging.Logger:

@@ -12,15 +12,15 @@ DISTRIBUTION = "hopsml-spark"  # name on a package index, where "hopsml" is anot
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs an extra of hopsml.
 
     An example is ``pip install 'hopsml-spark[mlflow]==0.1.0'``.
     """
-    return command(extra, _origin(), version(), _PACKAGE.parent)
+    return install_command_from(extra, _origin(), version(), _PACKAGE.parent)
 
 
-def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> str:
+def install_command_from(extra: str, origin: dict[str, Any], version: str, beside: Path) -> str:
     """Return the command that installs an extra from a known origin.
 
     Args:

@@ -67,7 +67,7 @@ def make_locked_folder(parent: str | Path, lock_name: str, prefix: str = "") -> 
         os.close(lock)
 
 
-def delete_left_folders(parent: Path, pattern: str, lock_name: str) -> None:
+def delete_abandoned_folders(parent: Path, pattern: str, lock_name: str) -> None:
     """Delete folders of ``make_locked_folder`` whose process has ended.
 
     Args:

@@ -165,7 +165,7 @@ def _as_no_answer(url: str) -> Iterator[None]:
         if isinstance(reason, ssl.SSLCertVerificationError):
             raise AccessError(f"{_without_query(url)}: {reason.verify_message}; {trust_store.REMEDY}") from error
         raise NoAnswer(
-            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}"
+            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.proxy_hint(url)}"
         ) from error
 
 

@@ -23,7 +23,7 @@ PAUSE_S = 0.5
 Opens = Callable[[Mapping[str, Any], str], AbstractContextManager[Iterable[bytes]]]
 
 
-class NoStreamHere(Exception):
+class StreamUnavailable(Exception):
     """Error for a server without this stream: its hopsml is older, or the job does not exist."""
 
 
@@ -36,7 +36,7 @@ class ServerEvent:
     data: dict[str, Any]
 
 
-def events(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
+def parse_events(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
     """Parse the complete events of a stream of lines; an incomplete last event is dropped."""
     found: dict[str, str] = {}
     for line in lines:
@@ -51,7 +51,7 @@ def events(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
             found = {}
 
 
-def pieces(
+def follow_log(
     opens: Opens,
     task: str,
     *,
@@ -74,7 +74,7 @@ def pieces(
     while True:
         try:
             with opens({"task": task, "application": application}, at) as lines:
-                for event in events(lines):
+                for event in parse_events(lines):
                     at, patient_until = event.id, 0.0
                     application = event.data.get("application", application)
                     if event.kind == "log":
@@ -82,7 +82,7 @@ def pieces(
                     if event.kind == "end":
                         return
             problem = "the server ended the stream"
-        except NoStreamHere:
+        except StreamUnavailable:
             if not at:
                 raise
             problem = "the server no longer has this stream"

@@ -48,7 +48,7 @@ def family_of(name: str, families: Families) -> str:
     return base
 
 
-def text(counts: Mapping[str, float], families: Families) -> str:
+def prometheus_text(counts: Mapping[str, float], families: Families) -> str:
     """Return counts in Prometheus' text format.
 
     Args:

@@ -17,12 +17,30 @@ from typing import Any
 # Former "module" or "module:name", without the package, -> the present "module" or "module:name".
 _MOVED = {
     "cluster.shared.keras_names": "hopsml.cluster.worker.calling",
+    "cluster.shared.spec:names": "hopsml.cluster.shared.spec:argument_names",
+    "cluster.shared.spec:recorded": "hopsml.cluster.shared.spec:spec_record",
+    "cluster.shared.spec:specified": "hopsml.cluster.shared.spec:section_from_options",
     "experiment.frameworks": "hopsml.experiment.collective",
     "experiment.mirroring": "hopsml.experiment.collective",
     "experiment.older_names": "hopsml.experiment.predecessor",
-    "experiment.older_names:instead_of": "hopsml.core.refused_names:missing",
+    "experiment.older_names:combination": "hopsml.experiment.predecessor:combination_name",
+    "experiment.older_names:instead_of": "hopsml.core.refused_names:missing_attribute_error",
+    "experiment.options:taken_from": "hopsml.experiment.options:convert_options",
     "experiment.parameter_servers": "hopsml.experiment.collective",
+    "experiment.predecessor:combination": "hopsml.experiment.predecessor:combination_name",
+    "experiment.predecessor:of_evolution": "hopsml.experiment.predecessor:evolution_call",
+    "experiment.predecessor:of_grid": "hopsml.experiment.predecessor:grid_call",
+    "experiment.predecessor:of_random": "hopsml.experiment.predecessor:random_call",
+    "experiment.searches.call:Names": "hopsml.experiment.searches.call:TrialNames",
+    "experiment.searches.call:by_id": "hopsml.experiment.searches.call:maggy_id",
+    "experiment.searches.call:checked": "hopsml.experiment.searches.call:checked_call",
+    "experiment.searches.call:isolated": "hopsml.experiment.searches.call:parse_isolation",
+    "experiment.searches.call:promoted": "hopsml.experiment.searches.call:promotion_pairs",
+    "experiment.searches.call:size_of": "hopsml.experiment.searches.call:size_function",
+    "experiment.searches.call:without_budget": "hopsml.experiment.searches.call:missing_budget_note",
     "experiment.searches.names": "hopsml.experiment.searches.call",
+    "experiment.searches.names:Names": "hopsml.experiment.searches.call:TrialNames",
+    "experiment.searches.names:by_id": "hopsml.experiment.searches.call:maggy_id",
     "experiment.spark_session": "hopsml.experiment.applications",
     "hdfs.directories": "hopsml.hdfs.files",
     "hdfs.modules": "hopsml.hdfs.files",
@@ -50,6 +68,7 @@ _MOVED = {
     "search.space.trial_id": "hopsml.search.space.space",
     "settings": "hopsml.core.settings",
     "states": "hopsml.core.states",
+    "states:end": "hopsml.core.states:final_state",
     "tracebacks": "hopsml.core.tracebacks",
     "tracking.code": "hopsml.tracking.provenance",
     "tracking.machine": "hopsml.tracking.provenance",
@@ -85,7 +104,7 @@ def find_spec(module: str) -> ModuleSpec | None:
     return None
 
 
-def present(module: str, name: str) -> tuple[str, str]:
+def present_location(module: str, name: str) -> tuple[str, str]:
     """Return the present module and name of a function or class; the given ones if it has not moved."""
     moved = MOVED.get(f"{module}:{name}")
     if moved is not None:
@@ -102,7 +121,7 @@ def loads(data: bytes) -> Any:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "hopsml":
-            module, name = present(module, name)
+            module, name = present_location(module, name)
         return super().find_class(module, name)
 
 
@@ -110,7 +129,7 @@ class _MovedModule(ModuleType):
     """A module under its former name; its attributes are those of the present one."""
 
     def __getattr__(self, name: str) -> Any:
-        module, now = present(self.__name__, name)
+        module, now = present_location(self.__name__, name)
         if name.startswith("__") or module == self.__name__:
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         return getattr(importlib.import_module(module), now)

@@ -23,7 +23,7 @@ def name_of_user(uid: int) -> str:
         return str(uid)
 
 
-def foreign(path: Path, above: Path) -> str:
+def why_foreign(path: Path, above: Path) -> str:
     """Return why a file or folder below a working directory is not this user's, as a clause; "" if it may be used.
 
     It may belong to this user, to root, to an owner of ``HOPSML_TRUSTED_OWNERS``, or to the owner of the working

@@ -85,7 +85,7 @@ def write_no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
-def let_look(pid: int) -> None:
+def allow_tracing_by(pid: int) -> None:
     """Allow a process and its descendants to trace this one where Yama (``kernel.yama.ptrace_scope=1``) forbids it.
 
     A kernel without Yama refuses the call, and does not need it.
@@ -102,7 +102,7 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def be_no_subreaper() -> None:
+def stop_being_subreaper() -> None:
     """Undo ``become_subreaper``: orphans go to the next reaper above."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
@@ -116,7 +116,7 @@ def is_subreaper() -> bool:
     return bool(value.value)
 
 
-def wake_by(connection: socket.socket) -> None:
+def wake_on_data(connection: socket.socket) -> None:
     """Make the kernel send SIGCONT to this process for all data that arrives on this socket, and for its end.
 
     A process that was stopped (SIGSTOP) continues when it gets a request, or when the requesting process has gone; a
@@ -160,7 +160,7 @@ def _state(pid: int) -> str:
     return fields[0].decode() if fields else ""
 
 
-def process_started(pid: int) -> int | None:
+def start_time_of(pid: int) -> int | None:
     """Return when a process began, in clock ticks since boot; None if it does not exist or has ended.
 
     This distinguishes processes that used one pid one after another.
@@ -180,7 +180,7 @@ def pid_namespace() -> str:
         return ""
 
 
-def is_beside(namespace: str) -> bool:
+def is_other_container(namespace: str) -> bool:
     """Return True for the ``pid_namespace`` of another container that may still exist: of this boot of the machine."""
     own = pid_namespace()
     return namespace not in ("", own) and namespace.partition("/")[0] == own.partition("/")[0]
@@ -200,12 +200,12 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def nobody(pid: int) -> bool:
+def match_no_process(pid: int) -> bool:
     """Return False for every process: the default of ``end_descendants``."""
     return False
 
 
-def end_descendants(spare: int = 0, stays: Callable[[int], bool] = nobody) -> None:
+def end_descendants(spare: int = 0, stays: Callable[[int], bool] = match_no_process) -> None:
     """Kill and reap all descendants of this process; a subreaper's include orphans.
 
     Args:
@@ -227,7 +227,7 @@ def _below(pid: int, stays: Callable[[int], bool]) -> list[int]:
     return [one for one in found if one not in staying]
 
 
-def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
+def end_adopted_orphans(spare: Collection[int], timeout_s: float = 2.0) -> None:
     """Kill and reap the orphans that have re-parented to this subreaper, with their descendants.
 
     Children in another session than this process's count as orphans. Returns when two checks in a row have found none,
@@ -262,7 +262,7 @@ def children_of(pid: int) -> list[int]:
     return [child for child, parent in _parents().items() if parent == pid]
 
 
-def carrying(variable: str, value: str) -> list[int]:
+def processes_with_variable(variable: str, value: str) -> list[int]:
     """Return the pids of all processes that were started with this environment variable, whatever their parents are."""
     mark = f"{variable}={value}".encode()
     found: list[int] = []
@@ -337,10 +337,10 @@ def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
 
 def process_name() -> str:
     """Return the name of this process: its machine, its id, its start time, and a unique suffix."""
-    return f"{_machine()}.{os.getpid()}.{process_started(os.getpid())}.{secrets.token_hex(4)}"
+    return f"{_machine()}.{os.getpid()}.{start_time_of(os.getpid())}.{secrets.token_hex(4)}"
 
 
-def is_gone(holder: str) -> bool:
+def has_named_process_ended(holder: str) -> bool:
     """Return True if a process has certainly ended: it belonged to this machine, and does not exist any more."""
     machine, _, rest = holder.partition(".")
     numbers = rest.split(".")
@@ -353,7 +353,7 @@ def is_gone(holder: str) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass
-    return started != (process_started(pid) or started)  # None: the start time is not visible to this user
+    return started != (start_time_of(pid) or started)  # None: the start time is not visible to this user
 
 
 def _machine() -> str:

@@ -61,7 +61,7 @@ class Profile:
         return self.master != "none"
 
     @property
-    def grows(self) -> bool:
+    def can_grow(self) -> bool:
         """True if an application may gain and release slots while it runs."""
         return not self.uses_spark or self.spark.get("spark.dynamicAllocation.enabled") == "true"
 
@@ -119,7 +119,7 @@ def load(name: str | None = None) -> Profile:
             _check_owner(path)
             profile = parse(wanted, path.read_text(encoding="utf-8"), str(path))
             return _with_environment(profile)
-    raise _unknown(wanted, suggestions.similar(wanted, names()))
+    raise _unknown(wanted, suggestions.similar_names(wanted, names()))
 
 
 def _check_owner(path: Path) -> None:
@@ -127,7 +127,7 @@ def _check_owner(path: Path) -> None:
     if SETTINGS.conf_dir or path.parent != Path.cwd() / "conf":
         return
     for part in (path.parent, path):
-        if reason := ownership.foreign(part, Path.cwd()):
+        if reason := ownership.why_foreign(part, Path.cwd()):
             raise ArgumentError(
                 f"the profile {path} is not used, since {reason}, and a profile decides which programs run; use another "
                 f"working directory, or name the folder of the profiles by {Settings.conf_dir.name}"
@@ -143,7 +143,7 @@ def check(name: str, *, may_lie_elsewhere: bool) -> None:
             by about a letter from a known one is rejected.
     """
     known = names()
-    meant = suggestions.similar(name, known, TYPING_ERROR if may_lie_elsewhere else suggestions.LEAST)
+    meant = suggestions.similar_names(name, known, TYPING_ERROR if may_lie_elsewhere else suggestions.LEAST)
     if name not in known and (meant or not may_lie_elsewhere):
         raise _unknown(name, meant)
 
@@ -185,7 +185,7 @@ def parse(name: str, text: str, source: str) -> Profile:
         raise ArgumentError(f"{source} must contain keys and values, but contains a {type(content).__name__}")
     for key in content:
         if key not in _KEYS:
-            meant = suggestions.instead(str(key), _KEYS, f"a profile has: {', '.join(_KEYS)}")
+            meant = suggestions.suggestion_text(str(key), _KEYS, f"a profile has: {', '.join(_KEYS)}")
             raise ArgumentError(f"{source}: unknown key '{key}': {meant}")
     base = load(content["extends"]) if "extends" in content else None
     if base is not None:

@@ -28,7 +28,7 @@ def hosts_of(cluster_json: str, addresses: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(host for address in [*listed, *addresses] if (host := host_of(address))))
 
 
-def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[str, str]:
+def bypass_variables(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
 
     gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and
@@ -64,7 +64,7 @@ def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.Op
     return urllib.request.build_opener(*direct, *handlers)
 
 
-def explain(url: str, *, by_requests: bool = False) -> str:
+def proxy_hint(url: str, *, by_requests: bool = False) -> str:
     """Return the part of an error message that names the proxy of ``url``; empty if it is requested directly.
 
     Args:
@@ -80,7 +80,7 @@ def explain(url: str, *, by_requests: bool = False) -> str:
     return f"; the request went through the proxy {named} ({names[0]}_proxy); set no_proxy={host} to connect directly"
 
 
-def explain_any(scheme: str) -> str:
+def proxy_hint_for_scheme(scheme: str) -> str:
     """Return the part of an error message that names the proxy for a scheme; empty without one.
 
     It is for clients whose servers are unknown here.
@@ -100,7 +100,7 @@ def exclude_this_machine(environment: MutableMapping[str, str]) -> None:
     Args:
         environment: variables of a process of hopsml's own.
     """
-    environment.update(bypassing(("localhost", "127.0.0.1", "::1"), dict(environment)))
+    environment.update(bypass_variables(("localhost", "127.0.0.1", "::1"), dict(environment)))
 
 
 def _host(url: str) -> str:

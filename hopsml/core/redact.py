@@ -101,9 +101,9 @@ def register(name: str, value: object) -> None:
         name: name of the value.
         value: text or bytes, or containers of these; other values are ignored.
     """
-    for inner, leaf in leaves(name, value):
+    for inner, leaf in secret_leaves(name, value):
         text = leaf.decode(errors="ignore") if isinstance(leaf, bytes) else str(leaf)
-        if is_telling(text):
+        if is_maskable(text):
             with _lock:
                 _registered.setdefault(text, inner)
 
@@ -115,7 +115,7 @@ def register_settings(values: Mapping[str, str]) -> None:
             register(name, value)
 
 
-def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
+def secret_leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
     """Yield the texts inside a value with a secret's name, each with its own name: ``auth_0``, ``credentials_user``."""
     if (isinstance(value, _DATA) and value and value != REDACTED) or (
         isinstance(value, int) and not isinstance(value, bool) and _numbers_too(name)
@@ -123,15 +123,15 @@ def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from leaves(f"{name}_{key}", item)
+            yield from secret_leaves(f"{name}_{key}", item)
     elif isinstance(value, list | tuple | set | frozenset):
         for index, item in enumerate(value):
-            yield from leaves(f"{name}_{index}", item)
+            yield from secret_leaves(f"{name}_{index}", item)
     elif callable(reveal := getattr(type(value), "get_secret_value", None)):  # pydantic's SecretStr
-        yield from leaves(name, reveal(value))
+        yield from secret_leaves(name, reveal(value))
 
 
-def is_telling(text: str) -> bool:
+def is_maskable(text: str) -> bool:
     """Return True if a secret value is long and rare enough to be masked wherever it occurs."""
     if len(text) < SHORTEST or text.lower() in _WELL_KNOWN:
         return False
@@ -139,12 +139,12 @@ def is_telling(text: str) -> bool:
     return not (plain and len(text) < 8) and REDACTED not in text and _A_PATH.match(text) is None
 
 
-def of_environment(variables: Mapping[str, str]) -> dict[str, str]:
+def secrets_by_value(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the names of those variables or settings that hold secrets, by their values."""
-    return {value: name for name, value in variables.items() if names_a_secret(name) and is_telling(value)}
+    return {value: name for name, value in variables.items() if names_a_secret(name) and is_maskable(value)}
 
 
-def known() -> dict[str, str]:
+def known_secrets() -> dict[str, str]:
     """Return the names of all values that are masked wherever they occur, by value.
 
     They come from the environment and from ``register``.
@@ -162,7 +162,7 @@ def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
     state = hash(tuple(variables.items())), id(_registered), len(_registered)
     if _latest[0] != state:
         with _lock:
-            values = {**_registered, **of_environment(os.environ)}
+            values = {**_registered, **secrets_by_value(os.environ)}
         _latest = state, values, values_pattern(frozenset(values))
     return _latest[1:]
 
@@ -297,7 +297,7 @@ def _is_value(text: str) -> bool:
 # ------------------------------------------------------------------------------------------------ public functions
 
 
-def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tuple[int, int]]:
+def secret_spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tuple[int, int]]:
     """Return the spans of secrets in a text, in order and without overlaps.
 
     Args:
@@ -320,12 +320,12 @@ def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tu
 
 def text(value: str) -> str:
     """Return ``value`` with all known secrets masked."""
-    return _masked(value, spans(value))
+    return _masked(value, secret_spans(value))
 
 
 def code(value: str) -> str:
     """Return program text with literals under a secret's name masked; variables remain."""
-    return _masked(value, spans(value, code=True))
+    return _masked(value, secret_spans(value, code=True))
 
 
 def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
@@ -338,7 +338,10 @@ def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
 
 
 def settings(values: Mapping[str, str]) -> dict[str, str]:
-    """Return settings or environment variables, sorted by name, with secret values replaced by ``REDACTED``."""
+    """Return settings or environment variables, sorted by name, without secrets.
+
+    Values of secret names become ``REDACTED``, secrets within other values are masked.
+    """
     return {name: REDACTED if is_secret(name) else text(str(values[name])) for name in sorted(values)}
 
 

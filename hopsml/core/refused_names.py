@@ -152,14 +152,14 @@ def refusal(module: str, name: str) -> str:
     return f"{shown}.{name} does not exist; use {instead}"
 
 
-def missing(module: str, name: str, known: Iterable[str] = ()) -> AttributeError:
+def missing_attribute_error(module: str, name: str, known: Iterable[str] = ()) -> AttributeError:
     """Return the error for an attribute that ``module`` lacks: what to use instead, else similar names of ``known``.
 
     It has a name but no object, so that Python adds no suggestion of its own to the text.
     """
     text = refusal(module, name)
     if not text:
-        meant = suggestions.similar(name, [] if name.startswith("_") else known)
+        meant = suggestions.similar_names(name, [] if name.startswith("_") else known)
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         text = f"module '{module}' has no attribute '{name}'{hint}"
     return tracebacks.shortened(AttributeError(text, name=name))

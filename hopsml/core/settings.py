@@ -28,7 +28,7 @@ PORT_NEEDS = (
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")
 
 
-def no_free_port(first: int, last: int, host: str) -> str:
+def no_free_port_text(first: int, last: int, host: str) -> str:
     """Return the error text for a range (both ends included) in which no port of ``host`` is free."""
     return (
         f"no port of {PORT_RANGE}={first}-{last} is free on {host}; widen the range, or end the processes that use "
@@ -71,7 +71,9 @@ def hadoop_conf_dir() -> Path | None:
         return Path(named).absolute()
     for base in (os.environ.get("PWD"), os.getcwd()):  # a container's Python has PWD, not HADOOP_CONF_DIR
         shipped = Path(base or ".").absolute() / "__spark_conf__" / "__hadoop_conf__"
-        if shipped.is_dir() and ("CONTAINER_ID" in os.environ or not ownership.foreign(shipped, shipped.parents[1])):
+        if shipped.is_dir() and (
+            "CONTAINER_ID" in os.environ or not ownership.why_foreign(shipped, shipped.parents[1])
+        ):
             return shipped
     home = os.environ.get("HADOOP_HOME")
     usual = Path(home, "etc", "hadoop") if home else None
@@ -236,7 +238,7 @@ def _local_project() -> Path:
     """Return the folder ``.hopsml`` of the working directory. Raises ArgumentError if it is another user's."""
     folder = Path.cwd() / ".hopsml"
     for part in (folder, folder / "Experiments"):
-        if reason := ownership.foreign(part, folder.parent):
+        if reason := ownership.why_foreign(part, folder.parent):
             raise ArgumentError(
                 f"{reason}, so that others could change the runs stored there; use another working directory, or name the "
                 f"project's folder by {Settings.project_url.name}"

@@ -41,7 +41,7 @@ _FINAL = (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.S
 ENDS = (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST)  # final states of runs
 
 
-def end(error: BaseException | None) -> Lifecycle:
+def final_state(error: BaseException | None) -> Lifecycle:
     """Return the final state of a run that raised ``error``; None: it finished."""
     if error is None:
         return Lifecycle.FINISHED

@@ -14,7 +14,7 @@ MOST = 3
 FEW = 6  # most names that are all listed
 
 
-def similar(name: str, known: Iterable[str], least: float = LEAST) -> list[str]:
+def similar_names(name: str, known: Iterable[str], least: float = LEAST) -> list[str]:
     """Return the names among ``known`` that are most similar to ``name``, in their order; at most three.
 
     Args:
@@ -30,7 +30,7 @@ def similar(name: str, known: Iterable[str], least: float = LEAST) -> list[str]:
     return [each for each, ratio in ratios.items() if ratio >= best - MARGIN][:MOST]
 
 
-def instead(name: str, known: Iterable[str], where_all_are: str) -> str:
+def suggestion_text(name: str, known: Iterable[str], where_all_are: str) -> str:
     """Return the end of an error message that suggests existing names in place of ``name``.
 
     It is "did you mean num_workers?" if a name is similar; else the list of all names if they are few; else
@@ -42,7 +42,7 @@ def instead(name: str, known: Iterable[str], where_all_are: str) -> str:
         where_all_are: end of a sentence, such as "help(launch) lists them".
     """
     names = list(known)
-    if found := similar(name, names):
+    if found := similar_names(name, names):
         return f"did you mean {' or '.join(found)}?"
     return f"there are: {', '.join(names)}" if 0 < len(names) <= FEW else where_all_are
 

@@ -36,19 +36,19 @@ def is_on() -> bool:
     return any(os.environ.get(name) for name in _ENDPOINTS)
 
 
-def given() -> str:
+def inherited_context() -> str:
     """Return the context in which this process was started; empty if there is none or it is malformed."""
     context = os.environ.get(PARENT, "")
     return context if _CONTEXT.fullmatch(context) else ""
 
 
-def named(text: str) -> str:
+def context_of_name(text: str) -> str:
     """Return the context of a trace that is determined by its name, so that a restarted service continues it."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"00-{digest[:32]}-{digest[32:48]}-01"
 
 
-def child(parent: str) -> str:
+def child_context(parent: str) -> str:
     """Return the context of a new span in the trace of its parent, or in a new trace without a parent."""
     trace = parent.split("-")[1] if parent else secrets.token_hex(16)
     return f"00-{trace}-{secrets.token_hex(8)}-01"
@@ -66,7 +66,7 @@ def variables(context: str, with_headers: bool = True) -> dict[str, str]:
     return {PARENT: context, **{name: os.environ[name] for name in names if os.environ.get(name)}}
 
 
-def record(
+def record_span(
     name: str, context: str, parent: str, begin_s: float, end_s: float, problem: str = "", **attributes: str | int
 ) -> None:
     """Send a span that has ended, asynchronously.
@@ -129,7 +129,9 @@ def _processor() -> BatchSpanProcessor | None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        log.warning("%s is set, but traces cannot be sent (%s): %s", _ENDPOINTS[0], error, extras.install("tracing"))
+        log.warning(
+            "%s is set, but traces cannot be sent (%s): %s", _ENDPOINTS[0], error, extras.install_command("tracing")
+        )
         return None
     import atexit
 

@@ -47,9 +47,9 @@ class SupportedVersions:
         """Return the supported version closest to ``version``."""
         found = parse_version(version)[: len(self.supported[0])]
         below = [one for one in self.supported if one <= found]
-        return show_version(below[-1] if below else self.supported[0])
+        return version_text(below[-1] if below else self.supported[0])
 
-    def pin(self, version: str) -> str:
+    def install_command(self, version: str) -> str:
         """Return the command that installs the supported version closest to ``version``."""
         return f"pip install '{self.package}=={self.nearest(version)}.*'"
 
@@ -114,12 +114,12 @@ def parse_version(text: str) -> Version:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def show_version(version: Version) -> str:
+def version_text(version: Version) -> str:
     """Return a version as text: (2, 21) is "2.21"."""
     return ".".join(map(str, version))
 
 
-def show_versions(versions: Sequence[Version]) -> str:
+def versions_text(versions: Sequence[Version]) -> str:
     """Return versions as text, for instance "1.26, 2.0 to 2.5"."""
     spans: list[list[Version]] = []
     for version in versions:
@@ -128,7 +128,7 @@ def show_versions(versions: Sequence[Version]) -> str:
         else:
             spans.append([version])
     return ", ".join(
-        show_version(span[0]) if len(span) == 1 else f"{show_version(span[0])} to {show_version(span[-1])}"
+        version_text(span[0]) if len(span) == 1 else f"{version_text(span[0])} to {version_text(span[-1])}"
         for span in spans
     )
 
@@ -142,20 +142,20 @@ def check_version(known: SupportedVersions, version: str) -> None:
     With ``HOPSML_ANY_VERSION=1`` a broken version is a warning, too, and other versions none.
     """
     found = known.verdict(version)
-    supported, setting = show_versions(known.supported), Settings.any_version.name
+    supported, setting = versions_text(known.supported), Settings.any_version.name
     if found == "works" or (found == "unknown" and SETTINGS.any_version):
         return
     if found == "broken" and not SETTINGS.any_version:
         raise UnsupportedVersion(
             f"{known.package} {version} does not work with hopsml: {known.why_not_older}; supported: {supported}. "
-            f"Remedy: {known.pin(version)}, or {setting}=1 to continue regardless"
+            f"Remedy: {known.install_command(version)}, or {setting}=1 to continue regardless"
         )
     if known.package not in _warned:
         _warned.add(known.package)
         what = "does not work" if found == "broken" else "has not been tried"
         warnings.warn_explicit(
             f"{known.package} {version} {what} with hopsml; supported: {supported}. Training continues; if it fails "
-            f"for no clear reason, {known.pin(version)}.",
+            f"for no clear reason, {known.install_command(version)}.",
             RuntimeWarning,
             "hopsml",  # instead of a line of the preparation of a worker, which is not the user's
             1,

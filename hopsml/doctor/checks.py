@@ -22,9 +22,9 @@ from hopsml.core.versions import (
     TENSORFLOW,
     TORCH,
     parse_version,
-    show_version,
-    show_versions,
     spark_needs,
+    version_text,
+    versions_text,
 )
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 
@@ -63,7 +63,7 @@ class Needs:
     master: str = "none"
 
     @classmethod
-    def of(cls, profile: Profile) -> Needs:
+    def of_profile(cls, profile: Profile) -> Needs:
         """Return the requirements of runs under ``profile``."""
         return cls(
             profile=profile.name,
@@ -73,7 +73,7 @@ class Needs:
             master=profile.master,
         )
 
-    def missing(self, needed: bool) -> Status:
+    def status_if_missing(self, needed: bool) -> Status:
         """Return the status of something that is missing: FAIL if the profile needs it, else WARN."""
         return Status.FAIL if needed else Status.WARN
 
@@ -100,8 +100,8 @@ PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # those of the driver, and of an a
 
 def python(version: tuple[int, int, int]) -> Finding:
     """Check that the driver's Python version is supported: a newer one is a warning, an older one a failure."""
-    text = show_version(version)
-    supported, remedy = show_versions(PYTHON.supported), f"use Python {PYTHON.nearest(text)}"
+    text = version_text(version)
+    supported, remedy = versions_text(PYTHON.supported), f"use Python {PYTHON.nearest(text)}"
     judged = PYTHON.verdict(text)
     if judged == "works":
         return ok("python", text, version=text)
@@ -121,7 +121,7 @@ def java_version(output: str) -> int | None:
 
 def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
     """Check for a Java that the installed Spark supports; profiles without Spark do not need it."""
-    suitable, spark_name = spark_needs(pyspark).javas, "Spark " + show_version(spark_needs(pyspark).spark)
+    suitable, spark_name = spark_needs(pyspark).javas, "Spark " + version_text(spark_needs(pyspark).spark)
     install = (
         f"install Java {17 if 17 in suitable else suitable[-1]} (for instance openjdk-17-jre-headless), and set "
         "JAVA_HOME to its folder"
@@ -132,7 +132,7 @@ def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
         return fail("java", "no java was found on the PATH, and JAVA_HOME is not set", install)
     version = java_version(facts.output)
     where = f"{facts.path} (from {facts.source})"
-    missing = needs.missing(needs.spark)
+    missing = needs.status_if_missing(needs.spark)
     if facts.problem or version is None:
         why = facts.problem or f"its version cannot be read from {facts.output.strip()[:80]!r}"
         return Finding("java", missing, f"{where} does not work: {why}", install)
@@ -148,8 +148,11 @@ def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
 def spark(
     facts: SparkFacts, packages: Mapping[str, str], needs: Needs, python: tuple[int, int, int] = (0, 0, 0)
 ) -> Finding:
-    """Check pyspark with this Python, its Hadoop client, and the Spark in SPARK_HOME."""
-    install = extras.install("spark")
+    """Check pyspark with this Python, its Hadoop client, and the Spark in SPARK_HOME.
+
+    ``python``: version of this Python; (0, 0, 0): not compared. Missing pyspark fails only if the profile needs Spark.
+    """
+    install = extras.install_command("spark")
     known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
     if "pyspark-client" in packages and facts.pyspark:
         return fail(
@@ -165,18 +168,20 @@ def spark(
         return fail("spark", summary, install, **known) if needs.spark else ok("spark", summary, **known)
     newest = spark_needs(facts.pyspark).newest_python
     if python[:2] > newest:
-        wanted = next((show_version(one.spark) for one in SPARK_NEEDS if one.newest_python >= python[:2]), "")
-        remedy = f"use Python {show_version(newest)}" + (f", or pip install 'pyspark>={wanted}'" if wanted else "")
-        why = f"pyspark {facts.pyspark} does not serialize functions of Python {show_version(python[:2])}"
-        return Finding("spark", needs.missing(needs.spark), why, remedy, known)
+        wanted = next((version_text(one.spark) for one in SPARK_NEEDS if one.newest_python >= python[:2]), "")
+        remedy = f"use Python {version_text(newest)}" + (f", or pip install 'pyspark>={wanted}'" if wanted else "")
+        why = f"pyspark {facts.pyspark} does not serialize functions of Python {version_text(python[:2])}"
+        return Finding("spark", needs.status_if_missing(needs.spark), why, remedy, known)
     if PYSPARK.verdict(facts.pyspark) != "works":
-        why = f"pyspark {facts.pyspark} has not been tested (supported: {show_versions(PYSPARK.supported)})"
-        return warn("spark", why, f"if Spark fails for no clear reason, {PYSPARK.pin(facts.pyspark)}", **known)
+        why = f"pyspark {facts.pyspark} has not been tested (supported: {versions_text(PYSPARK.supported)})"
+        return warn(
+            "spark", why, f"if Spark fails for no clear reason, {PYSPARK.install_command(facts.pyspark)}", **known
+        )
     if facts.home and parse_version(facts.home_version)[:2] != parse_version(facts.pyspark)[:2]:
         there = f"Spark {facts.home_version}" if facts.home_version else "no Spark"
         return Finding(
             "spark",
-            needs.missing(needs.spark),
+            needs.status_if_missing(needs.spark),
             f"SPARK_HOME={facts.home} contains Spark {there}, but the package pyspark has version {facts.pyspark}",
             "unset SPARK_HOME, or install the pyspark of the same version: pip install "
             f"'pyspark=={facts.home_version or facts.pyspark}'",
@@ -198,7 +203,9 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
         summary += "; ".join(problem for _, problem, _ in problems)
         return Finding("frameworks", worst, summary, "; ".join(remedy for _, _, remedy in problems), dict(known))
     if not known:
-        remedy = f"{extras.install('tensorflow')} (or [tensorflow-cpu]); functions without a framework need none"
+        remedy = (
+            f"{extras.install_command('tensorflow')} (or [tensorflow-cpu]); functions without a framework need none"
+        )
         return warn("frameworks", "neither TensorFlow nor another framework is installed", remedy)
     return ok("frameworks", listed, **known)
 
@@ -216,7 +223,7 @@ def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
         if judged == "broken":
             problems.append((Status.FAIL, f"{name} {known[name]} does not work: {versions.why_not_older}", pin))
         elif judged == "unknown":
-            supported = show_versions(versions.supported)
+            supported = versions_text(versions.supported)
             why = f"{name} {known[name]} has not been tested (versions known to work: {supported})"
             problems.append((Status.WARN, why, f"if training fails for no clear reason, {pin}"))
     return problems
@@ -260,7 +267,7 @@ def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]
         return warn(
             "gpus",
             f"this machine has {len(found)}, but tensorflow-cpu cannot use them",
-            f"pip uninstall tensorflow-cpu, then {extras.install('tensorflow')}",
+            f"pip uninstall tensorflow-cpu, then {extras.install_command('tensorflow')}",
             **facts,
         )
     busy = sum(1 for gpu in found if gpu.processes)
@@ -405,7 +412,7 @@ def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Ne
     if parse_version(facts.version)[:2] != driver[:2]:
         return fail("executors' python", f"{name} is {facts.version}, the driver's is {wanted}", ship, **known)
     if not facts.has_hopsml:
-        return Finding("executors' python", needs.missing(True), f"{name} does not have hopsml", ship, known)
+        return Finding("executors' python", needs.status_if_missing(True), f"{name} does not have hopsml", ship, known)
     return ok("executors' python", f"{name}: {facts.version}, with hopsml", **known)
 
 

@@ -85,7 +85,7 @@ def shipped_files(loaded: Profile) -> list[str]:
     return found
 
 
-def store(facts: StoreFacts, needs: Needs) -> Finding:
+def check_store(facts: StoreFacts, needs: Needs) -> Finding:
     """Check that run directories can be written at the project's URL, and that executors see the same storage."""
     known = {"url": facts.url, "probed": facts.probed, "seconds": round(facts.seconds, 3)}
     if facts.problem:
@@ -104,7 +104,7 @@ def store(facts: StoreFacts, needs: Needs) -> Finding:
     return ok("project store", told, **known)
 
 
-def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
+def check_hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
     """Check that the HDFS of the Hadoop configuration responds and has space."""
     known = {"conf_dir": facts.conf_dir, "default_fs": facts.default_fs, "total_bytes": facts.total_bytes}
     if not facts.default_fs:
@@ -124,7 +124,7 @@ def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
     return ok("hdfs", told, **known)
 
 
-def yarn(facts: YarnFacts, needs: Needs) -> Finding:
+def check_yarn(facts: YarnFacts, needs: Needs) -> Finding:
     """Check that the ResourceManager of the Hadoop configuration responds and has nodes."""
     known = {
         "addresses": list(facts.addresses),
@@ -132,7 +132,7 @@ def yarn(facts: YarnFacts, needs: Needs) -> Finding:
         "memory_mb": facts.memory_mb,
         "cores": facts.cores,
     }
-    missing = needs.missing(needs.yarn)
+    missing = needs.status_if_missing(needs.yarn)
     if not facts.addresses:
         if not needs.yarn:
             return ok("yarn", f"not configured; profile {needs.profile} does not need it", **known)
@@ -174,7 +174,7 @@ def driver_logs(facts: YarnFacts) -> Finding:
     return ok("driver logs", f"the NodeManager at {facts.node} answers", node=facts.node)
 
 
-def spark_master(facts: MasterFacts) -> Finding:
+def check_spark_master(facts: MasterFacts) -> Finding:
     """Check that a standalone Spark master accepts connections."""
     if facts.answered:
         return ok("spark master", f"{facts.answered} accepts connections", master=facts.master)
@@ -182,7 +182,7 @@ def spark_master(facts: MasterFacts) -> Finding:
     return fail("spark master", "; ".join(facts.problems), remedy, master=facts.master)
 
 
-def clock(now_s: float, skews: Mapping[str, float]) -> Finding:
+def check_clock(now_s: float, skews: Mapping[str, float]) -> Finding:
     """Compare this machine's clock with those of the services.
 
     Args:
@@ -239,7 +239,7 @@ def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examin
     """
     began = time.monotonic()
     loaded, problem = _profile(profile_name)
-    needs = Needs.of(loaded) if loaded is not None else Needs()
+    needs = Needs.of_profile(loaded) if loaded is not None else Needs()
     looks = gather(_looks(loaded, needs), limit_s)
     findings = _judge(loaded, problem, needs, looks)
     return Examination(needs.profile, tuple(findings), time.monotonic() - began)
@@ -280,20 +280,20 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
     preset = loaded.environment if loaded is not None else {}
     packages = provenance.packages()
     looks: dict[str, Callable[[], Any]] = {
-        "java": facts.java,
-        "spark": partial(facts.spark, packages),
+        "java": facts.find_java,
+        "spark": partial(facts.find_spark, packages),
         "frameworks": lambda: packages,
-        "gpus": facts.gpus,
+        "gpus": facts.probe_gpus,
         "limits": facts.limits,
-        "scratch": facts.scratch,
-        "ports": facts.ports,
+        "scratch": facts.probe_scratch,
+        "ports": facts.probe_ports,
         "shared host": other_users,
-        "addresses": lambda: facts.addresses(
+        "addresses": lambda: facts.find_addresses(
             conf.get("spark.driver.host", ""), os.environ.get("SPARK_LOCAL_IP") or preset.get("SPARK_LOCAL_IP", "")
         ),
-        "project store": lambda: facts.store(_project_url(loaded)),
-        "hdfs": facts.hdfs,
-        "yarn": facts.yarn,
+        "project store": lambda: facts.probe_store(_project_url(loaded)),
+        "hdfs": facts.probe_hdfs,
+        "yarn": facts.probe_yarn,
         "kerberos": kerberos.look,
     }
     keytab, principal = conf.get("spark.kerberos.keytab", ""), conf.get("spark.kerberos.principal", "")
@@ -302,9 +302,9 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
     if keytab or principal or _requires_kerberos():
         looks["kdc"] = partial(kerberos.kdc, principal)
     if needs.spark:
-        looks["executors' python"] = partial(facts.executors_python, conf.get("spark.pyspark.python", ""))
+        looks["executors' python"] = partial(facts.probe_executors_python, conf.get("spark.pyspark.python", ""))
     if needs.master.startswith("spark://"):
-        looks["spark master"] = partial(facts.spark_master, needs.master)
+        looks["spark master"] = partial(facts.probe_spark_master, needs.master)
     return looks
 
 
@@ -335,12 +335,12 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         "limits": lambda seen: checks.limits(seen, len(looks["gpus"].facts.gpus) if looks["gpus"].facts else 0),
         "scratch": checks.scratch,
         "ports": checks.ports,
-        "shared host": lambda seen: checks.shared_host(seen, server_guard.is_ready()),
+        "shared host": lambda seen: checks.shared_host(seen, server_guard.are_servers_guarded()),
         "addresses": lambda seen: checks.addresses(seen, needs),
-        "project store": lambda seen: store(seen, needs),
-        "hdfs": lambda seen: hdfs(seen, needs),
-        "yarn": lambda seen: yarn(seen, needs),
-        "spark master": spark_master,
+        "project store": lambda seen: check_store(seen, needs),
+        "hdfs": lambda seen: check_hdfs(seen, needs),
+        "yarn": lambda seen: check_yarn(seen, needs),
+        "spark master": check_spark_master,
         "keytab": kerberos.check_keytab,
         "kdc": kerberos.check_kdc,
     }
@@ -352,9 +352,9 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
     for name, judge in judges.items():
         if name in looks:
             look = looks[name]
-            findings.append(unanswered(name, look, needs) if look.problem else judge(look.facts))
+            findings.append(unanswered_finding(name, look, needs) if look.problem else judge(look.facts))
     findings += _of_several(looks, needs, loaded)
-    findings.append(clock(time.time(), _skews(looks)))
+    findings.append(check_clock(time.time(), _skews(looks)))
     return findings
 
 
@@ -362,7 +362,9 @@ def _of_several(looks: Mapping[str, Gathered], needs: Needs, loaded: Profile | N
     """Return the findings of probes that have several."""
     seen = looks["kerberos"]
     keytab = loaded.spark.get("spark.kerberos.keytab", "") if loaded is not None else ""
-    found = [unanswered("kerberos", seen, needs)] if seen.problem else kerberos.findings(seen.facts, needs, keytab)
+    found = (
+        [unanswered_finding("kerberos", seen, needs)] if seen.problem else kerberos.findings(seen.facts, needs, keytab)
+    )
     return found + ([driver_logs(looks["yarn"].facts)] if needs.yarn and looks["yarn"].facts else [])
 
 
@@ -372,11 +374,11 @@ def _installed_spark(looks: Mapping[str, Gathered]) -> str:
     return found.pyspark if found is not None else ""
 
 
-def unanswered(name: str, look: Gathered, needs: Needs) -> Finding:
+def unanswered_finding(name: str, look: Gathered, needs: Needs) -> Finding:
     """Return the finding for a probe that raised or did not end: as severe as if what it probes were missing."""
     needed = {"hdfs": needs.yarn, "yarn": needs.yarn, "java": needs.spark, "spark": needs.spark, "gpus": False}
     remedy = "correct the setting in the message; if a service did not answer, check that service"
-    return Finding(name, needs.missing(needed.get(name, True)), look.problem, remedy)
+    return Finding(name, needs.status_if_missing(needed.get(name, True)), look.problem, remedy)
 
 
 def _skews(looks: Mapping[str, Gathered]) -> dict[str, float]:

@@ -32,7 +32,7 @@ from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.core.variables import Settings
 from hopsml.errors import HopsmlError, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
-from hopsml.yarn import rm_addresses
+from hopsml.yarn import rm_web_addresses
 
 STEP_S = 5.0
 
@@ -49,7 +49,7 @@ class StoreFacts:
     kind: str = ""  # class name of the problem
 
 
-def store(url: str) -> StoreFacts:
+def probe_store(url: str) -> StoreFacts:
     """Write, read and delete a file in the nearest existing folder of ``url``; no file or folder remains."""
     system = filesystem.for_url(url, STEP_S)
     folder = url
@@ -66,7 +66,7 @@ def store(url: str) -> StoreFacts:
     except HopsmlError as error:
         return StoreFacts(url, folder, time.monotonic() - began, None, str(error), type(error).__name__)
     is_local = urls.split(url)[0] in ("", "file")
-    skew_s = None if is_local or not written.modified_s else skew(written.modified_s, before, after)
+    skew_s = None if is_local or not written.modified_s else clock_skew_s(written.modified_s, before, after)
     return StoreFacts(url, folder, time.monotonic() - began, skew_s)
 
 
@@ -82,7 +82,7 @@ def _deleted_at_the_end(system: filesystem.FileSystem, url: str) -> Iterator[Non
     system.delete(url)
 
 
-def skew(theirs_s: float, before_s: float, after_s: float) -> float:
+def clock_skew_s(theirs_s: float, before_s: float, after_s: float) -> float:
     """Return another clock minus this machine's, in seconds, from an event between two readings of this machine's.
 
     Args:
@@ -122,7 +122,7 @@ class HdfsFacts:
     kind: str = ""
 
 
-def hdfs() -> HdfsFacts:
+def probe_hdfs() -> HdfsFacts:
     """Query the NameNode for the root directory, and its web address for the capacity.
 
     The web address may be unreachable; the capacity is then 0.
@@ -163,9 +163,9 @@ class YarnFacts:
     node_problem: str = ""
 
 
-def yarn() -> YarnFacts:
+def probe_yarn() -> YarnFacts:
     """Query the ResourceManagers that yarn-site.xml names, until one responds, and one of its NodeManagers."""
-    (scheme, addresses), problem, status = rm_addresses(settings.yarn_settings()), "", 0
+    (scheme, addresses), problem, status = rm_web_addresses(settings.yarn_settings()), "", 0
     for address in addresses:
         base = f"{scheme}://{address}/ws/v1/cluster"
         try:
@@ -219,7 +219,7 @@ def _get(address: str) -> tuple[dict[str, Any], float | None]:
     if not answer.date:
         return content, None
     theirs_s = email.utils.parsedate_to_datetime(answer.date).timestamp()
-    return content, skew(theirs_s, before - 1.0, time.time())
+    return content, clock_skew_s(theirs_s, before - 1.0, time.time())
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class MasterFacts:
     problems: tuple[str, ...] = ()
 
 
-def spark_master(master: str) -> MasterFacts:
+def probe_spark_master(master: str) -> MasterFacts:
     """Connect to the addresses of ``spark://host:port[,host:port]``, until one accepts."""
     problems: list[str] = []
     for address in master.removeprefix("spark://").split(","):
@@ -257,7 +257,7 @@ class JavaFacts:
     problem: str = ""
 
 
-def java() -> JavaFacts:
+def find_java() -> JavaFacts:
     """Find Java as Spark does: $JAVA_HOME/bin/java if the variable is set, else the one on the path."""
     home = os.environ.get("JAVA_HOME")
     source = "JAVA_HOME" if home else "PATH"
@@ -278,7 +278,7 @@ class SparkFacts:
     home_version: str  # version of the Spark in SPARK_HOME
 
 
-def spark(packages: dict[str, str]) -> SparkFacts:
+def find_spark(packages: dict[str, str]) -> SparkFacts:
     """Return the versions of pyspark and the Hadoop client, read from packages and jar names; no JVM is started."""
     home = os.environ.get("SPARK_HOME", "")
     spec = find_spec("pyspark")
@@ -309,7 +309,7 @@ class HostGpuFacts:
     has_driver: bool
 
 
-def gpus() -> HostGpuFacts:
+def probe_gpus() -> HostGpuFacts:
     """Query NVML for GPUs, or nvidia-smi (with a deadline) if NVML is unavailable."""
     return HostGpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
 
@@ -325,7 +325,7 @@ class PythonFacts:
     problem: str = ""
 
 
-def executors_python(configured: str) -> PythonFacts:
+def probe_executors_python(configured: str) -> PythonFacts:
     """Query the Python that Spark starts on this machine.
 
     It is ``configured`` (spark.pyspark.python), else PYSPARK_PYTHON, else python3.
@@ -380,7 +380,7 @@ class ScratchFacts:
     problem: str = ""
 
 
-def scratch() -> ScratchFacts:
+def probe_scratch() -> ScratchFacts:
     """Write and remove a file in the temporary folder, and measure its free space."""
     folder = tempfile.gettempdir()
     try:
@@ -406,7 +406,7 @@ class PortFacts:
 PORTS_TRIED = 200
 
 
-def ports() -> PortFacts:
+def probe_ports() -> PortFacts:
     """Bind each port of the range for a moment, at most ``PORTS_TRIED``; without a range one of the kernel's choice."""
     text = os.environ.get(Settings.port_range.name, "")
     first, _, last = text.partition("-")
@@ -446,7 +446,7 @@ class AddressFacts:
     problem: str = ""
 
 
-def addresses(driver_host: str, local_ip: str) -> AddressFacts:
+def find_addresses(driver_host: str, local_ip: str) -> AddressFacts:
     """Find this machine's addresses, and the one that Spark's driver would announce.
 
     As in Spark, if the host's name resolves to loopback, the first other address is announced.

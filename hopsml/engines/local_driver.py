@@ -194,7 +194,7 @@ def _lives(running: Mapping[str, Any], role: Literal["pid", "driver"] = "pid") -
     if role not in running or running.get("pid_namespace", here := processes.pid_namespace()) != here:
         return False
     began: int = running.get("ticks" if role == "pid" else "driver_ticks", 0)
-    return processes.process_started(running[role]) == began
+    return processes.start_time_of(running[role]) == began
 
 
 def _ended(folder: Path) -> DriverStatus | None:
@@ -266,8 +266,8 @@ def main(folder: Path, order: DriverOrder) -> None:
 def _supervise(order: DriverOrder, folder: Path, running: int) -> tuple[int, str, bool]:
     """Run the driver; return its exit status, the error of a failed start, and whether its end was requested."""
     driver: subprocess.Popen[bytes] | None = None
-    stays: Callable[[int], bool] = processes.nobody
-    own: dict[str, Any] = {"pid": os.getpid(), "ticks": processes.process_started(os.getpid()) or 0}
+    stays: Callable[[int], bool] = processes.match_no_process
+    own: dict[str, Any] = {"pid": os.getpid(), "ticks": processes.start_time_of(os.getpid()) or 0}
     own |= {"host": socket.gethostname(), "pid_namespace": processes.pid_namespace()}
     try:
         os.pwrite(running, json.dumps(own).encode().ljust(ROOM), 0)
@@ -299,7 +299,7 @@ def _start(order: DriverOrder, folder: Path, running: int, own: dict[str, Any]) 
     def begin() -> None:
         if order.is_bound:
             processes.die_with_parent(me)
-        facts = own | {"driver": os.getpid(), "driver_ticks": processes.process_started(os.getpid()) or 0}
+        facts = own | {"driver": os.getpid(), "driver_ticks": processes.start_time_of(os.getpid()) or 0}
         os.pwrite(running, json.dumps(facts).encode().ljust(ROOM), 0)
         if order.masks_interrupt:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

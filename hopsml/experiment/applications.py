@@ -71,7 +71,7 @@ class Application:
         if self.tokens is not None:
             self.tokens.close()
 
-    def passed_over(self, profile: str | None) -> str:
+    def other_application_note(self, profile: str | None) -> str:
         """Return a note for a caller who may expect another application than the running one; "" if there is none."""
         if profile is None and self.after_spark:
             return (
@@ -96,11 +96,13 @@ _profiles_variables: dict[str, str] = {}  # variables that a profile has set in 
 _spark_folder = ""  # folder of Spark's executors on this machine
 _noting = False
 _failed = False  # True if the program ends by an uncaught exception
-_allowed: int | None = None  # see ``allow``
+_allowed: int | None = None  # see ``limit_slots``
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
-def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload: tuple[str, ...] = ()) -> Application:
+def get_or_start(
+    profile_name: str | None = None, keep_warm_s: float = 10.0, preload: tuple[str, ...] = ()
+) -> Application:
     """Return the application of this process; start one if there is none.
 
     An existing SparkContext is used, whatever the profile: a notebook or a spark-submit job has one already.
@@ -143,7 +145,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
         return application
 
 
-def allow(slots: int) -> None:
+def limit_slots(slots: int) -> None:
     """Limit the number of workers of all runs of this process together, until the next call.
 
     Larger elastic runs shrink at their next commit, not below their ``min_workers``, and searches when a trial ends;
@@ -154,10 +156,10 @@ def allow(slots: int) -> None:
         _allowed = slots
         for application in _applications.values():
             with contextlib.suppress(CoordinatorLost):
-                application.coordinator.allow(slots)
+                application.coordinator.limit_slots(slots)
 
 
-def held(slots: int) -> int:
+def dismiss_surplus_agents(slots: int) -> int:
     """Return how many slots this process holds at most: its agents, and those that it has requested.
 
     Agents beyond ``slots`` that no run uses are released.
@@ -167,7 +169,7 @@ def held(slots: int) -> int:
     """
     with _lock:
         coordinators = [one.coordinator for one in _applications.values() if one.coordinator.is_alive]
-    return sum(coordinator.held(slots) for coordinator in coordinators)
+    return sum(coordinator.dismiss_surplus_agents(slots) for coordinator in coordinators)
 
 
 def check_open_files(agents: int = 0) -> None:
@@ -176,8 +178,8 @@ def check_open_files(agents: int = 0) -> None:
         raise CoordinatorLost(problem)
 
 
-def prepare(profile_name: str | None = None) -> None:
-    """Set the variables of the profile with which ``current`` would start an application; does nothing if one runs.
+def set_profile_variables(profile_name: str | None = None) -> None:
+    """Set the variables of the profile with which ``get_or_start`` would start an application; does nothing if one runs.
 
     Settings that are read before that, such as the URL of the project, depend on them.
 
@@ -403,7 +405,7 @@ def _cancel_jobs_on_interrupt(context: Any) -> None:
     signal.signal(signal.SIGINT, cancel)
 
 
-def after_interrupt() -> None:
+def release_after_interrupt() -> None:
     """Release idle agents of Spark: PySpark cancels its jobs on Ctrl-C, and the next run would get them."""
     for application in list(_applications.values()):
         if application.backend.restarts_agents:
@@ -512,8 +514,8 @@ def spark(profile: str | None = None) -> SparkSession:
     Raises:
         ArgumentError: The profile has no Spark; otherwise the errors of Spark's start.
     """
-    prepare(profile)
-    context = getattr(current(profile).backend, "context", None)
+    set_profile_variables(profile)
+    context = getattr(get_or_start(profile).backend, "context", None)
     if context is None:
         raise ArgumentError(
             "this profile runs without Spark (master: none); choose another one with profile= or HOPSML_PROFILE; "

@@ -24,8 +24,8 @@ from hopsml.cluster.shared.spec import (
     Roles,
     RunSpec,
     ServerGroup,
-    names,
-    specified,
+    argument_names,
+    section_from_options,
 )
 from hopsml.core import settings
 from hopsml.core.variables import SETTINGS
@@ -110,7 +110,7 @@ def build(
     """Check a call completely and return the plan of its run; nothing is started."""
     rows = frame_feed.datasets(options.data, verb)
     return plan.Plan(
-        spec=specified(
+        spec=section_from_options(
             RunSpec,
             options,
             verb=verb,
@@ -142,12 +142,12 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
         )
     if evaluator and most is not None:
         verbs.check_evaluator(most)
-    elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=SETTINGS.drain_s)
+    elastic = section_from_options(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=SETTINGS.drain_s)
     if fewest is not None:
         return elastic  # built above in any case, which checks its numbers
     if evaluator:  # it waits for checkpoints, and may be idle until then
-        return specified(FixedGroup, options, size=size, exited_s=None, returned_s=None)
-    return specified(FixedGroup, options, size=size)
+        return section_from_options(FixedGroup, options, size=size, exited_s=None, returned_s=None)
+    return section_from_options(FixedGroup, options, size=size)
 
 
 def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
@@ -164,9 +164,11 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
         reason = (
             "the group has a fixed size, and ends with its first lost worker; pass min_workers= for an elastic group"
         )
-        notes += unused([name for name in names(ElasticGroup) if name not in names(FixedGroup)], reason)
+        notes += unused(
+            [name for name in argument_names(ElasticGroup) if name not in argument_names(FixedGroup)], reason
+        )
     if most == 1:
-        notes += unused(names(Communication), "one worker exchanges nothing")
+        notes += unused(argument_names(Communication), "one worker exchanges nothing")
     return tuple(notes)
 
 
@@ -174,7 +176,7 @@ def _plan_of(options: ParameterServerOptions | MirroredOptions, verb: str, **spe
     """Return the plan of a run without ``data``; ``spec``: further fields of its specification."""
     environment = verbs.environment(options.environment, options.share)
     return plan.Plan(
-        spec=specified(RunSpec, options, verb=verb, environment=environment, **spec),
+        spec=section_from_options(RunSpec, options, verb=verb, environment=environment, **spec),
         function=options.train_fn,
         arguments=verbs.keyword_arguments(options.train_fn, options.args, verb),
         profile=options.profile,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.shared import checks
-from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, specified
+from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, section_from_options
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import applications, plan, repeat, verbs
@@ -78,7 +78,7 @@ def continue_evaluation(
     Raises:
         ArgumentError: the run was never evaluated, or the evaluator's record cannot be used; otherwise as ``evaluate``.
     """
-    applications.prepare(profile)  # which may set the project's URL
+    applications.set_profile_variables(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
     facts = EvaluationStore(directory, checks.evaluation_name("name", name))
     earlier = str(facts.evaluator().get("run") or "")
@@ -109,15 +109,15 @@ def continue_evaluation(
 
 def build(options: EvaluationOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
-    applications.prepare(options.profile)
+    applications.set_profile_variables(options.profile)
     directory = find(options.run, settings.project_url())
-    evaluation = specified(Evaluation, options, run=directory.url)
+    evaluation = section_from_options(Evaluation, options, run=directory.url)
     _check_function(options.train_fn, EvaluationStore(directory, evaluation.name))
     group = ElasticGroup(
         size=1, min_size=1, commits=False, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout)
     )
     return plan.Plan(
-        spec=specified(
+        spec=section_from_options(
             RunSpec,
             options,
             verb="evaluate",

@@ -85,13 +85,13 @@ def with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str
     return {**(args or {}), **rows}
 
 
-def most_workers(capacity: Capacity) -> int | None:
+def max_workers(capacity: Capacity) -> int | None:
     """Return the number of workers that leaves Spark one slot to compute the rows; None if the cluster can grow."""
     slots = capacity.limit if capacity.together is None else capacity.together
     return None if slots is None else slots - 1
 
 
-def check(names: Collection[str], frames: Mapping[str, Any], application: Application, size: int) -> None:
+def check_feed(names: Collection[str], frames: Mapping[str, Any], application: Application, size: int) -> None:
     """Check that this application can feed this number of workers with these DataFrames; starts nothing.
 
     Args:
@@ -118,7 +118,7 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
         if own is None or own is not context:
             raise ArgumentError(_of_other_session(name, own))
     capacity = application.backend.capacity()
-    most = most_workers(capacity)
+    most = max_workers(capacity)
     if most is not None and size > most:
         raise NotEnoughSlots(
             f"data= with {size} workers: they use all {most + 1} slots of this cluster ({capacity.setting}), but "

@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.cluster.shared.plain import argument_as_json, as_json
 from hopsml.core import settings, states
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from hopsml.experiment import applications, collective, plan, takeover
-from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
-from hopsml.experiment.predecessor import combination
+from hopsml.experiment.options import LaunchOptions, RunOptions, convert_options
+from hopsml.experiment.predecessor import combination_name
 from hopsml.experiment.result import Result, status_record, write_last_records
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
@@ -68,17 +68,17 @@ def launch(options: LaunchOptions) -> Result:
 
 def build(options: LaunchOptions) -> list[plan.Plan]:
     """Check a call completely and return the plan of each combination's run; nothing is started."""
-    plans = [_plan(options, arguments) for arguments in zipped(options.args_dict)]
+    plans = [_plan(options, arguments) for arguments in combinations(options.args_dict)]
     group = RunGroup(uuid.uuid4().hex, plans[0].spec.name, len(plans)) if len(plans) > 1 else None
     return [replace(single, siblings=group) for single in plans]
 
 
 def _plan(options: LaunchOptions, arguments: dict[str, Any]) -> plan.Plan:
-    single = collective.build(taken_from(options, RunOptions, args=arguments, num_workers=1), "launch")
+    single = collective.build(convert_options(options, RunOptions, args=arguments, num_workers=1), "launch")
     return replace(single, spec=msgspec.structs.replace(single.spec, framework="none"))
 
 
-def zipped(table: Any) -> list[dict[str, Any]]:
+def combinations(table: Any) -> list[dict[str, Any]]:
     """Return the combinations of an ``args_dict``: the n-th values of all lists; for None, one without arguments."""
     if table is None:
         return [{}]
@@ -108,7 +108,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         plans: one plan for each combination.
         table: the arguments of all combinations, as the user gave them.
     """
-    application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
+    application = applications.get_or_start(plans[0].profile, plans[0].spec.keep_warm_s)
     launch_dir, earlier = _create_or_take_over(plans, table, application)
     recording = Recording(launch_dir, None).start()
     started_s, error, results, summary = time.time(), None, list[Result](), None
@@ -117,7 +117,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         with CancelRequests(launch_dir) as requests:
             results = _all(placed, application, requests)
         summary = [
-            {"parameters": argument(single.arguments), "outputs": as_json(result[1])}
+            {"parameters": argument_as_json(single.arguments), "outputs": as_json(result[1])}
             for single, result in zip(plans, results, strict=True)
         ]
     except BaseException as problem:
@@ -148,7 +148,7 @@ def _create_or_take_over(
 ) -> tuple[RunDir, str]:
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
     store, resources = settings.project_url(), inputs.resources_of(plans[0].resources)
-    record = plan.record_of_several(plans[0], application, len(plans), table)
+    record = plan.launch_record(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take_over(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
     record |= {"resources": resources} if resources else {}
@@ -165,8 +165,8 @@ def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]
     seen: Counter[str] = Counter()
     places = []
     for number, single in enumerate(plans):
-        plain = combination(single.arguments, number, 0)
-        places.append((single, (combination(single.arguments, number, seen[plain]), number)))
+        plain = combination_name(single.arguments, number, 0)
+        places.append((single, (combination_name(single.arguments, number, seen[plain]), number)))
         seen[plain] += 1
     return places
 
@@ -246,7 +246,7 @@ def _all(plans: Sequence[plan.Plan], application: applications.Application, requ
 def _begin(single: plan.Plan) -> Run:
     assert isinstance(single.standing, NestedRun)
     directory = single.standing.place
-    directory.write_json(directory.hparams_json, argument(single.arguments))
+    directory.write_json(directory.hparams_json, argument_as_json(single.arguments))
     return plan.start(single)
 
 
@@ -255,7 +255,7 @@ def _status(
 ) -> dict[str, Any]:
     return status_record(
         launch_dir.run_id,
-        states.end(error),
+        states.final_state(error),
         started_s,
         "" if error is None else str(error) or type(error).__name__,
         raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code

@@ -16,7 +16,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
-from hopsml.core.callbacks import immediate, nonblocking_logger
+from hopsml.core.callbacks import mark_immediate, nonblocking_logger
 from hopsml.errors import CoordinatorLost, StorageError
 from hopsml.storage import mailbox
 from hopsml.storage.mailbox import ProfileRequest
@@ -35,7 +35,7 @@ class ProfileRequestHandler:
         self._under_way: tuple[ProfileRequest, str, float] | None = None  # with its path and deadline
         self._answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
-    @immediate
+    @mark_immediate
     def on_change(self, change: Change) -> None:
         """Queue an agent's answer to a request; called on the coordinator's thread."""
         if change.kind == "profile":
@@ -126,7 +126,7 @@ class Messages:
         self._lock = threading.Lock()
         self._delivering = False
 
-    @immediate
+    @mark_immediate
     def on_change(self, change: Change) -> None:
         """Queue a worker's value; at the run's end, note dropped ones. Called on the coordinator's thread."""
         if change.kind == "said":

@@ -514,7 +514,7 @@ class EvolutionOptions(PredecessorOptions):
     optimization_key: str = "metric"
 
 
-def taken_from(source: StartOptions, kind: type[_Options], **more: Any) -> _Options:
+def convert_options(source: StartOptions, kind: type[_Options], **more: Any) -> _Options:
     """Return an object of class ``kind`` with the fields that it shares with ``source``, and those of ``more``."""
     known = {one.name for one in fields(kind)} - set(more)  # type: ignore[arg-type]
     return kind(**{one.name: getattr(source, one.name) for one in fields(source) if one.name in known}, **more)

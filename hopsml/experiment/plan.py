@@ -21,7 +21,7 @@ from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.forking.fork_server import preload_order
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
-from hopsml.cluster.shared.plain import argument
+from hopsml.cluster.shared.plain import argument_as_json
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
@@ -30,7 +30,7 @@ from hopsml.cluster.shared.spec import (
     Communication,
     Roles,
     RunSpec,
-    recorded,
+    spec_record,
 )
 from hopsml.cluster.worker import context as worker_context
 from hopsml.core import redact, settings, tracebacks
@@ -98,7 +98,7 @@ class Plan:
 
 def start(plan: Plan) -> Run:
     """Start the run and return its handle; raises before anything is started if the plan cannot be carried out."""
-    return start_on(plan)[0]
+    return start_with_application(plan)[0]
 
 
 def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
@@ -116,7 +116,7 @@ def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
         ) from None
 
 
-def start_on(plan: Plan) -> tuple[Run, applications.Application]:
+def start_with_application(plan: Plan) -> tuple[Run, applications.Application]:
     """Start the run and return its handle, with the application on which it was started."""
     try:
         return _start_on(plan)
@@ -129,10 +129,10 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
 
 def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
-    applications.prepare(plan.profile)
+    applications.set_profile_variables(plan.profile)
     _check_environment({**os.environ, **spec.environment}, spec.honour_environment)
     Settings({**os.environ, **spec.environment}).check([Settings.cores.name, *spec.environment])
-    tell = progress.of_run() if plan.progress else None
+    tell = progress.run_observer_maker() if plan.progress else None
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = _settled(spec, captured)
@@ -140,11 +140,11 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     store = settings.project_url()
     resources = inputs.resources_of(plan.resources)
     resume_url = find(spec.resume, store).url if spec.resume else ""
-    application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
+    application = applications.get_or_start(plan.profile, spec.keep_warm_s, spec.modules)
     group, bare, alike = _group(spec, application)
     spec = replace(spec, group=group)
     applications.check_open_files(spec.group.size)
-    frame_feed.check(spec.frames, plan.frames, application, spec.group.size)
+    frame_feed.check_feed(spec.frames, plan.frames, application, spec.group.size)
     communication, as_tuned = spec.communication, ""
     if plan.rerun_of is None:  # the original's specification contains its tuned settings
         communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)
@@ -153,7 +153,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     # A continued search reads its state from its event log, so only standalone runs look up an earlier attempt.
     continues = (application.earlier_runs.take_over(store, record) if plan.standing.whole else "") or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url, **({"resources": resources} if resources else {})}
-    directory = plan.standing.directory(spec, store, application.id, record)
+    directory = plan.standing.create_directory(spec, store, application.id, record)
     events = EventsFolderCreator(directory)
     try:
         if continues:
@@ -164,10 +164,10 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         )
         run_id = plan.standing.run_id(directory)
         travels = replace(spec, environment=_environment(plan, spec, directory, application))
-        trace = reporting.begun(run_id, spec.group.size)
+        trace = reporting.begin_trace(run_id, spec.group.size)
         request = RunRequest(
             run_id=run_id,
-            spec=trace.carried(travels) if trace is not None else travels,
+            spec=trace.spec_with_trace(travels) if trace is not None else travels,
             payload=plan.standing.payload(captured, spec),
             run_url=directory.url,
             resume=begins,
@@ -187,9 +187,19 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             )
             _note(run, f"continues {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
-        _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
+        _note(
+            run,
+            *plan.notes,
+            alike,
+            as_tuned,
+            application.other_application_note(plan.profile),
+            unrecorded,
+            captured.large,
+        )
         _note(run, application.tokens.notice if application.tokens is not None else "")
-        reporting.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
+        reporting.track_in_mlflow(
+            run, record, application.environment, register_as=spec.register_as, group=plan.siblings
+        )
     except BaseException:  # an interrupt: no caller will have the handle
         with contextlib.suppress(CoordinatorLost):
             application.coordinator.cancel(request.run_id, "interrupted while it was being started")
@@ -204,7 +214,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
         seed=inputs.choose_seed(spec.environment, os.environ) if spec.seed is None else spec.seed,
         preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=SETTINGS.storage_timeout_s,
-        communication=encrypted(spec.communication),
+        communication=with_required_encryption(spec.communication),
         hooks=HOOKS,
     )
 
@@ -220,7 +230,7 @@ def _refuse_plaintext(spec: RunSpec) -> None:
         )
 
 
-def encrypted(communication: Communication) -> Communication:
+def with_required_encryption(communication: Communication) -> Communication:
     """Return the settings with encryption turned on if it is required in all runs.
 
     Raises:
@@ -263,7 +273,7 @@ def _start_run(
     try:
         state = frame_feed.start_run(application, request, observe, plan.frames)
     except CoordinatorLost:  # it closed for idleness at this moment
-        application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
+        application = applications.get_or_start(plan.profile, spec.keep_warm_s, spec.modules)
         state = frame_feed.start_run(application, request, observe, plan.frames)
     coordinator, run_id = application.coordinator, request.run_id
     recording = None
@@ -341,12 +351,12 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
     capacity, group = application.backend.capacity(), spec.group
     bare = spec.roles.without_gpu if capacity.bare != 0 else 0
     if group.size == AS_MANY_AS_THERE_ARE:
-        size = capacity.all_slots(bare)
-        most = frame_feed.most_workers(capacity) if spec.frames else None
+        size = capacity.default_agents(bare)
+        most = frame_feed.max_workers(capacity) if spec.frames else None
         group = replace(group, size=min(size, most) if most else size)
     if capacity.limit is not None:
-        group = replace(group, size=group.within(capacity.limit + bare))
-    if lacking := capacity.lacks(group.size, bare):
+        group = replace(group, size=group.size_within(capacity.limit + bare))
+    if lacking := capacity.why_too_small(group.size, bare):
         raise NotEnoughSlots(
             f"{_size_text(group, spec.roles)}, but {lacking} ({capacity.setting}); request fewer workers, or raise that "
             "setting before the application starts"
@@ -375,7 +385,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, prepare.MLFLOW_WANTED: "1"}
     return {
         **of_mlflow,
-        "ML_ID": plan.standing.experiment(directory),  # the predecessor's variable
+        "ML_ID": plan.standing.experiment_id(directory),  # the predecessor's variable
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         Settings.system_metrics_s.name: str(SETTINGS.system_metrics_s),
@@ -406,10 +416,10 @@ def _record(
         "payload_sha256": captured.sha256,
         "payload_bytes": len(captured.payload),
         "own_imports": list(captured.own_imports),
-        "arguments": redact.arguments(argument(plan.standing.arguments(plan.arguments))),
+        "arguments": redact.arguments(argument_as_json(plan.standing.arguments(plan.arguments))),
         "workers": spec.group.size,
         "seed": spec.seed,
-        "spec": {**recorded(spec), "environment": redact.settings(variables)},
+        "spec": {**spec_record(spec), "environment": redact.settings(variables)},
         "secrets": [one.facts() for one in captured.secrets],
         "unrecorded": captured.unrecorded,
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
@@ -420,13 +430,13 @@ def _record(
         "user": settings.project_name(),
         "driver": platform.node(),
         **run_record.of_driver(),
-        **plan.standing.facts(),
+        **plan.standing.record_entries(),
     }
     cleaned: dict[str, Any] = redact.record(record)
     return cleaned
 
 
-def record_of_several(
+def launch_record(
     plan: Plan, application: applications.Application, count: int, table: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return ``run.json`` of a launch as a whole.
@@ -440,7 +450,7 @@ def record_of_several(
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = replace(_settled(plan.spec, captured), group=replace(plan.spec.group, size=count))
     record = _record(plan, spec, captured, application)
-    return {**record, "arguments": redact.arguments(argument(dict(table)))}
+    return {**record, "arguments": redact.arguments(argument_as_json(dict(table)))}
 
 
 def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:

@@ -30,7 +30,7 @@ from hopsml.experiment.options import (
     RandomOptions,
     RunOptions,
     SearchOptions,
-    taken_from,
+    convert_options,
 )
 from hopsml.experiment.recorded import Recorded, recorded
 from hopsml.experiment.result import Result
@@ -146,10 +146,10 @@ _evolution = Verb(
 @_grid
 def grid_search(options: GridOptions) -> SearchResult:
     """Try every combination of ``grid_dict``, a dict of lists, and return the best."""
-    return start.start_search(of_grid(options)).result()
+    return start.start_search(grid_call(options)).result()
 
 
-def of_grid(options: GridOptions) -> calls.SearchCall:
+def grid_call(options: GridOptions) -> calls.SearchCall:
     """Return the search that a call of ``grid_search`` describes; nothing is started."""
     space = Searchspace.from_grid(_table("grid_search", "grid_dict", options.grid_dict))
     return _call("grid_search", space, options, options.optimization_key, searcher="grid", num_trials=None)
@@ -161,10 +161,10 @@ def random_search(options: RandomOptions) -> SearchResult:
 
     Two integers are the ends of a range of integers; if one of them is a float, every number between them is possible.
     """
-    return start.start_search(of_random(options)).result()
+    return start.start_search(random_call(options)).result()
 
 
-def of_random(options: RandomOptions) -> calls.SearchCall:
+def random_call(options: RandomOptions) -> calls.SearchCall:
     """Return the search that a call of ``random_search`` describes; nothing is started."""
     samples = checks.whole_number("samples", options.samples)
     space = Searchspace.from_boundaries(_table("random_search", "boundary_dict", options.boundary_dict))
@@ -177,13 +177,13 @@ def differential_evolution(options: EvolutionOptions) -> SearchResult:
 
     The type of the first bound decides: integers, floats, else a choice between the two values.
     """
-    return start.start_search(of_evolution(options)).result()
+    return start.start_search(evolution_call(options)).result()
 
 
 evolutionary_search = differential_evolution  # its oldest name
 
 
-def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
+def evolution_call(options: EvolutionOptions) -> calls.SearchCall:
     """Return the search that a call of ``differential_evolution`` describes; nothing is started."""
     population = checks.whole_number("population", options.population)
     generations = checks.whole_number("generations", options.generations)
@@ -224,16 +224,18 @@ def _table(verb: str, name: str, table: Any) -> Mapping[str, Any]:
 
 
 def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **own: Any) -> calls.SearchCall:
-    options = taken_from(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
-    call = calls.checked(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
+    options = convert_options(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
+    call = calls.checked_call(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
     call.resources = tuple(given.versioned_resources or ())
     call.notes += verbs.without_effect({"cleanup_generations": given.cleanup_generations})
-    call.name_of = _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination
+    call.name_of = (
+        _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination_name
+    )
     return call
 
 
-def combination(config: Mapping[str, Any], number: int, repeat: int) -> str:
+def combination_name(config: Mapping[str, Any], number: int, repeat: int) -> str:
     """Return the predecessor's folder name of a combination, ``a=1&b=5``; invalid characters become ``%2F`` etc."""
     text = "&".join(f"{name}={value}" for name, value in config.items())
     text = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
@@ -245,6 +247,6 @@ def combination(config: Mapping[str, Any], number: int, repeat: int) -> str:
 
 def _in_generations(searcher: DifferentialEvolution) -> NameOf:
     def name(config: Mapping[str, Any], number: int, repeat: int) -> str:
-        return f"generation.{searcher.generation_of(number)}/{combination(config, number, repeat)}"
+        return f"generation.{searcher.generation_of(number)}/{combination_name(config, number, repeat)}"
 
     return name

@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeVar
 
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.gang.events import Phase
-from hopsml.core.callbacks import wait_for
+from hopsml.core.callbacks import wait_until_writable
 from hopsml.core.states import Lifecycle
 from hopsml.core.tracebacks import ELSEWHERE
 from hopsml.experiment.searches import state as searches
@@ -51,9 +51,9 @@ class ShownOutput:
         self._traceback: list[str] = []  # lines that the run's error may repeat
         self._ending = False
 
-    def text(self, text: str, now_s: float) -> list[str]:
+    def add_text(self, text: str, now_s: float) -> list[str]:
         """Process the next piece of the output, cut anywhere."""
-        shown = self.other(now_s)
+        shown = self.flush_waiting(now_s)
         *lines, self._partial = (self._partial + text).replace("\r", "\n").split("\n")
         while len(self._partial) > LONGEST:
             lines, self._partial = [*lines, self._partial[:LONGEST]], self._partial[LONGEST:]
@@ -62,17 +62,17 @@ class ShownOutput:
                 shown += self._line(line, now_s)
         return shown
 
-    def other(self, now_s: float) -> list[str]:
+    def flush_waiting(self, now_s: float) -> list[str]:
         """Process an event that is not output: return the lines that waited for more output."""
         shown = [] if self._ending else self._release(now_s)
         return shown + (self._flood_over() if self._left_out and now_s - self._came_s > OVER_S else [])
 
-    def phase(self, ending: bool, now_s: float) -> list[str]:
+    def change_phase(self, ending: bool, now_s: float) -> list[str]:
         """Process a change of phase; with ``ending``, hold tracebacks back, as the run's error may repeat them."""
         self._ending = ending
-        return self.other(now_s)
+        return self.flush_waiting(now_s)
 
-    def end(self, reported: str, now_s: float) -> list[str]:
+    def remaining_lines(self, reported: str, now_s: float) -> list[str]:
         """Return the remaining lines.
 
         The traceback ``reported`` is omitted, as it is in the run's error for the caller, and so is the line behind it
@@ -139,7 +139,7 @@ _SPELLED = {Phase.RUNNING.value: Lifecycle.RUNNING, Phase.STOPPING.value: Lifecy
 _ENDING = (Phase.SETTLING.value, Phase.STOPPING.value, *(phase.value for phase in Phase if phase.is_final))
 
 
-def of_run() -> Callable[[RunState, str, str], Observer]:
+def run_observer_maker() -> Callable[[RunState, str, str], Observer]:
     """Return a function that makes the progress observer of a run, from its state, name and directory.
 
     Raises:
@@ -161,8 +161,8 @@ def of_run() -> Callable[[RunState, str, str], Observer]:
     return observer
 
 
-def of_search() -> Callable[[SearchState], None]:
-    """Return a function that adds a progress observer to a search's state; raises as ``of_run``."""
+def search_observer_adder() -> Callable[[SearchState], None]:
+    """Return a function that adds a progress observer to a search's state; raises as ``run_observer_maker``."""
     live = display.is_live()
 
     def observe(state: SearchState) -> None:
@@ -245,12 +245,12 @@ class RunLines(_Lines):
 
     def _of_output(self, change: Change, now: float) -> list[str]:
         if change.kind == "log":
-            return self._output.text(change.text, now)
+            return self._output.add_text(change.text, now)
         if change.kind == "phase":
-            return self._output.phase(change.text in _ENDING, now)
+            return self._output.change_phase(change.text in _ENDING, now)
         if change.kind == "closed":
-            return self._output.end(getattr(change.error, "remote_traceback", ""), now)
-        return self._output.other(now)
+            return self._output.remaining_lines(getattr(change.error, "remote_traceback", ""), now)
+        return self._output.flush_waiting(now)
 
     def _report(self, change: Change) -> None:
         if change.step is not None:
@@ -318,7 +318,7 @@ def write_line(stream: TextIO, line: str) -> None:
     """Write a line to the stream, waiting for the device outside of its lock, which the program's exit needs."""
     text = f"{line}\n"
     for start in range(0, len(text), PIECE):
-        wait_for(stream)
+        wait_until_writable(stream)
         stream.write(text[start : start + PIECE])
         stream.flush()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.cluster.shared.plain import argument_as_json, as_json
 from hopsml.core import redact, settings, states
 from hopsml.core.states import Lifecycle
 from hopsml.experiment import applications
@@ -72,7 +72,7 @@ def recorded(
         "verb": "recorded",
         "name": name or PurePath(str(about.get("script") or "")).stem or "no-name",
         "description": description or "",
-        "arguments": redact.arguments(argument(dict(args or {}))),
+        "arguments": redact.arguments(argument_as_json(dict(args or {}))),
         "workers": 0,
         "application": application,
         "user": settings.project_name(),
@@ -89,7 +89,7 @@ def recorded(
     except BaseException as error:
         recording.join()
         text = f"{type(error).__name__}: {error}"
-        directory.write_status(status_record(run.run_id, states.end(error), started_s, text))
+        directory.write_status(status_record(run.run_id, states.final_state(error), started_s, text))
         raise
     recording.join()
     directory.write_status(status_record(run.run_id, Lifecycle.FINISHED, started_s))

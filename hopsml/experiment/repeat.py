@@ -60,7 +60,7 @@ def rerun(
         ArgumentError: the record is not sufficient to repeat the run; names what is missing. Otherwise as ``submit``,
             and the error that ended the rerun if it failed.
     """
-    applications.prepare(profile)  # which may set the project's URL
+    applications.set_profile_variables(profile)  # which may set the project's URL
     original = find(run, settings.project_url())
     again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     result = plan.start(again).result()
@@ -95,11 +95,11 @@ def resume(
         ArgumentError: the run is under way, has finished, is continued elsewhere, or its record is not sufficient;
             otherwise as ``submit``.
     """
-    applications.prepare(profile)
+    applications.set_profile_variables(profile)
     directory = find(run, settings.project_url())
     _check_may_go_on(directory)
     again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
-    return plan.start(continuing(again, directory)).result()
+    return plan.start(continuation_plan(again, directory)).result()
 
 
 def _check_may_go_on(directory: RunDir) -> None:
@@ -116,7 +116,7 @@ def _check_may_go_on(directory: RunDir) -> None:
         raise ArgumentError(f"run {directory.run_id} is still running; cancel it first, or wait for its end")
 
 
-def continuing(again: plan.Plan, directory: RunDir) -> plan.Plan:
+def continuation_plan(again: plan.Plan, directory: RunDir) -> plan.Plan:
     """Return the plan of a rerun, changed to start from the run's last checkpoint and to replace the run."""
     spec = msgspec.structs.replace(again.spec, resume=directory.url)
     return dataclasses.replace(again, spec=spec, continues=directory.url)
@@ -155,7 +155,7 @@ def build(
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
-        secrets=secret_extraction.given_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
+        secrets=secret_extraction.supply_secrets_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
     )
     if preflight is not None:
         spec = msgspec.structs.replace(spec, preflight=checks.preflight("preflight", preflight))

@@ -16,7 +16,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, RunSpec
 from hopsml.core import settings, tracing
-from hopsml.core.callbacks import immediate, nonblocking_logger
+from hopsml.core.callbacks import mark_immediate, nonblocking_logger
 from hopsml.core.states import Lifecycle
 from hopsml.experiment.run import Run
 from hopsml.search.metric import name_of
@@ -39,7 +39,7 @@ class LaunchPart(NamedTuple):
     problem: str = ""
 
 
-def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[LaunchPart]:
+def launch_parts(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[LaunchPart]:
     """Yield the parts of a launch.
 
     Args:
@@ -58,7 +58,7 @@ def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: s
         begin_s = reached[name]
 
 
-def begun(run_id: str, workers: int) -> LaunchTrace | None:
+def begin_trace(run_id: str, workers: int) -> LaunchTrace | None:
     """Return the trace of a run that is about to be launched; None if tracing is off."""
     return LaunchTrace(run_id, workers) if tracing.is_on() else None
 
@@ -67,16 +67,16 @@ class LaunchTrace:
     """Observer that traces the launch of one run; its ``context`` is the parent of the workers' spans."""
 
     def __init__(self, run_id: str, workers: int) -> None:
-        self._run_id, self._workers, self._parent = run_id, workers, tracing.given()
-        self.context = tracing.child(self._parent)
+        self._run_id, self._workers, self._parent = run_id, workers, tracing.inherited_context()
+        self.context = tracing.child_context(self._parent)
         self._began_s, self._reached = time.time(), dict[str, float]()
 
-    def carried(self, spec: RunSpec) -> RunSpec:
+    def spec_with_trace(self, spec: RunSpec) -> RunSpec:
         """Return the specification for workers, with this trace as parent of their spans, and a hook that ends it."""
         variables = {**spec.environment, **tracing.variables(self.context)}
         return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, prepare.TRACE_HOOK))
 
-    @immediate
+    @mark_immediate
     def on_change(self, change: Change) -> None:
         """Record the end of a part; at the run's end, send all spans. Called on the coordinator's thread."""
         if change.kind == "phase":
@@ -90,16 +90,18 @@ class LaunchTrace:
 
     def _send(self, problem: str) -> None:
         ended_s = time.time()
-        for stage in stages(self._began_s, self._reached, ended_s, problem):
-            tracing.record(stage.name, tracing.child(self.context), self.context, *stage[1:], run=self._run_id)
+        for stage in launch_parts(self._began_s, self._reached, ended_s, problem):
+            tracing.record_span(
+                stage.name, tracing.child_context(self.context), self.context, *stage[1:], run=self._run_id
+            )
         facts: dict[str, str | int] = {"run": self._run_id, "workers": self._workers}
-        tracing.record("run", self.context, self._parent, self._began_s, ended_s, problem, **facts)
+        tracing.record_span("run", self.context, self._parent, self._began_s, ended_s, problem, **facts)
 
 
 logger = nonblocking_logger(__name__)
 
 
-def follow(
+def track_in_mlflow(
     run: Run,
     record: Mapping[str, Any],
     profile_environment: Mapping[str, str],
@@ -116,7 +118,7 @@ def follow(
     try:
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
-        run.observe(immediate(lambda change: _pass_on(followed, change)))
+        run.observe(mark_immediate(lambda change: _pass_on(followed, change)))
         # Workers may have reported before the run was observed. An evaluator's few reports are read from its folder in
         # any case: the last one can be missed if the evaluator ends right after it.
         followed.lost = bool(run.state.members) or bool((record.get("spec") or {}).get("evaluation"))
@@ -125,14 +127,16 @@ def follow(
         _note(run, f"this run is not sent to MLflow: {type(error).__name__}: {error}")
 
 
-class Trials:
+class TrialTracker:
     """Trials of a search, each tracked as an MLflow run below the search's."""
 
     def __init__(self, search: RunDir, order: Order, record: Mapping[str, Any], metric: str) -> None:
         self._search, self._order, self._record, self._metric = search, order, record, name_of(metric)
 
     @classmethod
-    def of(cls, search: RunDir, profile_environment: Mapping[str, str], name: str, metric: str) -> Trials | None:
+    def of_search(
+        cls, search: RunDir, profile_environment: Mapping[str, str], name: str, metric: str
+    ) -> TrialTracker | None:
         """Return the tracker of a search's trials, None if MLflow is not used; called on the user's thread."""
         uri = settings.mlflow_tracking_uri(profile_environment)
         if not uri:

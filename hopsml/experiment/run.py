@@ -18,7 +18,7 @@ import cloudpickle
 
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
-from hopsml.cluster.shared.plain import as_json, outputs
+from hopsml.cluster.shared.plain import as_json, result_as_dict
 from hopsml.core import states, tracebacks
 from hopsml.core.newer_python import FUTURE_TIMEOUTS
 from hopsml.core.states import Lifecycle
@@ -93,7 +93,7 @@ class Handle(ABC, Generic[R]):
         except KeyboardInterrupt:
             self.cancel("interrupted by the user")
             self.join(30)
-            applications.after_interrupt()
+            applications.release_after_interrupt()
             # a new exception, as the traceback of the wait has no useful information
             raise tracebacks.shortened(KeyboardInterrupt(self._interrupted_text())) from None
         except concurrent.futures.CancelledError:
@@ -342,13 +342,13 @@ class Run(Handle[Result]):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
-        self._ended_as = states.end(error)
+        self._ended_as = states.final_state(error)
         unrecorded = self._record(written_outputs, error)
         if result is not None:
             result.unrecorded = unrecorded
         # Before a caller gets the result: what is displayed of the run must be complete by then.
         self.state.publish(Change("closed", metrics=written_outputs, error=error))
-        self.state.settle()  # bounded, as an observer may block
+        self.state.wait_for_observers()  # bounded, as an observer may block
         return result, error
 
     def _record(self, written_outputs: dict[str, Any], error: BaseException | None) -> dict[str, str]:
@@ -402,7 +402,7 @@ class Run(Handle[Result]):
 
     def _result(self) -> Result:
         value = self._value()
-        metrics = outputs(value, self.directory.log(self.state.begun, 0), self._metric_key)
+        metrics = result_as_dict(value, self.directory.log(self.state.begun, 0), self._metric_key)
         layout = self.state.layout
         return Result(
             self.directory.events,
@@ -429,7 +429,7 @@ class Run(Handle[Result]):
     def _write_status(self, error: BaseException | None) -> None:
         record = status_record(
             self.run_id,
-            states.end(error),
+            states.final_state(error),
             self.state.began,
             str(error) if error is not None else "",
             cause=as_json(_cause(error)),

@@ -27,7 +27,7 @@ class StandaloneRun:
     recorded = True  # with its code and environment
     trains = True  # its workers call the user's function, not a search's trials
 
-    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+    def create_directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Create the run directory with its record; ``store``: URL of the project, ``application``: its id."""
         directory = create_run_dir(store, application, record, share=spec.environment.get(privacy.VARIABLE))
         run_dir.announce_run(directory, application)
@@ -37,19 +37,19 @@ class StandaloneRun:
         """Return the run's id in the coordinator, unique among the coordinator's runs."""
         return directory.run_id
 
-    def experiment(self, directory: RunDir) -> str:
+    def experiment_id(self, directory: RunDir) -> str:
         """Return the value of the predecessor's variable ML_ID: the id of the experiment that the run belongs to."""
         return directory.run_id
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
         """Return the call of each worker: cloudpickle of (function, keyword arguments)."""
-        return captured.shipped
+        return captured.payload_with_secrets
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the function's arguments, as ``run.json`` records them."""
         return dict(arguments)
 
-    def facts(self) -> dict[str, Any]:
+    def record_entries(self) -> dict[str, Any]:
         """Return further entries of ``run.json``, by name."""
         return {}
 
@@ -69,7 +69,7 @@ class NestedRun(StandaloneRun):
     recorded: bool = False  # if False, code and environment are recorded with the whole run only
     heeds_requests: bool = False
 
-    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+    def create_directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Write the record into the folder inside the whole run's directory, and return that folder."""
         self.place.write_run(record)
         return self.place
@@ -78,7 +78,7 @@ class NestedRun(StandaloneRun):
         """Return the id that was passed to the constructor."""
         return self.id
 
-    def experiment(self, directory: RunDir) -> str:
+    def experiment_id(self, directory: RunDir) -> str:
         """Return the id of the whole run."""
         return self.of or directory.run_id
 
@@ -99,10 +99,10 @@ class SearchHost(StandaloneRun):
     continued: RunDir | None = None  # directory of the search to continue; None: a new search
     about: Mapping[str, Any] = field(default_factory=dict)  # for run.json
 
-    def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
+    def create_directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Create a directory for a new search, or return that of the search that is continued."""
         if self.continued is None:
-            return super().directory(spec, store, application, record)
+            return super().create_directory(spec, store, application, record)
         mailbox.delete_cancel_request(self.continued)
         run_dir.announce_run(self.continued, application)
         return self.continued
@@ -110,7 +110,7 @@ class SearchHost(StandaloneRun):
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
         """Return the call of each worker: ``run_lane``, which passes the user's pickled function to its runners."""
         options = {
-            "payload": captured.shipped,
+            "payload": captured.payload_with_secrets,
             "seed": spec.seed,
             "log_to_lane": self.log_to_lane,
             "trials": self.trials,
@@ -118,6 +118,6 @@ class SearchHost(StandaloneRun):
         }
         return pickle.dumps((lane.run_lane, options))
 
-    def facts(self) -> dict[str, Any]:
+    def record_entries(self) -> dict[str, Any]:
         """Return the description of the search: search space, searcher and further settings."""
         return dict(self.about)

@@ -57,7 +57,7 @@ def search(options: SearchOptions) -> SearchResult:
         RunError: no trial has returned a value; the message has the first errors.
         StorageError: the run directory cannot be written; names the path.
     """
-    return submit_call(calls.checked("search", options, seed_of_run(options))).result()
+    return submit_call(calls.checked_call("search", options, seed_of_run(options))).result()
 
 
 @_verb
@@ -67,7 +67,7 @@ def submit_search(options: SearchOptions) -> SearchRun:
     Raises:
         ArgumentError, ArgumentTypeError, StorageError: as ``search``.
     """
-    return submit_call(calls.checked("search", options, seed_of_run(options)))
+    return submit_call(calls.checked_call("search", options, seed_of_run(options)))
 
 
 def seed_of_run(options: StartOptions) -> int:
@@ -77,11 +77,11 @@ def seed_of_run(options: StartOptions) -> int:
 
 def submit_call(call: calls.SearchCall) -> SearchRun:
     """Start a search from a checked call, and return its handle."""
-    known = learned_from(call.warm_start, call.space, call.direction)
+    known = learned_trials(call.warm_start, call.space, call.direction)
     return start.start_search(call, known)
 
 
-def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned]:
+def learned_trials(given: Any, space: Searchspace, direction: str) -> list[Learned]:
     """Return the trials of earlier searches, for the searcher to learn from; those outside of ``space`` are left out.
 
     Args:
@@ -165,10 +165,10 @@ def submit_continued(
 ) -> SearchRun:
     """Start ``continue_search`` and return at once with a handle."""
     extra = checks.whole_number("num_trials", num_trials, at_least=0)
-    applications.prepare(profile)  # which may set the project's URL
+    applications.set_profile_variables(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
-    call = recorded.call_of(directory)
-    lines = recorded.lines_of(directory)
+    call = recorded.load_call(directory)
+    lines = recorded.read_event_log(directory)
     if directory.read_status() is None:
         recorded.check_is_over(directory, lines)
     call.profile, call.progress = profile, progress

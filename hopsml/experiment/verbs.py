@@ -88,7 +88,7 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
         name = getattr(function, "__name__", repr(function))
         given = ", ".join(sorted(map(str, args))) or "no arguments"
         strange = [each for each in args if each not in signature.parameters]
-        meant = suggestions.similar(str(strange[0]), signature.parameters) if strange else []
+        meant = suggestions.similar_names(str(strange[0]), signature.parameters) if strange else []
         remedy = f"did you mean {' or '.join(meant)}?" if meant else f"change {verb}(..., args=), or the function"
         raise ArgumentTypeError(
             f"{verb}(): {name}{signature} cannot be called with {given}: {error}; {remedy}"
@@ -152,7 +152,9 @@ class Verb(Generic[_Parameters, _Options]):
         @functools.wraps(function)
         def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome:
             options = self.options(*positional, **named)
-            applications.prepare(getattr(options, "profile", None))  # before reading settings that the profile sets
+            applications.set_profile_variables(
+                getattr(options, "profile", None)
+            )  # before reading settings that the profile sets
             return function(options)
 
         returned = inspect.signature(function).return_annotation
@@ -210,7 +212,7 @@ def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -
 def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
     """Return a hint for an unknown argument: a similar name, or that it is the training function's parameter."""
     if name not in (parameters_of(function) or ()):
-        return suggestions.instead(name, known, f"help(experiment.{verb}) lists those that it has")
+        return suggestions.suggestion_text(name, known, f"help(experiment.{verb}) lists those that it has")
     handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
     return f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
 

@@ -79,7 +79,10 @@ def copy_from_project(
 
 
 def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False) -> None:
-    """Copy a file or directory; INTO the target if that is a directory."""
+    """Copy a file or directory; INTO the target if that is a directory.
+
+    Without ``overwrite`` an existing target raises PathExists; with it the target is replaced as a whole.
+    """
     source, target = to_url(src_hdfs_path), into(to_url(dest_hdfs_path), to_url(src_hdfs_path))
     is_dir = for_url(source).status(source).is_dir
     _refuse_itself(source, target)

@@ -66,13 +66,13 @@ def abs_path(hdfs_path: AnyPath) -> str:
 
 def get_plain_path(hdfs_path: AnyPath) -> str:
     """Return the path without scheme and host: ``/Projects/p/x``."""
-    text = to_text(hdfs_path)
+    text = path_text(hdfs_path)
     return urls.split(urls.remote_of(text) or text)[2]
 
 
 def to_url(path: AnyPath, project: str | None = None) -> str:
     """Return the URL for a path given by the user."""
-    text = to_text(path)
+    text = path_text(path)
     remote = urls.remote_of(text)
     if remote:
         _make_as_it_is_here(text, remote)
@@ -107,14 +107,14 @@ def _make_as_it_is_here(local: str, remote: str) -> None:
 _made: set[str] = set()  # folders created so far; one that is deleted afterwards remains deleted
 
 
-def to_text(path: AnyPath) -> str:
+def path_text(path: AnyPath) -> str:
     """Return a path given as text, bytes or an object as text."""
     return os.fsdecode(path)
 
 
 def to_local(path: AnyPath) -> str:
     """Return an absolute path of this machine; relative ones start at the working directory."""
-    return os.path.abspath(urls.split(to_text(path))[2])
+    return os.path.abspath(urls.split(path_text(path))[2])
 
 
 def into(target: str, source: str) -> str:

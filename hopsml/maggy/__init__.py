@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, __all__)
+    raise refused_names.missing_attribute_error(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

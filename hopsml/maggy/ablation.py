@@ -391,4 +391,4 @@ def _origin(reference: Any, sources: dict[str, tuple[str, int, int]]) -> tuple[s
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, ("AblationStudy",))
+    raise refused_names.missing_attribute_error(__name__, name, ("AblationStudy",))

@@ -15,7 +15,7 @@ from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.experiment import collective
 from hopsml.experiment import plan as plans
-from hopsml.experiment.options import RunOptions, TrialOptions, taken_from
+from hopsml.experiment.options import RunOptions, TrialOptions, convert_options
 from hopsml.maggy.config import TfDistributedConfig
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
@@ -77,7 +77,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
     environment = dict(options.environment or {})
     if options.seed is not None:
         environment[inputs.SEED_VARIABLE] = str(checks.whole_number("seed", options.seed, at_least=0))
-    return taken_from(
+    return convert_options(
         options,
         RunOptions,
         train_fn=carry_out,

@@ -16,7 +16,7 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import refused_names
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
+from hopsml.experiment.options import SearchOptions, TrialOptions, convert_options
 from hopsml.experiment.progress import search_line
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches.start import start_search
@@ -141,7 +141,7 @@ def _search(given: LagomOptions, config: configs.HyperparameterOptConfig) -> dic
     seed = _seed(given)
     direction = calls.direction_of(config.direction)
     searcher = searcher_of(config.optimizer, config.searchspace, config.num_trials, direction, seed)
-    options = taken_from(
+    options = convert_options(
         given,
         SearchOptions,
         space=config.searchspace,
@@ -189,7 +189,7 @@ def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
 
 def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
     """Run a search that writes Maggy's files, and return Maggy's result; ``without_effect``: notes for its start."""
-    call = calls.checked(verb, options, seed, may_be_empty=True)
+    call = calls.checked_call(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
     call.notes = (*call.notes, *without_effect)
@@ -280,7 +280,7 @@ def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, 
         "generators": study.generators(config),
         "given": offered(given.train_fn, config),
     }
-    options = taken_from(
+    options = convert_options(
         given,
         SearchOptions,
         train_fn=ablation.carry_out,
@@ -298,4 +298,4 @@ def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, 
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, ("lagom",))
+    raise refused_names.missing_attribute_error(__name__, name, ("lagom",))

@@ -291,4 +291,4 @@ def _named(name: str | None) -> Named:
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, __all__)
+    raise refused_names.missing_attribute_error(__name__, name, __all__)

@@ -8,4 +8,4 @@ __all__ = ["logdir"]
 
 
 def __getattr__(name: str) -> object:
-    raise refused_names.missing(__name__, name, __all__)
+    raise refused_names.missing_attribute_error(__name__, name, __all__)

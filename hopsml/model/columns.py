@@ -55,7 +55,7 @@ def bind(
     asked = _by_input(signature, given)
     for name in asked:
         if name not in signature.inputs:
-            hint = suggestions.instead(name, signature.inputs, f"its inputs are {', '.join(signature.inputs)}")
+            hint = suggestions.suggestion_text(name, signature.inputs, f"its inputs are {', '.join(signature.inputs)}")
             raise ArgumentError(f"inputs=: the model has no input {name!r}; {hint}")
     found = []
     for name, spec in signature.inputs.items():
@@ -103,7 +103,9 @@ def _columns_of(
     columns = (given,) if isinstance(given, str) else tuple(given or ())
     for column in columns:
         if column not in schema.names:
-            raise ArgumentError(f"there is no column {column!r}; {suggestions.instead(column, schema.names, _WHERE)}")
+            raise ArgumentError(
+                f"there is no column {column!r}; {suggestions.suggestion_text(column, schema.names, _WHERE)}"
+            )
     if columns:
         return columns
     if name in schema.names:

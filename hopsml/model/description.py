@@ -297,7 +297,9 @@ def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> M
         name = given[0].name if given else ""
         known = sorted({key for one in given for key in one.metrics})
         hint = (
-            suggestions.instead(metric, known, f"they have: {', '.join(known)}") if known else "no version has a metric"
+            suggestions.suggestion_text(metric, known, f"they have: {', '.join(known)}")
+            if known
+            else "no version has a metric"
         )
         raise ModelNotFound(f"no version of the model '{name}' has the metric {metric!r}; {hint}")
     sign = 1.0 if direction == Metric.MAX else -1.0

@@ -398,7 +398,7 @@ def _unknown_model(name: str, project: str | None) -> ModelNotFound:
     """Return the error for a model that does not exist."""
     known = models(project)
     url = urls.join(settings.project_url(project), MODELS)
-    hint = suggestions.instead(name, known, "`hopsml models ls` lists them") if known else "there are none"
+    hint = suggestions.suggestion_text(name, known, "`hopsml models ls` lists them") if known else "there are none"
     return ModelNotFound(f"there is no model '{name}' in {url}; {hint}")
 
 
@@ -406,7 +406,7 @@ def _unknown_alias(name: str, alias: str, project: str | None) -> ModelNotFound:
     """Return the error for an alias that does not exist."""
     numbers = [version.version for version in versions(name, project)]  # an unknown model is reported first
     known = [*aliases(name, project), LATEST, BEST]
-    hint = suggestions.instead(alias, known, f"`hopsml models show {name}` lists them")
+    hint = suggestions.suggestion_text(alias, known, f"`hopsml models show {name}` lists them")
     return ModelNotFound(f"the model '{name}' has no version or alias {alias!r} (versions: {_listed(numbers)}); {hint}")
 
 

@@ -198,7 +198,7 @@ def view_of(
 def state_of(story: RunTimeline) -> Lifecycle:
     """Return the state of the run: that of its phase, or its outcome if it has ended."""
     if story.ended is not None:
-        return states.end(story.error)
+        return states.final_state(story.error)
     phase = story.stages[-1].phase if story.stages else Phase.WAITING
     return Lifecycle.CLOSING if story.is_over else phase.state
 

@@ -180,7 +180,7 @@ def bundle(page: Page, path: str) -> dict[str, str]:
     if not path:
         address = html.escape(page.address, quote=True)
         where = f"{page.address} on the machine of this kernel"
-        install = extras.install("notebook")
+        install = extras.install_command("notebook")
         hint = f"with jupyter-server-proxy beside the notebook's server the page stands here instead: {install}"
         link = f'<a href="{address}" target="_blank" rel="noopener">{address}</a>'
         shown = f"{html.escape(title)}: {link} on the machine of this kernel"

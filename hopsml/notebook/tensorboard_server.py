@@ -104,7 +104,7 @@ class Server:
         ended = self.process.poll()
         how = f"does not serve after {timeout_s:g} s" if ended is None else f"ended with exit status {ended}"
         raise HopsmlError(
-            f"TensorBoard {how}; check that it is installed ({extras.install('notebook')}). Its output: "
+            f"TensorBoard {how}; check that it is installed ({extras.install_command('notebook')}). Its output: "
             f"{said or 'nothing'}"
         )
 

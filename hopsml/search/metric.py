@@ -41,7 +41,7 @@ def of_epochs(names: Iterable[str]) -> list[str]:
 
 def unknown_metric(asked: str, known: Collection[str]) -> str:
     """Return a hint for a name that is not among the known ones: the most similar one, and all of them."""
-    meant = suggestions.similar(asked, known, least=0.5)[:1]
+    meant = suggestions.similar_names(asked, known, least=0.5)[:1]
     return f"({', '.join(map(repr, known)) or 'nothing'})" + "".join(f"; did you mean {one!r}?" for one in meant)
 
 

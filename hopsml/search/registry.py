@@ -122,4 +122,4 @@ def _made(found: type, what: str, /, *positional: Any, **arguments: Any) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in LIBRARIES:
             raise
-        raise ArgumentError(f"{what} needs {error.name}: {extras.install('search')}") from error
+        raise ArgumentError(f"{what} needs {error.name}: {extras.install_command('search')}") from error

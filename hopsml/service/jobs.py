@@ -194,7 +194,7 @@ class JobService:
         """Raise ArgumentError if a queue is not configured."""
         if name not in self.queues:
             there = "there are: " + ", ".join(self.queues)
-            raise ArgumentError(f"there is no queue {name!r}; {suggestions.instead(name, self.queues, there)}")
+            raise ArgumentError(f"there is no queue {name!r}; {suggestions.suggestion_text(name, self.queues, there)}")
 
     def why(self, row: JobRow) -> str:
         """Return the reason why a job does not run; "" if it runs or has ended."""

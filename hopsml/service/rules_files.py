@@ -129,7 +129,10 @@ class GroupRule(BaseModel):
     scaling_group: str | None = Field(default=None, min_length=1)
 
     def group(self, name: str) -> NodeGroup:
-        """Convert the rule to the autoscaler's node group. Raises ArgumentError if ``min`` is greater than ``max``."""
+        """Convert the rule to the autoscaler's node group.
+
+        Raises ArgumentError as ``NodeGroup``, for example if ``min`` is greater than ``max``.
+        """
         shape = Resources(self.node.gpus, self.node.cores, self.node.memory)
         return NodeGroup(
             name, shape, self.most, self.least, self.label or "", self.price, float(self.boots_within), float(self.idle)
@@ -181,7 +184,7 @@ def _provider(rules: NodesRules, beside: Path) -> NodeProvider:
             command = str(beside / command)
         return CommandProvider((command, *arguments), float(rules.provider.within))
     if importlib.util.find_spec("boto3") is None:
-        raise ArgumentError(f"provider ec2 needs boto3; {extras.install('aws')}")
+        raise ArgumentError(f"provider ec2 needs boto3; {extras.install_command('aws')}")
     region = rules.provider.ec2.region if rules.provider.ec2 is not None else None
     return Ec2Provider(region, {name: rule.scaling_group or name for name, rule in rules.groups.items()})
 

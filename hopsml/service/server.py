@@ -329,7 +329,7 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
     """Create the engine of a profile. Raises ArgumentError if drivers would end with the service."""
     if is_detachable(profile):
         driver_mib = spark_submit.memory_mib(profile.spark.get("spark.driver.memory", "1g"))
-        return YarnEngine(prefix, project_url, driver_mib, resizes=profile.grows)
+        return YarnEngine(prefix, project_url, driver_mib, resizes=profile.can_grow)
     if profile.master == "none" or profile.master.startswith("local"):
         from hopsml.devices import get_num_gpus
 

@@ -321,7 +321,7 @@ class Provider:
             except (RequestException, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
                 raise ServiceError(
                     f"the provider {self.rules.issuer} cannot be reached ({type(error).__name__}: {str(error)[:200]})"
-                    f"{proxies.explain(self.rules.issuer, by_requests=True)}; try again later; tokens still work"
+                    f"{proxies.proxy_hint(self.rules.issuer, by_requests=True)}; try again later; tokens still work"
                 ) from error
 
     def _description(self, session: OAuth2Session) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def trace_context(row: JobRow) -> str:
 
     It is derived from the job's id and submission time.
     """
-    return tracing.named(f"{row.id} {row.submitted_s!r}")
+    return tracing.context_of_name(f"{row.id} {row.submitted_s!r}")
 
 
 def record_submission(row: JobRow, began_s: float) -> None:
@@ -58,7 +58,7 @@ def record_submission(row: JobRow, began_s: float) -> None:
         began_s: Start of the request that submits the job, in seconds since 1970.
     """
     if tracing.is_on() and row.submitted_s == began_s:
-        tracing.record(
+        tracing.record_span(
             "submit", trace_context(row), "", began_s, time.time(), job=row.id, owner=row.owner, queue=row.queue
         )
 
@@ -77,7 +77,9 @@ def trace_variables(row: JobRow, launch: TaskLaunch) -> dict[str, str]:
         return {}
     context, now = trace_context(row), time.time()
     if row.tries == 1 and launch.number == 1:
-        tracing.record("queued", tracing.child(context), context, row.submitted_s, now, job=row.id, task=launch.task)
+        tracing.record_span(
+            "queued", tracing.child_context(context), context, row.submitted_s, now, job=row.id, task=launch.task
+        )
     return tracing.variables(context, with_headers=False)
 
 
@@ -300,7 +302,7 @@ class Workspaces:
             path.chmod(0o600)
             if spec.secrets:
                 driver_requests.seal_secrets(variables, self._secrets(row.owner, spec.secrets))
-            most = {launch.task: slots} if slots and not profile.grows else {}
+            most = {launch.task: slots} if slots and not profile.can_grow else {}
             return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[launch.task]
 
         return SubmitOrder(launch.tag, plan, variables)

@@ -299,7 +299,7 @@ def _own_folder() -> tuple[ServingFolder, int]:
     above = definitions.machines_folder() / "places"
     above.mkdir(mode=0o700, exist_ok=True)
     lock_name = ServingFolder(above).lock.name
-    file_locks.delete_left_folders(above, "*", lock_name)
+    file_locks.delete_abandoned_folders(above, "*", lock_name)
     folder, lock = file_locks.make_locked_folder(above, lock_name)
     return ServingFolder(folder), lock
 

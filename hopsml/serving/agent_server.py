@@ -16,7 +16,7 @@ import msgspec
 
 from hopsml.cluster.driver.sessions import AgentHandler, Connection
 from hopsml.cluster.shared import tls
-from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, reporting
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, log_once_per_kind, report_failed_handshakes
 from hopsml.core.newer_python import asyncio_timeout
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
@@ -142,7 +142,7 @@ class AgentServer:
         """
         self._welcome, self.token, self._evict = welcome, token, evict
         self.inside: set[Connection] = set()
-        self.refuse = logged_once(log)
+        self.record_refusal = log_once_per_kind(log)
         self.front: Front | None = None
         self.identity = tls.make_identity("hopsml-serving")
         self._free: deque[AgentConnection] = deque()
@@ -206,7 +206,9 @@ class AgentServer:
         def make(pending: Pending) -> Connection:
             return Connection(AgentHandler(self, pending), LONGEST_LINE)
 
-        acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
+        acceptor = Acceptor(
+            make, report_failed_handshakes(self.identity.context, self.record_refusal), self.record_refusal
+        )
         port = await acceptor.open(host)
         try:
             yield port
@@ -224,7 +226,7 @@ class AgentServer:
             while self.inside:
                 await asyncio.sleep(0.01)
 
-    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentConnection:
+    def create_session(self, connection: Connection, frame: bytes, admitted: float) -> AgentConnection:
         """Add an agent by its hello; see ``AgentListener``."""
         hello = decode_of_agent(frame)
         if not isinstance(hello, AgentHello):
@@ -237,11 +239,11 @@ class AgentServer:
         log.info("a place on %s", hello.machine)
         return place
 
-    def received(self, place: AgentConnection, frame: bytes) -> None:
+    def process_frame(self, place: AgentConnection, frame: bytes) -> None:
         """Process a message of an agent."""
         self._hear(place, decode_of_agent(frame))
 
-    def forget(self, place: AgentConnection, reason: str) -> None:
+    def end_session(self, place: AgentConnection, reason: str) -> None:
         """Remove an agent whose connection has ended."""
         self._lose(place)
         log.info("the agent on %s has disconnected: %s", place.hello.machine, reason)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml.cluster.shared.http_connections import mark_authenticated
 from hopsml.core import extras
-from hopsml.core.metrics import Counts, text
+from hopsml.core.metrics import Counts, prometheus_text
 from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, receiving, request_log
 from hopsml.serving.loaded_versions import Batcher, DeadlinePassed, QueueFull
@@ -209,7 +209,7 @@ class RestApplication:
             return _Answer(200, bodies.dumps({"name": "hopsml", "version": extras.version(), "extensions": []}))
         if what == "metrics":
             counts = self._meter.counts if self._counts is None else await self._counts()
-            return _Answer(200, text(counts, metrics.FAMILIES).encode(), _TEXT)
+            return _Answer(200, prometheus_text(counts, metrics.FAMILIES).encode(), _TEXT)
         self._check_name(target)
         if what == "status":
             return self._versions(target)

@@ -338,7 +338,7 @@ def known(name: str) -> ServingDefinition:
     found = find(name)
     if found is None:
         there = names()
-        hint = suggestions.instead(name, there, "`hopsml serve ls` lists them") if there else "there are none"
+        hint = suggestions.suggestion_text(name, there, "`hopsml serve ls` lists them") if there else "there are none"
         raise ServingNotFound(f"there is no serving '{name}' in {servings_url()}; {hint}")
     return found
 

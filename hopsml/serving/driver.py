@@ -107,7 +107,7 @@ class ClusterServing:
             self._context.applicationId,
             self._granted.profile,
             self._granted.launch,
-            processes.process_started(os.getpid()),
+            processes.start_time_of(os.getpid()),
             processes.pid_namespace(),
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.shared.acceptor import logged_once
+from hopsml.cluster.shared.acceptor import log_once_per_kind
 from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
 from hopsml.core.newer_python import asyncio_timeout_at, asyncio_wait_for
 from hopsml.serving.balancer import Balancer, is_sent_again
@@ -290,7 +290,7 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
         server.should_exit = True
         await asyncio.wait([serving])
 
-    async with accepting(server, listener, refuse=logged_once(log)):
+    async with accepting(server, listener, refuse=log_once_per_kind(log)):
         try:
             yield end
         finally:

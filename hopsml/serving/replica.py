@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.shared.acceptor import Acceptor, logged_once
+from hopsml.cluster.shared.acceptor import Acceptor, log_once_per_kind
 from hopsml.cluster.shared.http_connections import accepting
 from hopsml.core import redact
 from hopsml.core.metrics import Counts
@@ -87,7 +87,7 @@ class Replica:
             async with accepting(
                 server,
                 listener,
-                refuse=logged_once(log),
+                refuse=log_once_per_kind(log),
                 at_once=1,
                 pause_s=lambda: min(MOST_PAUSE_S, PAUSE_S * len(server.server_state.connections)),
             ) as self._acceptor:

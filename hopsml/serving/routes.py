@@ -143,7 +143,9 @@ class Router:
             found = self.route.version_of(label)
             if found is None:
                 known = [one for one in ("stable", "canary", *self.route.labels) if self.route.version_of(one)]
-                raise NoSuchVersion(f"no version has the label {label!r}; {suggestions.instead(label, known, '')}")
+                raise NoSuchVersion(
+                    f"no version has the label {label!r}; {suggestions.suggestion_text(label, known, '')}"
+                )
             return found
         if version is not None:
             if version not in self.route.versions:

@@ -195,7 +195,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
     @property
     def is_in_another_container(self) -> bool:
         """True if the server is in another PID namespace of this machine; its host name may be the same."""
-        return processes.is_beside(self.pid_namespace)
+        return processes.is_other_container(self.pid_namespace)
 
 
 _decode_record = checked(msgspec.json.Decoder(ServerRecord).decode)
@@ -222,7 +222,7 @@ def register_server(settings: ServingSettings, port: int, folder: ServingFolder)
         str(folder.path),
         os.getpid(),
         datetime.now(UTC),
-        process_started=processes.process_started(os.getpid()),
+        process_started=processes.start_time_of(os.getpid()),
         pid_namespace=processes.pid_namespace(),
     )
     url = url_of(settings)
@@ -370,4 +370,4 @@ def _is_known_here(record: ServerRecord) -> bool:
 def _driver_has_ended(record: ServerRecord) -> bool:
     """Return True if the driver process has ended, even if its pid was reused."""
     began = record.process_started
-    return processes.has_ended(record.pid) or (began is not None and processes.process_started(record.pid) != began)
+    return processes.has_ended(record.pid) or (began is not None and processes.start_time_of(record.pid) != began)

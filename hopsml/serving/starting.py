@@ -39,7 +39,7 @@ def check_installed() -> None:
     """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(f"serving needs {', '.join(missing)}: {extras.install('serving')}")
+        raise ArgumentError(f"serving needs {', '.join(missing)}: {extras.install_command('serving')}")
 
 
 def checked_token(token: str | None, without_token: bool, host: str) -> str:

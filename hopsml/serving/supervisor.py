@@ -319,7 +319,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
                 loop.add_reader(lifeline, _lost, loop, lifeline, supervisor)
             server = await asyncio.start_unix_server(_door(supervisor), "control")
             for door in server.sockets:
-                processes.wake_by(door)  # a stopped supervisor continues when a client connects
+                processes.wake_on_data(door)  # a stopped supervisor continues when a client connects
             shipper = Shipper(folder, settings)
             shipping = asyncio.create_task(shipper.run())
             error = await supervisor.start()

@@ -178,7 +178,7 @@ def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
     for name in names:
         if name not in inputs:
             raise bad_request(
-                f"'{name[:80]}' is not an input of the model; {suggestions.instead(name, inputs, _listed(inputs))}"
+                f"'{name[:80]}' is not an input of the model; {suggestions.suggestion_text(name, inputs, _listed(inputs))}"
             )
     missing = [name for name in inputs if name not in names]
     if missing:

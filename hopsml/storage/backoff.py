@@ -36,7 +36,7 @@ class Outage:
     def may_try(self, now: float, every_s: float = 0.0) -> bool:
         """Return True if an attempt may be made at ``now``: during an outage only from ``retry_at`` on.
 
-        Call it whenever an attempt is due: it counts those that were missed.
+        Call it whenever an attempt is due. During an outage it counts missed ones, at most one per ``every_s`` seconds.
         """
         if self.retry_at is None or now >= self.retry_at:
             return True

@@ -51,6 +51,12 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
 
     An intact checkpoint of that step is not changed; an incomplete or corrupt one is replaced. The local directory must
     not change during the call: otherwise StorageError is raised, and no checkpoint appears.
+
+    Args:
+        local_dir: local directory with the files.
+        checkpoints_url: folder of the checkpoints.
+        step: step of the checkpoint.
+        timeout_s: deadline of one storage step, in seconds; None: ``HOPSML_STORAGE_TIMEOUT_S``, else 30.
     """
     target = urls.join(checkpoints_url, step_name(step))
     if is_sound(target, timeout_s):

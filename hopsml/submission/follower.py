@@ -274,7 +274,7 @@ def follow(
         seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
         if isinstance(seen, Observed):
             application = seen.application
-            output.read(application)
+            output.show_new(application)
         state, todo = step(state, seen, time.monotonic())
         if todo.status is None:
             _do(todo, yarn, application_id, notify)
@@ -355,7 +355,7 @@ class DriverOutput:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._complete = False
 
-    def read(self, application: YarnApplication) -> bool:
+    def show_new(self, application: YarnApplication) -> bool:
         """Show the new output; return True if there will be no more."""
         try:
             part = logs.read(application, "stdout", self._offset)
@@ -380,7 +380,7 @@ class DriverOutput:
     def drain(self, application: YarnApplication, waiter: Waiter, poll_s: float) -> None:
         """Show the remaining output of an application that has ended; give up at a signal, or if the log is late."""
         deadline = time.monotonic() + DRAIN_S
-        while application.am_log_url and not self.read(application):
+        while application.am_log_url and not self.show_new(application):
             if time.monotonic() > deadline:
                 self._notify(
                     "the end of the driver's output is not available yet; later run: yarn logs -applicationId "

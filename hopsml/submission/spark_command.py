@@ -38,7 +38,7 @@ def spark_submit() -> str:
     found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
     if found is None:
         raise ArgumentError(
-            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install('spark')})"
+            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install_command('spark')})"
         )
     return found
 

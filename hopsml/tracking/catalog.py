@@ -129,7 +129,7 @@ def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
     namespace = processes.pid_namespace()
     if not namespace or recorded.get("pid_namespace") != namespace:
         return None
-    started = processes.process_started(int(recorded.get("pid", -1)))
+    started = processes.start_time_of(int(recorded.get("pid", -1)))
     return started is not None and started == recorded.get("process_started")
 
 

@@ -56,7 +56,7 @@ def who() -> dict[str, Any]:
         "login": settings.login_name(),
         "host": socket.gethostname(),
         "pid": pid,
-        "process_started": processes.process_started(pid),
+        "process_started": processes.start_time_of(pid),
         "pid_namespace": processes.pid_namespace(),
     }
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from hopsml.cluster.shared import checks
-from hopsml.core.suggestions import instead
+from hopsml.core.suggestions import suggestion_text
 from hopsml.errors import ArgumentError
 
 Weights = list[Any]  # arrays of NumPy, or of a type with its operators; one for each variable
@@ -182,7 +182,7 @@ def averaging(name: str, settings: dict[str, Any]) -> Averaging | None:
         ArgumentError: the name is unknown, or a setting is unknown to the algorithm or out of range.
     """
     if name not in get_args(Algorithm):
-        raise ArgumentError(f"algorithm={name!r} is unknown; {instead(name, get_args(Algorithm), '')}")
+        raise ArgumentError(f"algorithm={name!r} is unknown; {suggestion_text(name, get_args(Algorithm), '')}")
     kind = AVERAGING.get(name)
     known = [] if kind is None else list(inspect.signature(kind).parameters)
     if unknown := sorted(set(settings) - set(known)):

@@ -123,7 +123,7 @@ class Handover:
         try:
             self._announce(held, size, target)
         except BaseException:
-            self._slots.conclude(held.slot, held.number, FAILED, f"the agent could not be notified: {error!r}")
+            self._slots.record_outcome(held.slot, held.number, FAILED, f"the agent could not be notified: {error!r}")
             self._slots.pin(held.slot, False)
             raise
 

@@ -70,7 +70,7 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
 
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction={reduction!r}: it must be one of {', '.join(REDUCTIONS)}")
-    collective_stats.exchanged()
+    collective_stats.record_exchange()
     if _on_gpu(x):
         return _on_gpus().all_reduce(_rigid_group(), x, reduction, name)
     joined = _group_of_calls()
@@ -169,7 +169,7 @@ def group(timeout_s: float = 0.0) -> Group | None:
             formed = _form(context, context.collective, timeout_s)
             _place = context.rank, context.world_size
             _group = formed
-            collective_stats.formed("hopsml", context.world_size)
+            collective_stats.record_group("hopsml", context.world_size)
             atexit.register(formed.end, "the training function has ended")
             if context.mends is not None:
                 _pause_point = reconfiguration.watch(
@@ -364,7 +364,7 @@ def listen_in_port_range(libraries: str, what: str) -> None:
     """
     if (allowed := SETTINGS.port_range) is None:
         return
-    if hindrance := server_guard.bind_within(libraries, *allowed):
+    if hindrance := server_guard.restrict_ports(libraries, *allowed):
         raise ArgumentError(
             f"{what} listens on ports that the kernel chooses, and cannot be restricted to "
             f"{Settings.port_range.name}={allowed[0]}-{allowed[1]}: {hindrance}; use hopsml's own collective "

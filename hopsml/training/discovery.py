@@ -160,7 +160,7 @@ class TaskPorts:
 def take(port_range: tuple[int, int] | None) -> int:
     """Reserve a free port and return its number; raise RunError if no port of the range is free."""
     held = network.hold_port("", port_range)
-    held.release()
+    held.let_any_server_bind()
     _held.append(held)
     return held.port
 
@@ -270,11 +270,13 @@ def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
     tasks: dict[str, dict[str, Any]] = json.loads(given[TASKS])
     if task not in tasks:
         there = "there are: " + (", ".join(tasks) or "none")
-        raise ArgumentError(f"this job has no task {task!r} with ports; {suggestions.instead(task, tasks, there)}")
+        raise ArgumentError(
+            f"this job has no task {task!r} with ports; {suggestions.suggestion_text(task, tasks, there)}"
+        )
     ports = tasks[task]["ports"]
     if port and port not in ports:
         there = "there are: " + ", ".join(ports)
-        raise ArgumentError(f"task {task!r} has no port {port!r}; {suggestions.instead(port, ports, there)}")
+        raise ArgumentError(f"task {task!r} has no port {port!r}; {suggestions.suggestion_text(port, ports, there)}")
     return tasks[task]
 
 

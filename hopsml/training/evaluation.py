@@ -142,7 +142,7 @@ def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluati
         return ""
     names = sorted({name for one in judged for name in one.metrics})
     others = [name for name in names if name != asked.metric]
-    nearest = next(iter([*suggestions.similar(asked.metric, others, least=0.5), *others]), "")
+    nearest = next(iter([*suggestions.similar_names(asked.metric, others, least=0.5), *others]), "")
     remedy = (
         f"pass metric={nearest!r} (--metric {nearest})" if others
         else "check why it is NaN or infinite" if names

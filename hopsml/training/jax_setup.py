@@ -36,7 +36,7 @@ def prepare(context: WorkerContext) -> None:
     begin = functools.partial(_begin, jax.distributed.initialize, context)
     if context.world_size > 1:
         begin()
-        collective_stats.formed("jax", context.world_size)
+        collective_stats.record_group("jax", context.world_size)
     _accept_repetition(context, begin)
 
 

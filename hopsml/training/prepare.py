@@ -35,12 +35,14 @@ TRACE_HOOK = "hopsml.training.prepare:trace_first_step"  # hook of runs whose dr
 
 def trace_first_step(context: WorkerContext) -> None:
     """Record a span of this worker that ends with its first report or progress message."""
-    begin_s, parent = time.time(), tracing.given()
+    begin_s, parent = time.time(), tracing.inherited_context()
 
     @functools.cache
     def first() -> None:
         facts: dict[str, str | int] = {"rank": context.rank, "generation": context.generation, "run": context.run_id}
-        tracing.record("worker's first step", tracing.child(parent), parent, begin_s, time.time(), "", **facts)
+        tracing.record_span(
+            "worker's first step", tracing.child_context(parent), parent, begin_s, time.time(), "", **facts
+        )
 
     def send(message: dict[str, object]) -> None:
         if message.get("kind") == "report":

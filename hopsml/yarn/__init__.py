@@ -8,6 +8,6 @@ Example:
     logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
 """
 
-from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, YarnNode, rm_addresses
+from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, YarnNode, rm_web_addresses
 
-__all__ = ["OVER", "ResourceManager", "YarnApplication", "YarnNode", "rm_addresses"]
+__all__ = ["OVER", "ResourceManager", "YarnApplication", "YarnNode", "rm_web_addresses"]

@@ -163,7 +163,7 @@ class ResourceManager:
         Raises:
             ArgumentError: if that names no ResourceManager.
         """
-        scheme, addresses = rm_addresses(settings.yarn_settings())
+        scheme, addresses = rm_web_addresses(settings.yarn_settings())
         if not addresses:
             raise ArgumentError(
                 f"no ResourceManager is configured (HADOOP_CONF_DIR={settings.hadoop_conf_dir() or ''}); set "
@@ -248,7 +248,7 @@ def _as_documented(address: str = "") -> Iterator[None]:
         ) from error
 
 
-def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+def rm_web_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the scheme and the ``host:port`` of each ResourceManager's web service in a configuration. Pure.
 
     There are none if the configuration names no ResourceManager: the default, 0.0.0.0, is no address of one.

@@ -72,7 +72,7 @@ class Program:
 
     def living(self) -> list[int]:
         """Return all processes of the application, on every node."""
-        return processes.carrying(MARK, self.mark)
+        return processes.processes_with_variable(MARK, self.mark)
 
 
 @contextmanager

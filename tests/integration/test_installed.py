@@ -180,7 +180,7 @@ def test_script_trains_with_the_installed_wheel(call: Call, tmp_path: Path, inst
 
 @pytest.mark.local
 def test_install_command_names_the_wheel_of_this_installation(call: Call) -> None:
-    code = "from hopsml.core import extras; print(extras.install('airflow'))"
+    code = "from hopsml.core import extras; print(extras.install_command('airflow'))"
     done = call("python", "-c", code)
     assert done.returncode == 0, done.stderr
     wheel = done.stdout.strip().removeprefix("pip install '").removesuffix("[airflow]'")

@@ -129,7 +129,7 @@ def main() -> None:
     session = Session(Path(sys.argv[1]))
     for _ in sys.stdin:
         done = session.round()
-        pool = applications.current().coordinator.pool
+        pool = applications.get_or_start().coordinator.pool
         wait_until(lambda: sum(bool(agent.run_id) for agent in pool.agents.values()) <= 2, "agents given back")  # noqa: B023
         print(json.dumps(done), flush=True)
     session.end()

@@ -155,16 +155,16 @@ def search_log() -> Target:
     ):  # fmt: skip
         now += 1.0
         dispatch.handle(event, now)
-    lines = [*recorded.opening([], space), *journal.lines_of(dispatch.take_facts())]
+    lines = [*recorded.opening_lines([], space), *journal.lines_of(dispatch.take_facts())]
     whole = "".join(line + "\n" for line in lines).encode()
     folder = _folder()
     files = {f"{recorded.JOURNAL}/0001-000001.jsonl": whole}
     directory = RunDir(folder.as_uri())
 
     def then() -> object:
-        found = recorded.lines_of(directory)
+        found = recorded.read_event_log(directory)
         recorded._sessions(found)
-        return journal.replay(recorded.facts_of(found), spec, fresh())
+        return journal.replay(recorded.search_events(found), spec, fresh())
 
     with_state = whole + (journal.snapshot(dispatch) + "\n").encode()
     return Target(_one_of(folder, files, then), (ArgumentError, StorageError), (b"\0" + whole, b"\0" + with_state))

@@ -80,7 +80,7 @@ def frames() -> Target:
     from hopsml.cluster.shared import framing
 
     def read(data: bytes) -> object:
-        decoder, size = framing.Frames(), 1 + data[0] % 64 if data else 1
+        decoder, size = framing.FrameDecoder(), 1 + data[0] % 64 if data else 1
         found = [each for at in range(1, len(data), size) for each in decoder.feed(data[at : at + size])]
         file = io.BytesIO(data[1:])
         assert [framing.read_frame(file) for _ in found] == found
@@ -118,21 +118,21 @@ class _Listener:
     def __init__(self) -> None:
         self.token, self.inside, self.refused = TOKEN, set[Any](), list[str]()
 
-    def refuse(self, kind: str, text: str) -> None:
+    def record_refusal(self, kind: str, text: str) -> None:
         """Append a refusal to the list."""
         self.refused.append(kind)
 
-    def welcome(self, connection: Any, frame: bytes, admitted: float) -> object:
+    def create_session(self, connection: Any, frame: bytes, admitted: float) -> object:
         """Decode the first message."""
-        return self.received(None, frame)
+        return self.process_frame(None, frame)
 
-    def received(self, session: object, frame: bytes) -> object:
+    def process_frame(self, session: object, frame: bytes) -> object:
         """Decode a further message."""
         from hopsml.cluster.shared import protocol
 
         return protocol.decode_for_coordinator(frame)
 
-    def forget(self, session: object, reason: str) -> None:
+    def end_session(self, session: object, reason: str) -> None:
         """Do nothing at the end of a connection."""
 
 
@@ -346,7 +346,7 @@ def log_stream() -> Target:
     def read(data: bytes) -> object:
         moments = itertools.count(0, 2 * stream.PATIENCE_S)
         opened = contextlib.nullcontext(data.splitlines(keepends=True))
-        return list(stream.pieces(lambda *_: opened, "train", pause=lambda _: None, clock=lambda: next(moments)))
+        return list(stream.follow_log(lambda *_: opened, "train", pause=lambda _: None, clock=lambda: next(moments)))
 
     event = b'id: 3\nevent: log\ndata: {"text": "a", "application": "application_1_0001"}\n\n'
     return Target(read, (ServiceError,), (event + b"id: 4\nevent: end\ndata: {}\n\n", event + event))

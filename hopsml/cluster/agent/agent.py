@@ -82,7 +82,7 @@ def run_agent(
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
     # protects child processes that Spark started in this process earlier
-    fork_client.spare(processes.children_of(os.getpid()))
+    fork_client.exempt_from_killing(processes.children_of(os.getpid()))
     processes.become_subreaper()  # orphans of a killed fork server become children of the agent
     folder, lock = _own_folder()
     # Before the fork server starts, which passes the variable with the file's name to all other processes.
@@ -92,12 +92,12 @@ def run_agent(
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
     agent.tokens = tokens
     try:
-        last_message = asyncio.run(agent.live(server))
+        last_message = asyncio.run(agent.serve_coordinator(server))
         return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
-        processes.be_no_subreaper()  # Spark may use this process again
+        processes.stop_being_subreaper()  # Spark may use this process again
         if tokens is not None:
             tokens.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +115,7 @@ def folder_prefix(pid: int | str) -> str:
 def _own_folder() -> tuple[Path, int]:
     """Create a scratch folder and lock it; return both."""
     scratch = Path(_scratch() or tempfile.gettempdir())
-    file_locks.delete_left_folders(scratch, f"{folder_prefix('*')}*", LOCK)
+    file_locks.delete_abandoned_folders(scratch, f"{folder_prefix('*')}*", LOCK)
     return file_locks.make_locked_folder(scratch, LOCK, folder_prefix(os.getpid()))
 
 
@@ -162,14 +162,14 @@ class Agent:
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # both set by SIGTERM
 
-    async def live(self, started: fork_client.Started) -> str:
+    async def serve_coordinator(self, started: fork_client.Started) -> str:
         """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""
-        from hopsml.cluster.agent.gpu_lock import gpus_of_slot
+        from hopsml.cluster.agent.gpu_lock import acquire_slot_gpus
 
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:
             # Before connecting: locking GPUs may take longer than the coordinator waits for the first message.
-            self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
+            self.gpus = await asyncio.to_thread(acquire_slot_gpus, self.gpu_addresses, self.bootstrap.gpus)
             async with await connect(self.bootstrap, self.patience_s, self._on_data) as connected:
                 await self._serve(connected)
         finally:
@@ -230,7 +230,7 @@ class Agent:
             slot=self.index,
             task=self.task,
             final=self.final,
-            guards=server_guard.is_ready(),
+            guards=server_guard.are_servers_guarded(),
             node=os.environ.get("NM_HOST", ""),  # set by YARN in each of its containers
         )
 
@@ -256,7 +256,7 @@ class Agent:
             if self.work is not None:
                 if (status := self.work.status()) is not None:
                     self.outbox.put(status)
-                self.work.check_processes()
+                self.work.recover_stopped_processes()
             elif problem := self.server.check_health(is_needed=True):
                 log.warning("%s", problem)
         self.ended = f"no message from the coordinator for {self.lease_s:g} s"
@@ -297,7 +297,7 @@ class Agent:
             case protocol.DelegationTokens():
                 self._use_tokens(message.data)
             case protocol.MessagesTaken():
-                self.outbox.taken(message.size)
+                self.outbox.record_handled(message.size)
             case protocol.Preload():
                 self._preload(message.modules)
             case protocol.ProbePeer():
@@ -317,15 +317,15 @@ class Agent:
                     self.work.send_to_worker(message.data)
             case protocol.LogTaken():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
-                    self.work.log_taken(message.size)
+                    self.work.record_log_acknowledged(message.size)
             case protocol.TakeProfile():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.profile(message)
             case protocol.PauseAtCommit():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
-                    self.work.park()
+                    self.work.end_after_current_work()
                 if self.commits is not None and self.commits.run_id == message.run_id:
-                    self.commits.slots.park = True
+                    self.commits.slots.must_pause = True
             case protocol.Persist():
                 self._spawn(self._persist(message))
             case protocol.Stop():
@@ -400,7 +400,7 @@ class Agent:
             formation,
             launch,
             send=self.outbox.put,
-            room=self.outbox.room,
+            room=self.outbox.wait_for_room,
             folder=self.folder / launch.run_id if formation.spec.group.changes else self.folder / f"{launch.run_id}-g0",
             environment=environment_for(launch.gpu_indices),
             cores=self.cores,
@@ -412,13 +412,13 @@ class Agent:
         )
         conflict = worker_files.environment_conflict(formation)
         if conflict:
-            work.refuse(conflict)
+            work.fail_before_start(conflict)
         self.work = work
         try:
             if self.ports.assign(formation):
                 self.outbox.put(protocol.PortsHeld(self.ports.held.framework.port, self.ports.held.collective.port))
         except RunError as error:
-            work.refuse(str(error))
+            work.fail_before_start(str(error))
         self._spawn(self._run(work))
 
     def _mend(self, message: protocol.ReconfigureInPlace) -> None:
@@ -438,7 +438,7 @@ class Agent:
             folder, token = self.folder / formation.run_id, self.bootstrap.token
             self.commits = HeldCommits(formation.run_id, folder, token, self.outbox.put)
             self._spawn(self._open_door(self.commits))
-        self.commits.slots.park, self.commits.slots.progress = False, -1
+        self.commits.slots.must_pause, self.commits.slots.progress = False, -1
         return self.commits
 
     async def _open_door(self, commits: HeldCommits) -> None:
@@ -483,9 +483,9 @@ class Agent:
         try:
             await work.run(self.server)
         finally:
-            work.forget()
+            work.release_resources()
             if self.ports is not None:
-                self.ports.worker_ended()
+                self.ports.release_after_worker()
             if self.work is work:
                 self.work = None
             if work.keep:

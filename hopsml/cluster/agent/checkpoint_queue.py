@@ -102,7 +102,9 @@ class CheckpointQueue:
         finally:
             await self._end()
 
-    def await_stored(self, request: CheckpointAwaited, has_stored: Callable[[str, float], Awaitable[bool]]) -> None:
+    def signal_when_stored(
+        self, request: CheckpointAwaited, has_stored: Callable[[str, float], Awaitable[bool]]
+    ) -> None:
         """Wait in the background until a checkpoint is on shared storage, then signal that to the worker.
 
         The worker waits only for the newest one.
@@ -213,7 +215,7 @@ class CheckpointQueue:
         if not self._missed:
             self._note(f"the checkpoint {saved.target} could not be written, and training continues: {problem}")
         self._missed += 1
-        self.slots.conclude(saved.slot, saved.number, FAILED, problem)
+        self.slots.record_outcome(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
             self._give_back(self._failed, FAILED)
             if not _replaces(saved, self._failed):
@@ -239,7 +241,7 @@ class CheckpointQueue:
 
     def _give_back(self, saved: CheckpointSaved, outcome: int) -> None:
         """Record the outcome of a checkpoint and unpin its slot."""
-        self.slots.conclude(saved.slot, saved.number, outcome)
+        self.slots.record_outcome(saved.slot, saved.number, outcome)
         self.slots.pin(saved.slot, False)
 
 
@@ -300,4 +302,4 @@ class _Writer:
         if self._server.broken:
             return
         with contextlib.suppress(ConnectionError, TimeoutError):  # the server ends at this moment, or is stopped
-            await asyncio_wait_for(self._server.exited(self._identity), _END_S)
+            await asyncio_wait_for(self._server.wait_for_exit(self._identity), _END_S)

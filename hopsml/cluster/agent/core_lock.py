@@ -208,7 +208,7 @@ class SlotCores:
 
         It blocks for ``CLAIM_S`` seconds at most and raises nothing.
         """
-        self.give_back()
+        self.release()
         asked = Settings(formation.spec.environment).cores
         group = formation.spec.group
         # Parameter servers wait for calls of each other: with one or two threads that would be a deadlock.
@@ -226,7 +226,7 @@ class SlotCores:
             return WorkerCores(threads=share.threads)
         return WorkerCores(self._acquire(cores, share.threads, launch), share.threads)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the cores that are held."""
         if self._held is not None:
             self._held.close()
@@ -263,7 +263,7 @@ class SlotCores:
                     break
                 descriptors += held
             else:
-                self._held = host_locks.HeldLocks([*descriptors, *map(host_locks.keep, folders)])
+                self._held = host_locks.HeldLocks([*descriptors, *map(host_locks.hold_folder, folders)])
                 return wanted
             for descriptor in descriptors:
                 os.close(descriptor)

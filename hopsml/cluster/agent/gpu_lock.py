@@ -189,7 +189,7 @@ def _acquire_now(
                 "another user has locked GPU %d, but no process uses it, so this slot uses it", found[0].index
             )
         if len(taken) == wanted:
-            lock = GpuLock(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
+            lock = GpuLock(taken, [*descriptors, *(host_locks.hold_folder(folder) for folder in folders)])
             descriptors = []
             return lock
         return None
@@ -223,7 +223,7 @@ class WiderSlot:
     locks: tuple[GpuLock, ...]  # of the GPUs that are not its slot's
     note: str  # for the user; "" if there is nothing to report
 
-    def assigned_to(self, launch: Launch) -> Launch:
+    def launch_with_gpus(self, launch: Launch) -> Launch:
         """Return the launch of a worker that gets these GPUs."""
         return msgspec.structs.replace(
             launch,
@@ -238,7 +238,7 @@ class WiderSlot:
             lock.close()
 
 
-def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
+def acquire_all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
     """Return the GPUs of the slot and all others that this executor sees and can lock.
 
     Blocks while NVML answers.
@@ -260,7 +260,7 @@ def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES
     return WiderSlot(indices, tuple(locks), note)
 
 
-def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
+def acquire_slot_gpus(addresses: tuple[str, ...], count: int) -> SlotGpus:
     """Claim the GPUs at the ``addresses`` that Spark assigned, or ``count`` free ones if there are none.
 
     Without both, no GPU is touched. On a host without a driver the assigned addresses are returned unchanged: the

@@ -66,7 +66,7 @@ class CommitServer:
         self.port = await self._server.open(host, port_range)
 
     async def close(self) -> None:
-        """Stop accepting new connections; transfers in progress continue."""
+        """Stop accepting connections, and close those that have not sent the token; transfers in progress continue."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -179,7 +179,7 @@ class HeldCommits:
         self._one_at_a_time, self._closed = asyncio.Lock(), False
         self._outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
 
-    def committed(self, step: int, slot: int) -> None:
+    def record_commit(self, step: int, slot: int) -> None:
         """Record that the worker has completed a commit."""
         self.step, self.slot = step, slot
 
@@ -208,7 +208,7 @@ class HeldCommits:
 
     # ------------------------------------------------------------------------------------------ from another agent
 
-    async def obtain(self, formation: Formation) -> None:
+    async def fetch_starting_commit(self, formation: Formation) -> None:
         """Fetch the commit from which the generation starts.
 
         A newcomer prepares while the others continue to commit, so any newer commit is accepted as well.
@@ -228,17 +228,19 @@ class HeldCommits:
 
     async def _obtain(self, commit: CommitSource, or_newer: bool) -> None:
         """Fetch a commit from another agent into a free slot."""
-        slot = self.slots.free(self.slot)
-        self.slots.place(slot, in_memory=True)  # else a file that a worker has left on disk would be read instead
-        self.slots.begin(slot)
+        slot = self.slots.find_free_slot(self.slot)
+        self.slots.prepare_slot(
+            slot, in_memory=True
+        )  # else a file that a worker has left on disk would be read instead
+        self.slots.mark_incomplete(slot)
 
         async def take(position: int, piece: bytes) -> None:
             await asyncio.to_thread(self.slots.put, slot, position, piece)
 
         asked = commit.holder, commit.certificate, self._token, commit.step
         step, length = await fetch_commit(*asked, take, or_newer=or_newer)
-        self.slots.complete(slot, step, length)
-        self.committed(step, slot)
+        self.slots.mark_complete(slot, step, length)
+        self.record_commit(step, slot)
 
     # ------------------------------------------------------------------------------------------ to shared storage
 
@@ -247,7 +249,7 @@ class HeldCommits:
 
         The training continues during the write. After a failure the store is retried later, at growing intervals.
         """
-        now, every_s = time.monotonic(), formation.spec.group.written_every_s
+        now, every_s = time.monotonic(), formation.spec.group.checkpoint_interval_s
         due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
         if due and self._outage.may_try(now, every_s):
             self._persisting = asyncio.create_task(self._persist(formation))
@@ -286,7 +288,7 @@ class HeldCommits:
         except LookupError:  # the worker has written a newer commit, which this agent has not read yet
             return False
         except OSError as error:
-            self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)
+            self._outage.failed(time.monotonic(), formation.spec.group.checkpoint_interval_s)
             self._tell(Persisted(self.run_id, step, problem=str(error)))
             # No retry after a full local disk either, as that will not have been emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)

@@ -171,7 +171,7 @@ def _held(descriptor: int, path: Path) -> int | None:
     return None
 
 
-def keep(folder: Path) -> int:
+def hold_folder(folder: Path) -> int:
     """Return a descriptor with a shared lock on the folder, so that cleaners of /tmp leave it alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     file_locks.try_lock(descriptor, shared=True)  # fails while a cleaner is running; the files are too young for it
@@ -194,9 +194,9 @@ class HeldLocks:
         """Release all of the locks; may be called twice."""
         for descriptor in self._descriptors:
             file_locks.unlock(descriptor)  # also what a child shares that was forked without Python's hooks
-        self.forget()
+        self.close_without_unlocking()
 
-    def forget(self) -> None:
+    def close_without_unlocking(self) -> None:
         """Close the descriptors without unlocking: for a forked child, which must not hold them."""
         for descriptor in self._descriptors:
             os.close(descriptor)
@@ -215,7 +215,7 @@ _open: set[HeldLocks] = set()
 
 def _forget_all() -> None:
     for held in list(_open):
-        held.forget()
+        held.close_without_unlocking()
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -76,7 +76,7 @@ class Flow:
         self.flooded = now
         return self._send(head, max(head, size - TAIL), size)
 
-    def taken(self, count: int) -> None:
+    def record_acknowledged(self, count: int) -> None:
         """Record that the driver has acknowledged ``count`` bytes."""
         self.in_flight = max(0, self.in_flight - count)
 
@@ -107,9 +107,9 @@ class LiveLog:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._flow.looked = time.monotonic()
 
-    def taken(self, size: int) -> None:
+    def record_acknowledged(self, size: int) -> None:
         """Record that the driver has acknowledged ``size`` bytes."""
-        self._flow.taken(size)
+        self._flow.record_acknowledged(size)
 
     async def follow(self) -> None:
         """Send the output as it is written, until ``finish`` has been called and the last lines are sent."""
@@ -123,8 +123,8 @@ class LiveLog:
             head, tail, end = self._flow.next_parts(size, time.monotonic(), last)
             await self._send(start, head)
             if tail > head:
-                lines, line_start = await asyncio.to_thread(skip, self.path, head, tail, end)
-                self._flow.taken(line_start - tail)
+                lines, line_start = await asyncio.to_thread(count_skipped_lines, self.path, head, tail, end)
+                self._flow.record_acknowledged(line_start - tail)
                 tail = line_start
                 self._say_skipped(lines, tail - head)
             await self._send(tail, end)
@@ -138,7 +138,7 @@ class LiveLog:
         while start < end:
             data = await asyncio.to_thread(_read, self.path, start, min(PIECE, end - start))
             if not data:  # truncated by the worker
-                self._flow.taken(end - start)
+                self._flow.record_acknowledged(end - start)
                 return
             start += len(data)
             self._at_line_start = data.endswith(b"\n")
@@ -152,7 +152,7 @@ class LiveLog:
         self.send(f"{begin}… {lines} lines ({count / 1e6:.1f} MB) were skipped here; the whole log is {self.url}\n", 0)
 
 
-def skip(path: Path, start: int, tail: int, end: int) -> tuple[str, int]:
+def count_skipped_lines(path: Path, start: int, tail: int, end: int) -> tuple[str, int]:
     """Return the number of lines from ``start`` to ``tail``, as text, and ``tail`` moved forward to a line's start."""
     with open(path, "rb") as log:
         log.seek(tail)
@@ -209,7 +209,7 @@ class LocalTree:
         """Return the final URL of a file of the tree."""
         return f"{self.run_url.rstrip('/')}/{name}"
 
-    def append_to(self, name: str) -> int:
+    def open_for_appending(self, name: str) -> int:
         """Open a file of the tree for appending, with the folder's access permissions; return the descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return local.as_open_as_its_folder(f"{self.base_text}/{name}", flags)
@@ -251,7 +251,7 @@ class LocalTree:
         finally:
             self._mirror, self._is_closing = None, False
 
-    async def has_stored(self, checkpoint: str, patience_s: float) -> bool:
+    async def wait_until_stored(self, checkpoint: str, patience_s: float) -> bool:
         """Wait until a checkpoint's local folder is on shared storage; return False after ``patience_s`` seconds.
 
         Returns True at once if the folder is not mirrored.

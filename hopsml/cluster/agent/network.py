@@ -117,7 +117,7 @@ class Outbox:
     def put(self, message: Message) -> None:
         """Append a message to the queue, without blocking.
 
-        Callers that must bound the queue wait for ``room`` before.
+        Callers that must bound the queue await ``wait_for_room`` before.
         """
         if isinstance(message, Heartbeat):
             self._beat = True
@@ -140,13 +140,13 @@ class Outbox:
             self._filled.clear()
         return data
 
-    def taken(self, size: int) -> None:
+    def record_handled(self, size: int) -> None:
         """Record that the coordinator has handled ``size`` more bytes."""
         self._bytes -= size
         if self._bytes <= ROOM:
             self._has_room.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the messages that the coordinator has not handled take at most ``ROOM`` bytes."""
         await self._has_room.wait()
 
@@ -181,7 +181,7 @@ class HeldPort:
         """
         self._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
-    def release(self) -> None:
+    def let_any_server_bind(self) -> None:
         """Let any server bind the port; other hopsml agents still avoid it until ``close``."""
         self._sockets[0].close()
 
@@ -239,7 +239,7 @@ class SlotPorts:
         self._retained_for = formation.run_id if formation.spec.group.relaunches else ""
         return is_new
 
-    def worker_ended(self) -> None:
+    def release_after_worker(self) -> None:
         """Release the ports of the worker, unless its successor retains them."""
         if not self._retained_for:
             self._release()
@@ -281,7 +281,7 @@ def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> Held
         if held is not None:
             return held
     raise RunError(
-        settings.no_free_port(first, last, host or socket.gethostname())
+        settings.no_free_port_text(first, last, host or socket.gethostname())
         if port_range
         else f"the kernel has no free port on {host or socket.gethostname()} (net.ipv4.ip_local_port_range)"
     )

@@ -68,7 +68,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         gpus=gpu_facts(gpu_indices),
         core_mb_s=core_speed(),
         others=other_users(),
-        guards=server_guard.is_ready(),
+        guards=server_guard.are_servers_guarded(),
         clock=time.time(),  # last, as it is compared with the clock of the receiver
     )
 

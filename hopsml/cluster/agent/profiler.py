@@ -38,7 +38,7 @@ class Profiler:
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
+    def start_profile(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
         """Start profiling a worker.
 
         Args:
@@ -53,7 +53,7 @@ class Profiler:
         else:
             self._task = asyncio.create_task(self._take(pid, wish, said))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill py-spy, as the worker has exited."""
         if self._process is not None:
             self._process.kill()
@@ -69,7 +69,7 @@ class Profiler:
         """Run py-spy and store its result; return the error text, or ""."""
         program = _program()
         if program is None:
-            return f"py-spy is not installed on {os.uname().nodename}: {extras.install('profiling')}"
+            return f"py-spy is not installed on {os.uname().nodename}: {extras.install_command('profiling')}"
         result = self._folder / f"profile-{wish.wish}"
         idle = ["--idle"] if wish.idle else []
         order = ["record", "--pid", str(pid), "--duration", str(wish.seconds), "--rate", str(RATE_HZ), *idle]
@@ -83,7 +83,7 @@ class Profiler:
             if said is None:
                 return f"py-spy did not end within {wish.seconds + END_S:g} s, and was killed"
             if self._process.returncode or not result.exists():
-                return explained(said, self._process.returncode, processes.has_ended(pid), _scope())
+                return explain_failure(said, self._process.returncode, processes.has_ended(pid), _scope())
             return await self._keep(result, wish.path)
         finally:
             result.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class Profiler:
             )
         target = f"{self._tree.base_text.rstrip('/')}/{path}"
         await asyncio.to_thread(for_url(target).upload, result, target)
-        if not await self._tree.has_stored(target, STORE_S):
+        if not await self._tree.wait_until_stored(target, STORE_S):
             return (
                 f"the profile is only on the disk of this host; it is copied to {path} when the store is "
                 "available again"
@@ -114,7 +114,7 @@ def _hindrance(pid: int) -> str:
     return ""
 
 
-def explained(said: str, status: int, has_ended: bool, scope: str) -> str:
+def explain_failure(said: str, status: int, has_ended: bool, scope: str) -> str:
     """Return why py-spy has failed, and a remedy.
 
     Args:

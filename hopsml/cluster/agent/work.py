@@ -19,7 +19,7 @@ import msgspec
 from hopsml.cluster.agent import worker_files
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue
 from hopsml.cluster.agent.core_lock import SlotCores, WorkerCores
-from hopsml.cluster.agent.gpu_lock import WiderSlot, all_gpus
+from hopsml.cluster.agent.gpu_lock import WiderSlot, acquire_all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree
 from hopsml.cluster.agent.profiler import Profiler
@@ -102,12 +102,12 @@ class Work:
         self._profiler = Profiler(self.tree, folder)
 
     @property
-    def stopping(self) -> bool:
+    def must_stop(self) -> bool:
         """True if the worker has to end, or must not start."""
         return self._stopped.is_set()
 
     @property
-    def log(self) -> str:
+    def log_url(self) -> str:
         """URL of the worker's log in the run directory."""
         return self.tree.url(f"logs/{self._log_name}")
 
@@ -143,12 +143,12 @@ class Work:
         await self.tree.open()
         if self.commits is not None and not self.launch.has_commit:
             try:
-                await self.commits.obtain(self.formation)
+                await self.commits.fetch_starting_commit(self.formation)
             # most likely the agent that holds it has gone, which is reported separately
             except (OSError, LookupError) as error:
                 self._fail(FailureReport(f"the newest commit could not be fetched: {error}", secondary=True))
                 return
-        if (ahead := await asyncio.to_thread(worker_files.stored_ahead, self.formation)) is not None:
+        if (ahead := await asyncio.to_thread(worker_files.newer_stored_step, self.formation)) is not None:
             self.send(protocol.Persisted(self.key[0], ahead))
             await self._stopped.wait()  # all workers restart from the newer one
             return
@@ -158,7 +158,7 @@ class Work:
         if self._cores is not None:
             cores = await asyncio.to_thread(self._cores.acquire_for, self.formation, self.launch)
         assignment = await asyncio.to_thread(
-            worker_files.write,
+            worker_files.write_assignment,
             self.formation,
             self.launch,
             self.folder,
@@ -171,7 +171,7 @@ class Work:
             self._note_from_thread,
         )
         log_path = self.tree.base / "logs" / self._log_name
-        log = self.tree.append_to(f"logs/{self._log_name}")
+        log = self.tree.open_for_appending(f"logs/{self._log_name}")
         try:
             if not await self._ready(server):
                 return
@@ -179,16 +179,18 @@ class Work:
             reader = await self._process.start(server, assignment, cwd, log, slots, self.commits is not None)
         finally:
             os.close(log)
-        self._live_log = LiveLog(log_path, self.log, lambda text, size: self._send(worker_events.LogLines(text, size)))
+        self._live_log = LiveLog(
+            log_path, self.log_url, lambda text, size: self._send(worker_events.LogLines(text, size))
+        )
         tail = asyncio.create_task(self._live_log.follow()) if self.launch.rank == 0 else None
-        if self.stopping:  # stopped during the launch: this worker has not been signalled yet
+        if self.must_stop:  # stopped during the launch: this worker has not been signalled yet
             self._process.signal(signal.SIGKILL)
         events = asyncio.create_task(self._read_events(reader))
         usage = asyncio.create_task(self._follow_usage())
         try:
             self._conclude(await self._process.wait(reader, events))
         finally:
-            self._profiler.end()
+            self._profiler.kill()
             self._give_cores_back()
             self._live_log.finish()
             if tail is not None:
@@ -202,10 +204,10 @@ class Work:
 
     async def _take_all_gpus(self) -> None:
         """Claim every free GPU of this executor for the worker, in addition to those of its slot."""
-        self._wider = await asyncio.to_thread(all_gpus, self.launch.gpu_indices)
+        self._wider = await asyncio.to_thread(acquire_all_gpus, self.launch.gpu_indices)
         if self._wider.note:
             self._note(self._wider.note)
-        self.launch = self._wider.assigned_to(self.launch)
+        self.launch = self._wider.launch_with_gpus(self.launch)
 
     async def _ready(self, server: ForkClient) -> bool:
         """Wait for the fork server's imports; return False if the work is stopped before they are done."""
@@ -215,9 +217,9 @@ class Work:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
-        if self.stopping and not server.ready.done():
+        if self.must_stop and not server.ready.done():
             await server.close(0.0)  # it may hang in an import; the next run gets a new one
-        return not self.stopping
+        return not self.must_stop
 
     def _slots(self, server: ForkClient) -> list[int]:
         """Create memory that outlives the worker: slots for checkpoints, and for commits if the group may change."""
@@ -269,7 +271,7 @@ class Work:
                     self._checkpoints.add(event)
             case worker_events.CheckpointAwaited():
                 if self._checkpoints is not None:
-                    self._checkpoints.await_stored(event, self.tree.has_stored)
+                    self._checkpoints.signal_when_stored(event, self.tree.wait_until_stored)
             case worker_events.WorkerReconfigured() | worker_events.WorkerPaused():
                 self.send(protocol.WorkerUpdate(self.key[0], event.generation, event))
             case worker_events.WorkerFinished():
@@ -293,7 +295,7 @@ class Work:
         if self.commits is None:
             return
         if event.slot >= 0:
-            self.commits.committed(event.step, event.slot)
+            self.commits.record_commit(event.step, event.slot)
         self._send(event)
         if self.launch.rank == 0:
             self.commits.persist_if_due(self.formation)
@@ -305,7 +307,7 @@ class Work:
         event = self._process.status(self.commits.slots if self.commits is not None else None)
         return protocol.WorkerUpdate(*self.key, event) if event is not None else None
 
-    def check_processes(self) -> None:
+    def recover_stopped_processes(self) -> None:
         """Wake, or kill, stopped processes that the worker depends on.
 
         Called with each heartbeat. A worker of an independent group that remains stopped is killed as well, since it
@@ -327,7 +329,7 @@ class Work:
         A full disk costs these lines, not the training.
         """
         try:
-            with open(self.tree.append_to(name), "ab") as file:
+            with open(self.tree.open_for_appending(name), "ab") as file:
                 file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
         except OSError as error:
             self._note(f"lines of {name} were lost: {self.tree.base}: {error.strerror or error}")
@@ -359,13 +361,13 @@ class Work:
 
     def _conclude(self, exited: Exited) -> None:
         """Report a failure if the worker has exited without reporting its end."""
-        if self._has_returned and not self.stopping and processes.was_killed(exited.status):
+        if self._has_returned and not self.must_stop and processes.was_killed(exited.status):
             self._note(
                 f"its process was killed {EXIT_GRACE_S:g} s after its function had returned: non-daemon threads or "
                 "exit functions were still running, and the files that they write may be incomplete. Join such "
                 "threads in the training function"
             )
-        if self.reported or self.stopping:
+        if self.reported or self.must_stop:
             return
         cause = self._process.describe_exit(exited)
         self._fail(FailureReport(cause, outside=processes.was_killed(exited.status)))
@@ -380,11 +382,11 @@ class Work:
         self.keep = self.keep or group.changes or again  # retained until the coordinator decides what follows
         self._send(
             msgspec.structs.replace(
-                report, log=self.log, log_tail=self.tree.end_of(f"logs/{self._log_name}", TAIL_BYTES)
+                report, log=self.log_url, log_tail=self.tree.end_of(f"logs/{self._log_name}", TAIL_BYTES)
             )
         )
 
-    def refuse(self, cause: str) -> None:
+    def fail_before_start(self, cause: str) -> None:
         """Report a failure before anything is started."""
         self._stopped.set()
         self._fail(FailureReport(cause))
@@ -398,9 +400,9 @@ class Work:
 
         Nothing happens if the worker has already reported its end, or is stopping.
         """
-        if self.reported or self.stopping:
+        if self.reported or self.must_stop:
             return
-        rank, local_rank = message.place(self.formation.collective[self.launch.rank])
+        rank, local_rank = message.ranks_of(self.formation.collective[self.launch.rank])
         self.formation = msgspec.structs.replace(
             self.formation,
             generation=message.generation,
@@ -426,14 +428,14 @@ class Work:
         def said(problem: str) -> None:
             self._send(worker_events.ProfileTaken(message.wish, problem))
 
-        self._profiler.begin(self._process.pid, message, said)
+        self._profiler.start_profile(self._process.pid, message, said)
 
-    def log_taken(self, size: int) -> None:
+    def record_log_acknowledged(self, size: int) -> None:
         """Record that the driver has received ``size`` more bytes of the worker's output."""
         if self._live_log is not None:
-            self._live_log.taken(size)
+            self._live_log.record_acknowledged(size)
 
-    def park(self) -> None:
+    def end_after_current_work(self) -> None:
         """Close the message pipe of a worker of an independent group: it finishes its current work and exits."""
         if not self.formation.spec.group.collective:
             self._process.messages.close()
@@ -452,7 +454,7 @@ class Work:
             keep: True if a further generation follows, so that files and commits are retained.
             dump: True to let the worker's threads write their stacks into the log before SIGKILL.
         """
-        if self.stopping:
+        if self.must_stop:
             return
         self._stopped.set()
         self.keep = keep
@@ -481,8 +483,8 @@ class Work:
         self._flush_s = max(0.0, self._flush_s - (time.monotonic() - began))
         return behind
 
-    def forget(self) -> None:
-        """Release the worker's memory and cores, whatever has not been written."""
+    def release_resources(self) -> None:
+        """Release the worker's exclusive cores and additional GPUs, and discard checkpoints that have not been written."""
         self._give_cores_back()
         if self._checkpoints is not None:
             self._checkpoints.discard()
@@ -492,7 +494,7 @@ class Work:
         if self._wider is not None:
             self._wider.close()
         if self._cores is not None:
-            self._cores.give_back()
+            self._cores.release()
 
     async def _close_tree(self) -> list[str]:
         """Store the last files and the last commit; return the files that are not on shared storage."""

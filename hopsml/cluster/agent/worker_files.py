@@ -25,7 +25,7 @@ from hopsml.errors import EnvironmentConflict
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
 
 
-def write(
+def write_assignment(
     formation: Formation,
     launch: Launch,
     folder: Path,
@@ -87,7 +87,7 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
     members = proxies.hosts_of(formation.cluster_json, [formation.leader, *formation.collective])
     ours = {
         **of_slot,
-        **proxies.bypassing(members, given, os.environ),
+        **proxies.bypass_variables(members, given, os.environ),
         **group_variables(*group, launch.role, launch.task_index),
         **launch.environment,
     }
@@ -99,9 +99,9 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
 
 def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
     """Return the folder with a copy of the checkpoint to start from; "" if there is none."""
-    if not sources(formation):
+    if not checkpoint_sources(formation):
         return ""
-    found, passed_over = fetch(formation, folder / "resume")
+    found, passed_over = fetch_checkpoint(formation, folder / "resume")
     for problem in passed_over:
         note(f"a checkpoint is skipped: {problem}")
     return found
@@ -109,7 +109,7 @@ def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None])
 
 def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
     """Return the folder with copies for further calls of ``fit``; "" if there are none."""
-    found, passed_over = fetch_further_fits(formation, folder / "resume" / "fits")
+    found, passed_over = fetch_later_fit_checkpoints(formation, folder / "resume" / "fits")
     for problem in passed_over:
         note(f"a checkpoint is skipped: {problem}")
     return found
@@ -126,7 +126,7 @@ def environment_conflict(formation: Formation) -> str:
     return ""
 
 
-def sources(formation: Formation) -> list[tuple[str, int]]:
+def checkpoint_sources(formation: Formation) -> list[tuple[str, int]]:
     """Return the run directories to search for a checkpoint, in order, each with the highest step to use; -1: any.
 
     An earlier generation of this run may have written checkpoints; otherwise the run starts from another run's. The
@@ -135,11 +135,11 @@ def sources(formation: Formation) -> list[tuple[str, int]]:
     """
     if formation.commit.step >= 0:
         return []
-    own = [(formation.run_url, formation.commit.stored)] if formation.follows else []
+    own = [(formation.run_url, formation.commit.stored)] if formation.may_have_checkpoints else []
     return own + ([(formation.resume.url, formation.resume.step)] if formation.resume.url else [])
 
 
-def stored_ahead(formation: Formation) -> int | None:
+def newer_stored_step(formation: Formation) -> int | None:
     """Return the step of a stored commit of this run that is newer than the one the driver knows; None if none is.
 
     When the driver is stopped or cannot be reached, agents continue storing commits for a while and then exit, so that
@@ -149,7 +149,7 @@ def stored_ahead(formation: Formation) -> int | None:
     from hopsml.storage.run_dir import RunDir, step_name
 
     commit = formation.commit
-    if not formation.follows or commit.step >= 0 or commit.stored < 0:
+    if not formation.may_have_checkpoints or commit.step >= 0 or commit.stored < 0:
         return None
     source = RunDir(formation.run_url).checkpoints
     for step in reversed(checkpoints.steps(source)):
@@ -162,7 +162,7 @@ def stored_ahead(formation: Formation) -> int | None:
     return None
 
 
-def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
+def fetch_checkpoint(formation: Formation, folder: Path) -> tuple[str, list[str]]:
     """Copy the checkpoint to start from into ``folder``; return its path ("" if none) and the skipped ones.
 
     A checkpoint whose content differs from what was committed is skipped, with a reason, in favour of the previous one.
@@ -172,16 +172,16 @@ def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
     from hopsml.storage.run_dir import RunDir
 
     passed_over: list[str] = []
-    for url, most in sources(formation):
+    for url, most in checkpoint_sources(formation):
         if found := _newest(RunDir(url).checkpoints, most, folder / urls.name(url), passed_over):
             return str(found), passed_over
     return "", passed_over
 
 
-def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[str]]:
+def fetch_later_fit_checkpoints(formation: Formation, folder: Path) -> tuple[str, list[str]]:
     """Copy the checkpoints for calls of ``fit`` after the function's first; return ``folder`` and the skipped ones.
 
-    Results are as of ``fetch``; ``folder`` gets ``fit-2/step-000000120`` and so on. Checkpoints of an earlier
+    Results are as of ``fetch_checkpoint``; ``folder`` gets ``fit-2/step-000000120`` and so on. Checkpoints of an earlier
     generation of this run take precedence.
     """
     from hopsml.storage.run_dir import RunDir, fit_name
@@ -190,7 +190,7 @@ def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[st
     if formation.commit.step >= 0:
         return "", passed_over
     wanted = {fit: (url, step) for url, fit, step in formation.resume.fits}
-    if formation.follows:
+    if formation.may_have_checkpoints:
         wanted |= {fit: (formation.run_url, -1) for fit in RunDir(formation.run_url).further_fits()}
     for fit, (url, most) in wanted.items():
         _newest(RunDir(url).checkpoints_of(fit), most, folder / fit_name(fit), passed_over)
@@ -236,7 +236,7 @@ async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTre
     note = f"files that were saved in the worker's folder could not be copied to {reason}"
     places = Path(tempfile.gettempdir()), folder.parent.parent
     try:
-        left = returned.leave_folder(saved, f"hopsml-left-{formation.run_id}-rank-{launch.rank}", places)
+        left = returned.rescue_folder(saved, f"hopsml-left-{formation.run_id}-rank-{launch.rank}", places)
     except OSError as error:
         return f"{note}; they are lost, since they could not be stored on {platform.node()} either: {error}"
     return f"{note}; they are in {left} on {platform.node()}: copy them from there, and remove that folder"

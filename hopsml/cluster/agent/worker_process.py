@@ -16,7 +16,7 @@ from hopsml.cluster.agent.usage import Idleness, OomWatch
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared.commit_slots import CommitSlots
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.cluster.shared.worker_events import WorkerStatus
 from hopsml.core import processes
 
@@ -89,11 +89,11 @@ class EventReader:
             descriptor: the pipe's read end, which is closed when ``batches`` ends.
         """
         os.set_blocking(descriptor, False)
-        self._descriptor, self._frames = descriptor, Frames()
+        self._descriptor, self._frames = descriptor, FrameDecoder()
         self._wake = asyncio.Event()
         self._has_exited = False
 
-    def exited(self) -> None:
+    def record_exit(self) -> None:
         """Record that the worker has exited: ``batches`` ends when the pipe is empty."""
         self._has_exited = True
         self._wake.set()
@@ -197,12 +197,12 @@ class WorkerProcess:
         """
         assert self.server is not None
         try:
-            exited = await self.server.exited(self._number)
+            exited = await self.server.wait_for_exit(self._number)
         except ConnectionError:
-            reader.exited()
+            reader.record_exit()
             await events
             raise
-        reader.exited()
+        reader.record_exit()
         await events
         return exited
 
@@ -247,5 +247,5 @@ class WorkerProcess:
         """Send a signal to its process group, through the fork server, and directly if that is stopped."""
         if self.server is not None and self._number:
             self.server.signal(self._number, number)
-            if self.server.is_held:  # it reaps no process, so the pid is still this worker's
+            if self.server.is_unresponsive:  # it reaps no process, so the pid is still this worker's
                 processes.kill_group_quietly(self.pid, number)

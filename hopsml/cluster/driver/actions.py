@@ -17,7 +17,7 @@ import msgspec
 
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.active_run import ActiveRun, SidecarReport
-from hopsml.cluster.driver.backends.base import Backend, Warned
+from hopsml.cluster.driver.backends.base import Backend, EndWarning
 from hopsml.cluster.driver.group_start import GroupStarter
 from hopsml.cluster.driver.preflight.gate import Inspection
 from hopsml.cluster.driver.run_state import Change
@@ -26,7 +26,7 @@ from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.pool import Action as PoolAction
-from hopsml.cluster.gang.pool import Pool, Submit
+from hopsml.cluster.gang.pool import Pool, SubmitAgentRequest
 from hopsml.cluster.shared import protocol
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.newer_python import asyncio_wait_for
@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 POLL_S = 0.25
 
 
-class InterpreterEnds(Exception):
+class InterpreterEndedError(Exception):
     """Error raised when threads accept no calls any more, as the main thread has ended before ``close`` was called."""
 
 
@@ -71,7 +71,7 @@ class BackendWatcher:
             self._agent_lost.clear()
             try:
                 gone = await self._on_thread(self._backend.why_unavailable) if self._runs else ""
-            except InterpreterEnds:
+            except InterpreterEndedError:
                 return
             except Exception:
                 log.exception("the state of the application could not be determined")
@@ -90,12 +90,12 @@ class BackendWatcher:
         while True:
             idle = bool(self._pool.agents.idle_count)
             tasks = frozenset(session.hello.task for session in self._agents.values() if not session.leaving)
-            going: dict[int, Warned] = {}
+            going: dict[int, EndWarning] = {}
             try:
                 self.is_contended = False
                 if tasks or self._runs:
                     self.is_contended, going = await self._on_thread(self._poll_backend, idle, tasks)
-            except InterpreterEnds:
+            except InterpreterEndedError:
                 return
             except Exception:
                 log.exception("the executors that are being decommissioned could not be determined")
@@ -104,9 +104,9 @@ class BackendWatcher:
                     drain(session, reason.text, reason.time_s)
             await asyncio.sleep(POLL_S)
 
-    def _poll_backend(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
+    def _poll_backend(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, EndWarning]]:
         """Return whether other jobs wait for idle slots, and the executors that are about to end; may block."""
-        return idle and self._backend.is_contended(), self._backend.leaving(tasks)
+        return idle and self._backend.is_contended(), self._backend.leaving_tasks(tasks)
 
     # ------------------------------------------------------------------------------------------ lost agents
 
@@ -116,12 +116,12 @@ class BackendWatcher:
         if session.was_cut:
             self._start(self._backend.evict, session.hello.task, session.hello.pid)
 
-    async def explain_loss(self, run: ActiveRun, session: AgentSession) -> str:
+    async def publish_loss_reason(self, run: ActiveRun, session: AgentSession) -> str:
         """Return the backend's reason why an agent of the run was lost; publish it as a note of the run."""
         rank = run.gang.rank(session.agent_id)
         try:
             why = await self._on_thread(self._backend.why_lost, session.hello.task, session.hello.pid)
-        except InterpreterEnds:
+        except InterpreterEndedError:
             return ""
         except Exception:
             log.exception("the backend's reason for the loss of an agent could not be read")
@@ -177,7 +177,7 @@ class BackendWatcher:
         try:
             answer = self._loop.run_in_executor(None, function, *arguments)
         except RuntimeError as error:  # concurrent.futures is closed before functions registered with atexit are called
-            raise InterpreterEnds from error
+            raise InterpreterEndedError from error
         return await answer
 
     def _start(self, function: Callable[..., object], *arguments: object) -> None:
@@ -208,14 +208,14 @@ class PoolActionRunner:
     pool: Pool
     runs: Mapping[str, ActiveRun]
     watcher: BackendWatcher
-    bootstrap: Callable[[Submit], Bootstrap]
+    bootstrap: Callable[[SubmitAgentRequest], Bootstrap]
     event: Callable[[str, events.Event], None]
     granted: Callable[[str, tuple[str, ...]], None]
     cancelled: set[int] = field(default_factory=set)
 
     def carry_out(self, actions: list[PoolAction]) -> None:
         """Carry out the actions of the pool."""
-        if requests := [action for action in actions if isinstance(action, pool.Submit)]:
+        if requests := [action for action in actions if isinstance(action, pool.SubmitAgentRequest)]:
             self.watcher.submit(
                 [(self.bootstrap(action), action.count) for action in requests],
                 self._request_ended,
@@ -227,7 +227,7 @@ class PoolActionRunner:
                     if action.run_id in self.runs:
                         self.granted(action.run_id, action.agent_ids)
                     else:  # it ended while the actions before this one were carried out
-                        self.carry_out(self.pool.returned(action.agent_ids, time.monotonic()))
+                        self.carry_out(self.pool.take_back_agents(action.agent_ids, time.monotonic()))
                 case pool.CancelAgentRequest():
                     self.cancelled.add(action.request_id)
                     self.watcher.cancel(action.request_id)
@@ -245,10 +245,10 @@ class PoolActionRunner:
     def _slot_ended(self, request_id: int, index: int, problem: str) -> None:
         """Process the end of one agent of a request."""
         slot = request_id, index
-        self.pool.close(slot)
+        self.pool.close_slot(slot)
         if slot in self.pool.expected:  # the end of a connected agent is reported by its connection
             failed = self._refuse(request_id, problem)
-            self.carry_out(self.pool.retired(slot, time.monotonic() if failed else None))
+            self.carry_out(self.pool.retire_slot(slot, time.monotonic() if failed else None))
 
     def _refuse(self, request_id: int, problem: str) -> bool:
         """Fail the runs that wait for their first agents if the problem is genuine; return True if it is.
@@ -305,7 +305,7 @@ class RunActions:
             match action:
                 case events.RequestAgents():
                     most = action.most if run.request.spec.group.changes else None
-                    self.apply_pool(self.pool.demand(run.run_id, action.count, most, run.request.bare))
+                    self.apply_pool(self.pool.add_run(run.run_id, action.count, most, run.request.bare))
                 case events.StartGeneration():
                     self.starter.start(run, action)
                 case events.PrepareNewcomers():
@@ -325,11 +325,11 @@ class RunActions:
                     self._post((action.agent_id,), protocol.Persist(run.run_id))
                 case events.DropAgents():
                     for session in self._sessions(action.agent_ids):
-                        self.door.cut(session, action.reason)
+                        self.door.abort_session(session, action.reason)
                 case events.ReturnAgents():
                     self._take_back(run, action)
                 case events.Announce():
-                    run.state.announce(action.kind, action.rank, action.text)
+                    run.state.publish_member_change(action.kind, action.rank, action.text)
                 case events.Note():
                     run.state.publish(Change("note", text=action.text))
                 case events.ConcludeRun():
@@ -346,13 +346,13 @@ class RunActions:
 
     def _take_back(self, run: ActiveRun, action: events.ReturnAgents) -> None:
         """Take agents back from a run, and pool or dismiss them."""
-        self.inspection.returned(action.agent_ids)
+        self.inspection.remove_agents(action.agent_ids)
         for session in self._sessions(action.agent_ids):
             self._let_go(run, session)
         if action.leave:
             self.apply_pool(self.pool.dismiss(action.agent_ids, action.leave))
         else:
-            self.apply_pool(self.pool.returned(action.agent_ids, time.monotonic()))
+            self.apply_pool(self.pool.take_back_agents(action.agent_ids, time.monotonic()))
 
     def _let_go(self, run: ActiveRun, session: AgentSession) -> None:
         """Release an agent from this run."""
@@ -371,10 +371,10 @@ class RunActions:
         for session in self.door.agents.values():  # agents that the group has not released
             if session.work is not None and session.work[0] == run_id:
                 self._let_go(run, session)
-        self.inspection.ended(run_id)
+        self.inspection.remove_run(run_id)
         # before its agent requests are removed
         missing = self._why_missing(run, outcome) if outcome.error == "start" else ""
-        self.apply_pool(self.pool.withdraw(run_id, time.monotonic()))
+        self.apply_pool(self.pool.remove_run(run_id, time.monotonic()))
         self.share()
         loss = run.losses.get(outcome.agent_id)
         if loss is None or outcome.error != "worker":

@@ -198,7 +198,7 @@ class SlotShares:
         """Prepare the policy for ``runs``, which the coordinator adds and removes."""
         self._runs, self.allowed = runs, allowed
 
-    def of_newcomer(self, request: RunRequest) -> int | None:
+    def share_of_newcomer(self, request: RunRequest) -> int | None:
         """Return the share of a run that is about to begin; None if there is no limit."""
         if self.allowed is None:
             return None

@@ -30,14 +30,14 @@ from hopsml.cluster.driver.captured_objects import (
     INSTALLED,
     MAX_DEPTH,
     code_objects,
-    descend,
-    is_own_module,
-    is_own_path,
+    find_deepest,
+    is_user_module,
+    is_user_path,
     references,
     refusal,
     type_name,
 )
-from hopsml.cluster.driver.secret_extraction import ExtractedSecret, SecretExtractor, left_in, seal
+from hopsml.cluster.driver.secret_extraction import ExtractedSecret, SecretExtractor, seal, secrets_left_in
 from hopsml.cluster.worker import calling
 from hopsml.core import redact
 from hopsml.errors import ArgumentTypeError, CaptureError
@@ -64,7 +64,7 @@ class Captured:
     """Function and its arguments, ready to be shipped."""
 
     name: str
-    payload: bytes  # without secrets, as it is recorded; ``shipped`` is the form for ``restore``
+    payload: bytes  # without secrets, as it is recorded; ``payload_with_secrets`` is the form for ``restore``
     preload: tuple[str, ...]  # frameworks that the function will need, of PRELOADABLE
     own_imports: tuple[str, ...]  # the user's modules that it imports when it runs, so they are not in the payload
     source: str  # "" if it is not available
@@ -76,7 +76,7 @@ class Captured:
     unrecorded: str = ""  # why ``payload`` must not be recorded: it contains a secret nevertheless
 
     @property
-    def shipped(self) -> bytes:
+    def payload_with_secrets(self) -> bytes:
         """Payload with the secrets that it needs: for workers alone, never for a permanent file."""
         return seal(self.payload, self.secrets)
 
@@ -221,7 +221,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     def _register(self, name: str) -> None:
         """Register the user's own module to be pickled by value."""
         module = sys.modules.get(name)
-        if module is None or name in self._importable or not is_own_module(module):
+        if module is None or name in self._importable or not is_user_module(module):
             return
         if name not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
@@ -299,18 +299,18 @@ def _without_secrets(
 ) -> tuple[bytes, _Seen, tuple[ExtractedSecret, ...], str]:
     """Return the payload without secrets, the imports seen, the secrets, and why it cannot be recorded, if so."""
     while True:
-        known = redact.known()
+        known = redact.known_secrets()
         keeper = SecretExtractor(known)
         payload, seen = _payload(name, function, args, limit_bytes, importable, keeper)
-        for value, found in keeper.found.items():
+        for value, found in keeper.newly_found.items():
             redact.register(found, value)
-        if redact.known() == known:  # else a secret was met before the object that shows that it is one
+        if redact.known_secrets() == known:  # else a secret was met before the object that shows that it is one
             break
-    variables = redact.of_environment(os.environ)
+    variables = redact.secrets_by_value(os.environ)
     secrets = tuple(
         ExtractedSecret(name, value, variables.get(str(value), "")) for name, value in keeper.extracted.items()
     )
-    left = left_in(payload, known)
+    left = secrets_left_in(payload, known)
     why = (
         f"the values that {name} captures contain {', '.join(left)} in a form that cannot be removed, such as an "
         "array; pass it as text"
@@ -363,7 +363,7 @@ def _explanation(
             return True
         return False
 
-    path, culprit = descend(_parts(function, args), fails) or ([], function)
+    path, culprit = find_deepest(_parts(function, args), fails) or ([], function)
     what = f"{name} captures {' → '.join(path)}, a {type_name(culprit)}" if path else f"{name}, a {type_name(culprit)}"
     reason = refusal(culprit)
     if reason is not None:
@@ -426,9 +426,9 @@ def _inside(obj: object) -> list[tuple[str, object]]:
     """Return the objects that the user has stored in ``obj``, each with its description; none for a library's object."""
     kind = type(obj)
     module = sys.modules.get(kind.__module__)
-    is_users = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or (module and is_own_module(module))
+    is_users = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or (module and is_user_module(module))
     plain = (Mapping, list, tuple, set, frozenset, deque, FunctionType, MethodType, functools.partial)
-    if not (isinstance(obj, plain) or is_users or (isinstance(obj, ModuleType) and is_own_module(obj))):
+    if not (isinstance(obj, plain) or is_users or (isinstance(obj, ModuleType) and is_user_module(obj))):
         return []
     return [(label, part) for label, part in references(obj) if not label.startswith("`._")]
 
@@ -491,7 +491,7 @@ def _by_value(function: FunctionType, importable: Collection[str]) -> bool:
     module = sys.modules.get(function.__module__)
     if module is None or function.__module__ == "__main__" or "<locals>" in function.__qualname__:
         return True
-    return function.__module__ not in importable and is_own_module(module)
+    return function.__module__ not in importable and is_user_module(module)
 
 
 def _is_own_import(name: str) -> bool:
@@ -499,9 +499,9 @@ def _is_own_import(name: str) -> bool:
     if name in sys.stdlib_module_names or name in INSTALLED:
         return False
     if name in sys.modules:
-        return is_own_module(sys.modules[name])
+        return is_user_module(sys.modules[name])
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return False
-    return spec is not None and spec.origin is not None and is_own_path(spec.origin)
+    return spec is not None and spec.origin is not None and is_user_path(spec.origin)

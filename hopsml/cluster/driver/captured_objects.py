@@ -188,7 +188,9 @@ def _attributes(obj: object) -> dict[str, Any]:
     return found
 
 
-def descend(choices: Iterable[tuple[str, object]], follow: Callable[[object], bool]) -> tuple[list[str], object] | None:
+def find_deepest(
+    choices: Iterable[tuple[str, object]], follow: Callable[[object], bool]
+) -> tuple[list[str], object] | None:
     """Return the path to the deepest object for which ``follow`` returns True, and that object; None if there is none.
 
     Args:
@@ -214,15 +216,15 @@ def descend(choices: Iterable[tuple[str, object]], follow: Callable[[object], bo
 # -- the user's own modules
 
 
-def is_own_module(module: ModuleType) -> bool:
+def is_user_module(module: ModuleType) -> bool:
     """Return True if it is a source file of the user's own: not installed, not of the standard library."""
     top = module.__name__.partition(".")[0]
     path = getattr(module, "__file__", None)
-    return top not in INSTALLED and module.__name__ != "__main__" and path is not None and is_own_path(path)
+    return top not in INSTALLED and module.__name__ != "__main__" and path is not None and is_user_path(path)
 
 
 @functools.lru_cache(maxsize=4096)
-def is_own_path(path: str) -> bool:
+def is_user_path(path: str) -> bool:
     """Return True if a module's file is the user's own."""
     file = Path(path)
     if file.suffix != ".py" or {"site-packages", "dist-packages"} & set(file.parts):

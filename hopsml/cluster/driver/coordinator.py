@@ -25,7 +25,7 @@ from hopsml.cluster.driver import group_start
 from hopsml.cluster.driver.actions import BackendWatcher, PoolActionRunner, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarReport, SlotShares
 from hopsml.cluster.driver.backends.base import Backend
-from hopsml.cluster.driver.group_start import GroupStarter, is_ready
+from hopsml.cluster.driver.group_start import GroupStarter, has_imported_modules
 from hopsml.cluster.driver.preflight.gate import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
@@ -76,7 +76,7 @@ class Coordinator:
             port_range: First and last port that may be used; None: any free port.
             sys_path: Entries of the driver's module path for the agents' processes.
             zygote: Process from which fork servers of agents on this machine are forked; closed with the coordinator.
-            allowed: Limit as in ``allow``; None: no limit.
+            allowed: Limit as in ``limit_slots``; None: no limit.
             has_tokens: True if ``give_tokens`` will be called: agents then have token files of their own.
         """
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
@@ -157,11 +157,11 @@ class Coordinator:
         """Set the largest number of workers of a run whose group may change; it applies from the next commit or pause."""
         self._call(self._resize, run_id, size)
 
-    def allow(self, slots: int) -> None:
+    def limit_slots(self, slots: int) -> None:
         """Limit all runs together to this number of workers, whatever they request, until the next call."""
         self._call(self._allow, slots)
 
-    def held(self, slots: int) -> int:
+    def dismiss_surplus_agents(self, slots: int) -> int:
         """Return how many agents exist or may still connect; if more than ``slots``, dismiss those that no run uses.
 
         Raises:
@@ -281,7 +281,7 @@ class Coordinator:
                 self._event(run_id, events.Tick())
             if now - renewed >= RENEW_S:
                 renewed = now
-                self.door.renew()
+                self.door.renew_leases()
                 if self.zygote is not None and (problem := self.zygote.check_health()):
                     self._note(problem)
             self.inspection.tick()
@@ -321,7 +321,7 @@ class Coordinator:
 
     # ------------------------------------------------------------------------------------------ reports of the server
 
-    def joined(self, session: AgentSession) -> None:
+    def session_started(self, session: AgentSession) -> None:
         """Add a new agent to the pool, or dismiss it if the application ends or its slot is given up."""
         if self._closing.is_set():  # it connected while the others were being dismissed
             session.post(protocol.Dismiss("the application ends"))
@@ -329,9 +329,9 @@ class Coordinator:
         slot = (session.hello.request_id, session.hello.index)
         if session.hello.final:
             session.post(protocol.Dismiss("its slot was lost too often, and another one is requested"))
-            self._pool(self.pool.retired(slot))
+            self._pool(self.pool.retire_slot(slot))
             return
-        self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
+        self._pool(self.pool.add_agent(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
     def session_ended(self, session: AgentSession, reason: str) -> None:
         """Report a lost agent to its run, its slot's pre-flight check and the pool; see ``sessions.Listener``."""
@@ -343,18 +343,20 @@ class Coordinator:
             if run := self.runs.get(session.work[0]):
                 report_sidecar_end(run, session, place)
                 if not session.was_cut and not self._closing.is_set():
-                    run.losses[session.agent_id] = self._loop.create_task(self._watcher.explain_loss(run, session))
+                    run.losses[session.agent_id] = self._loop.create_task(
+                        self._watcher.publish_loss_reason(run, session)
+                    )
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
         self._watcher.agent_lost(session)
-        self._pool(self.pool.serve())
+        self._pool(self.pool.grant_idle_agents())
 
-    def patience_s(self, session: AgentSession) -> float:
+    def silence_timeout_s(self, session: AgentSession) -> float:
         """Return the seconds without a message after which an agent counts as lost.
 
         A group that continues without lost members may set a shorter limit than the lease.
         """
         run = self.runs.get(session.work[0]) if session.work is not None else None
-        silence_s = run.request.spec.group.silence_s if run is not None else None
+        silence_s = run.request.spec.group.silence_timeout_s if run is not None else None
         return self.lease_s if silence_s is None else silence_s
 
     def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
@@ -365,7 +367,7 @@ class Coordinator:
             case protocol.ForkServerReady():
                 session.modules = frozenset(message.modules)
                 run = self.runs.get(session.work[0]) if session.work is not None else None
-                if run is not None and is_ready(session, run):
+                if run is not None and has_imported_modules(session, run):
                     self._event(run.run_id, events.Ready(session.agent_id))
                 return
             case protocol.PortsHeld():
@@ -401,7 +403,7 @@ class Coordinator:
         run = self.runs.get(message.run_id)
         works_for_it = session.work is not None and session.work[0] == message.run_id
         if run is None or not works_for_it or not run.gang.is_current(session.agent_id, message.generation):
-            self.door.refuse(
+            self.door.record_refusal(
                 "generation",
                 f"{session.agent_id} sent a message about run {key[0]}, generation {key[1]}, of which "
                 "it is not a member",
@@ -450,10 +452,10 @@ class Coordinator:
             problem = f"a run with the id {request.run_id} is already running in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = ActiveRun(request, state, allowed=self._shares.of_newcomer(request))
+        run = ActiveRun(request, state, allowed=self._shares.share_of_newcomer(request))
         self.runs[request.run_id] = run
         self._preload = request.spec.modules
-        self.inspection.begin(request)
+        self.inspection.add_run(request)
         now = time.monotonic()
         actions = run.gang.begin(now)
         run.log.add(now, None, actions)
@@ -463,7 +465,7 @@ class Coordinator:
 
     def _granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
         """Begin the pre-flight check of agents that the pool has granted to a run."""
-        self.inspection.granted(run_id, agent_ids)
+        self.inspection.check_granted(run_id, agent_ids)
 
     def _note(self, text: str) -> None:
         """Report a text as a change of every run."""
@@ -484,7 +486,7 @@ class Coordinator:
     def _allow(self, slots: int) -> None:
         """Apply a new limit of all runs together."""
         self._shares.allowed = slots
-        self._pool(self.pool.limited(slots))
+        self._pool(self.pool.limit_agents(slots))
         self._share()
 
     def _share(self) -> None:
@@ -492,7 +494,7 @@ class Coordinator:
         self._shares.distribute(lambda run: self._event(run.run_id, events.ResizeRequested(run.size)))
 
     def _hold(self, slots: int, answer: concurrent.futures.Future[int]) -> None:
-        """Count agents for ``held``, and dismiss idle ones beyond ``slots``."""
+        """Count agents for ``dismiss_surplus_agents``, and dismiss idle ones beyond ``slots``."""
         # Each cancelled agent request counts as one agent: one of its agents may still exist.
         held = len(self.door.agents) + len(self.pool.expected) + len(self._requests.cancelled)
         if held > slots and (idle := tuple(self.pool.idle())):
@@ -540,11 +542,11 @@ class Coordinator:
         if run is None:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
-            self.pool.leaves(session.agent_id, reason)
+            self.pool.mark_leaving(session.agent_id, reason)
             self._event(run.run_id, events.DrainRequested(session.agent_id, reason, time_s))
-            self._pool(self.pool.serve())
+            self._pool(self.pool.grant_idle_agents())
 
-    def _bootstrap(self, action: pool.Submit) -> Bootstrap:
+    def _bootstrap(self, action: pool.SubmitAgentRequest) -> Bootstrap:
         """Return the data that the agents of a request need to connect."""
         return Bootstrap(
             request_id=action.request_id,

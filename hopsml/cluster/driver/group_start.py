@@ -178,7 +178,7 @@ class GroupStarter:
             run.hosts[session.agent_id] = session.hello.place
         if changes:  # the layout is made when the members of a generation are known
             hosts = tuple(session.hello.machine for session in sessions)
-            ready = tuple(is_ready(session, run) for session in sessions)
+            ready = tuple(has_imported_modules(session, run) for session in sessions)
             self._tell(run.run_id, events.Granted(agent_ids, hosts, ready))
             for session in sessions:
                 if session.work == (run.run_id, -1):  # members that start at once have received this with the rest
@@ -284,7 +284,7 @@ class GroupStarter:
             one.rank: replace(before[one.agent_id], rank=one.rank) if one.agent_id in before else self._view(one)
             for one in layout.placements
         }
-        run.state.mend_generation(action.generation, views)
+        run.state.continue_generation(action.generation, views)
         mend = protocol.ReconfigureInPlace(
             run.run_id, action.generation, layout.leader, layout.collective, _new_key(), meets=action.meets
         )
@@ -337,7 +337,7 @@ def _new_key() -> bytes:
     return secrets.token_bytes(32)
 
 
-def is_ready(session: AgentSession, run: ActiveRun) -> bool:
+def has_imported_modules(session: AgentSession, run: ActiveRun) -> bool:
     """Return True if the agent's fork server has imported the modules that the run's workers need."""
     return set(run.request.spec.modules) <= session.modules
 

@@ -75,14 +75,14 @@ class GangLog:
             "state": self._parts[0].state,
         }
         lines = [first] + [
-            {"at": now, "event": described(event), "actions": [described(one) for one in actions], "phase": phase}
+            {"at": now, "event": event_record(event), "actions": [event_record(one) for one in actions], "phase": phase}
             for part in self._parts
             for now, event, actions, phase in part.entries
         ]
         return "".join(json.dumps(redact.record(line), ensure_ascii=False) + "\n" for line in lines).encode()
 
 
-def described(value: Event | Action | None) -> dict[str, Any] | None:
+def event_record(value: Event | Action | None) -> dict[str, Any] | None:
     """Return an event or action as plain values, with the name of its class as ``kind``; None for None."""
     if value is None:
         return None
@@ -216,11 +216,11 @@ class RunState:
         self.size = size
         self.members = {}
 
-    def mend_generation(self, generation: int, members: dict[int, MemberView]) -> None:
+    def continue_generation(self, generation: int, members: dict[int, MemberView]) -> None:
         """Continue as another generation with these members, by rank, whose processes existed before."""
         self.generation, self.size, self.members = generation, len(members), members
 
-    def announce(self, kind: str, rank: int, text: str) -> None:
+    def publish_member_change(self, kind: str, rank: int, text: str) -> None:
         """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why it left."""
         if kind == "left" and rank in self.members:
             self.members[rank].state, self.members[rank].left = Lifecycle.LOST, text
@@ -277,9 +277,9 @@ class RunState:
 
         A slow one delays no other code.
 
-        An observer that is too slow misses output and reports; a change ``skipped`` has their number. One marked as
-        ``delivery.immediate`` is called by the publishing thread. The observer first gets a ``joined`` for each present
-        independent member and the present ``slots``, and ``closed`` at once if the run is closed.
+        An observer that is too slow misses output and reports; a change ``skipped`` has their number. One marked by
+        ``callbacks.mark_immediate`` is called by the publishing thread. The observer first gets a ``joined`` for each
+        present independent member and the present ``slots``, and ``closed`` at once if the run is closed.
         """
         with self._observers.lock:  # the end of a member must not be published before its beginning
             tell = self._observers.add(observer)
@@ -291,12 +291,12 @@ class RunState:
         if closed is not None:
             tell(closed)
 
-    def settle(self, timeout_s: float = callbacks.SETTLE_S) -> bool:
+    def wait_for_observers(self, timeout_s: float = callbacks.SETTLE_S) -> bool:
         """Wait at most ``timeout_s`` seconds until the observers have processed everything.
 
         Return True if they have.
         """
-        return self._observers.settle(timeout_s)
+        return self._observers.wait_until_delivered(timeout_s)
 
     def steps_per_second(self) -> float:
         """Return the steps per second between the chief's first and last report; 0.0 if there were fewer than two."""

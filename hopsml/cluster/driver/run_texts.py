@@ -45,7 +45,7 @@ _RETURNED = "has ended the group: the training function has ended"
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
-def is_here(module: str) -> bool:
+def is_importable(module: str) -> bool:
     """Return True if this interpreter could import the module; at most the packages that contain it are imported."""
     try:
         return importlib.util.find_spec(module) is not None
@@ -53,12 +53,12 @@ def is_here(module: str) -> bool:
         return False
 
 
-def is_of_network(note: str) -> bool:
+def is_network_finding(note: str) -> bool:
     """Return True if a run's note is a finding of the preflight check between two of its hosts."""
     return _OF_NETWORK.match(note) is not None
 
 
-def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = is_here) -> str:
+def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = is_importable) -> str:
     """Return the remedy for a worker's error as a sentence without its full stop; "" if the error is self-explanatory.
 
     Args:
@@ -172,13 +172,13 @@ _PREPARING = "its process imports modules, or loads the function and its argumen
 
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """Return the display's text of a waiting run: how many agents are connected, and how many it needs."""
-    connected, wanted = run.gang.attendance(_connected_count(run, pool))
+    connected, wanted = run.gang.agent_counts(_connected_count(run, pool))
     return f"waiting for executors: {connected} of {wanted} agents are connected"
 
 
 def _connected_count(run: ActiveRun, pool: Pool) -> int:
     """Return how many idle agents the run can use."""
-    return pool.agents.idle_of(False) + min(pool.agents.idle_of(True), run.request.bare)
+    return pool.agents.idle_count_of(False) + min(pool.agents.idle_count_of(True), run.request.bare)
 
 
 def why_missing(run: ActiveRun, outcome: ConcludeRun, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
@@ -257,7 +257,7 @@ def error_of(
 
 def _network_findings(state: RunState) -> list[str]:
     """Return a line for each network fault that the preflight check found: they usually cause the later errors."""
-    return [f"Seen before: {note}" for note in state.notes if is_of_network(note)]
+    return [f"Seen before: {note}" for note in state.notes if is_network_finding(note)]
 
 
 def _worker_failed(

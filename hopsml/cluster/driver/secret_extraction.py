@@ -68,7 +68,7 @@ class SecretExtractor:
         return {name: value for value, name in self._names.items()}
 
     @property
-    def found(self) -> dict[str, str]:
+    def newly_found(self) -> dict[str, str]:
         """Values and names of secrets that were not known when this pass began.
 
         Names of arguments and variables take precedence.
@@ -99,18 +99,18 @@ class SecretExtractor:
 
     def _remember(self, name: str, value: object) -> None:
         """Record a value, or the values inside it, as secret."""
-        for inner, leaf in redact.leaves(name, value):
+        for inner, leaf in redact.secret_leaves(name, value):
             text = leaf.decode("latin-1") if isinstance(leaf, bytes) else str(leaf)
-            if isinstance(leaf, int) or not redact.is_telling(text):
+            if isinstance(leaf, int) or not redact.is_maskable(text):
                 self._short[id(leaf)] = (inner, leaf)
             elif text not in self._known:
                 self._found.setdefault(text, inner)
 
     def remember_literals(self, source: str) -> None:
         """Record the literals in a function's source that are assigned to names of secrets."""
-        for start, end in redact.spans(source, code=True):
+        for start, end in redact.secret_spans(source, code=True):
             value = source[start:end]
-            if redact.is_telling(value) and value not in self._known:
+            if redact.is_maskable(value) and value not in self._known:
                 name = _BEFORE_LITERAL.search(source[:start])
                 self._literals.setdefault(value, name[1] if name else "secret")
 
@@ -129,10 +129,10 @@ class SecretExtractor:
         has_known = self._pattern is not None and self._pattern.search(text) is not None
         if not has_known and (isinstance(value, bytes) or not _may_hold(text)):
             return None
-        where = redact.spans(text, assignments=False)
+        where = redact.secret_spans(text, assignments=False)
         if _ASSIGNS in text:
-            assigned = redact.spans(text)
-            where = [span for span in assigned if span in where or redact.is_telling(text[slice(*span)])]
+            assigned = redact.secret_spans(text)
+            where = [span for span in assigned if span in where or redact.is_maskable(text[slice(*span)])]
         if where == [(0, len(text))]:
             return _MARK, "whole", self._name(self._known.get(text, "secret"), value)
         pieces: list[tuple[bool, str]] = []
@@ -188,7 +188,7 @@ def _variables_of(function: FunctionType) -> dict[str, object]:
     return found | dict(zip(named[len(named) - len(defaults) :], defaults, strict=False))
 
 
-def left_in(payload: bytes, values: Mapping[str, str]) -> list[str]:
+def secrets_left_in(payload: bytes, values: Mapping[str, str]) -> list[str]:
     """Return the names of the values that the bytes contain nevertheless, in an array or an object's encoding."""
     return sorted({name for value, name in values.items() if value.encode(errors="replace") in payload})
 
@@ -200,7 +200,7 @@ class Sealed:
         self._payload, self._values = payload, dict(values)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return opened, (self._payload, self._values)
+        return unseal, (self._payload, self._values)
 
 
 def seal(payload: bytes, found_secrets: Sequence[ExtractedSecret]) -> bytes:
@@ -208,7 +208,7 @@ def seal(payload: bytes, found_secrets: Sequence[ExtractedSecret]) -> bytes:
     return pickle.dumps(Sealed(payload, {one.name: one.value for one in found_secrets})) if found_secrets else payload
 
 
-def opened(payload: bytes, values: Mapping[str, Value]) -> Any:
+def unseal(payload: bytes, values: Mapping[str, Value]) -> Any:
     """Unpickle a payload with its secrets; from then on this process masks the values in its output."""
     for name, value in values.items():
         redact.register(name, value)
@@ -233,7 +233,7 @@ class _Unpickler(pickle.Unpickler):
         return text.encode("latin-1") if kind == "bytes" else text
 
 
-def given_again(
+def supply_secrets_again(
     recorded: Sequence[Mapping[str, str]], given: Mapping[str, str], environment: Mapping[str, str], what: str
 ) -> tuple[ExtractedSecret, ...]:
     """Return the secrets of a recorded run, with values from the call or from environment variables.

@@ -26,7 +26,7 @@ from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
 from hopsml.cluster.shared import protocol
-from hopsml.cluster.shared.acceptor import Acceptor, Pending, reporting
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, report_failed_handshakes
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.core.callbacks import nonblocking_logger
 
@@ -202,20 +202,20 @@ class AgentListener(Protocol[S]):
     token: str
     inside: set[Connection]
 
-    def refuse(self, kind: str, text: str) -> None:
+    def record_refusal(self, kind: str, text: str) -> None:
         """Record a refusal of this kind."""
 
-    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> S:
+    def create_session(self, connection: Connection, frame: bytes, admitted: float) -> S:
         """Return the session of an agent that has sent this hello; the token was accepted at ``admitted`` (epoch, s).
 
         Raises:
             msgspec.MsgspecError: The message is no hello.
         """
 
-    def received(self, session: S, frame: bytes) -> None:
+    def process_frame(self, session: S, frame: bytes) -> None:
         """Process a further message of an agent. Raises msgspec.MsgspecError for an invalid one."""
 
-    def forget(self, session: S, reason: str) -> None:
+    def end_session(self, session: S, reason: str) -> None:
         """Process the end of an agent's connection, for this reason; may be called again."""
 
 
@@ -238,7 +238,7 @@ class AgentHandler(Generic[S]):
             self._admitted = time.time()  # before the response: whatever the peer sends is later
             return ""
         self._knows_token = False
-        self._door.refuse("token", f"{connection.address} connected without the token of this application")
+        self._door.record_refusal("token", f"{connection.address} connected without the token of this application")
         return "hopsml: a token is needed\n"
 
     def opened(self, connection: Connection) -> None:
@@ -249,20 +249,20 @@ class AgentHandler(Generic[S]):
     def _too_late(self, connection: Connection) -> None:
         """Close a connection without a hello."""
         if self._session is None:
-            self._door.refuse("silence", f"{connection.address} did not identify itself")
+            self._door.record_refusal("silence", f"{connection.address} did not identify itself")
             connection.close(NOT_OURS, "no hello")
 
     def message_received(self, connection: Connection, message: bytes) -> None:
         """Process a message of the agent: the first is the hello."""
         if self._session is None:
-            self._session = self._door.welcome(connection, message, self._admitted)
+            self._session = self._door.create_session(connection, message, self._admitted)
         else:
-            self._door.received(self._session, message)
+            self._door.process_frame(self._session, message)
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection whose message is invalid or could not be processed."""
         if isinstance(error, msgspec.MsgspecError):
-            self._door.refuse("message", f"{connection.address} sent an unknown message: {error}")
+            self._door.record_refusal("message", f"{connection.address} sent an unknown message: {error}")
             connection.close(NOT_OURS, "not a message of this protocol")
         else:
             log.error("a message of %s could not be processed", connection.address, exc_info=error)
@@ -276,10 +276,10 @@ class AgentHandler(Generic[S]):
             self._hello_due.cancel()
         self._door.inside.discard(connection)
         if connection.was_open and (problem := connection.oversize):
-            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
+            self._door.record_refusal("size", f"{connection.address} sent too large a message: {problem}")
         elif not connection.was_open and self._knows_token:
             problem = connection.refused_by_protocol
-            self._door.refuse("handshake", f"{connection.address} does not use WebSocket: {problem}")
+            self._door.record_refusal("handshake", f"{connection.address} does not use WebSocket: {problem}")
         self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
@@ -287,7 +287,7 @@ class AgentHandler(Generic[S]):
         if self._session is not None:
             reason = connection.last_message
             broke = "its connection broke, since the executor or the agent in it was killed"
-            self._door.forget(self._session, f"it ended itself: {reason}" if reason else broke)
+            self._door.end_session(self._session, f"it ended itself: {reason}" if reason else broke)
 
 
 log = nonblocking_logger("hopsml.coordinator")
@@ -345,7 +345,7 @@ class AgentSession:
 class Listener(Protocol):
     """Interface for handling agents' connections and messages, called on the server's loop."""
 
-    def joined(self, session: AgentSession) -> None:
+    def session_started(self, session: AgentSession) -> None:
         """Process the connection of an agent that has sent its hello."""
 
     def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
@@ -358,7 +358,7 @@ class Listener(Protocol):
     def session_ended(self, session: AgentSession, reason: str) -> None:
         """Process the end of an agent's connection, for this reason; called once."""
 
-    def patience_s(self, session: AgentSession) -> float:
+    def silence_timeout_s(self, session: AgentSession) -> float:
         """Return the seconds without a message after which this agent counts as lost."""
 
 
@@ -390,7 +390,9 @@ class Sessions:
         def make(pending: Pending) -> Connection:
             return Connection(AgentHandler(self, pending), protocol.MAX_TO_COORDINATOR)
 
-        self._acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
+        self._acceptor = Acceptor(
+            make, report_failed_handshakes(self.identity.context, self.record_refusal), self.record_refusal
+        )
         return await self._acceptor.open(host, port_range)
 
     async def close(self) -> None:
@@ -402,21 +404,21 @@ class Sessions:
             await asyncio.sleep(0.01)
         await self._acceptor.wait_closed()
 
-    def refuse(self, kind: str, text: str) -> None:
+    def record_refusal(self, kind: str, text: str) -> None:
         """Count a refusal, and log the first of its kind."""
         self.refused[kind] += 1
         if self.refused[kind] == 1:
             log.warning("refused: %s (further refusals of this kind are only counted)", text)
 
-    def renew(self) -> None:
+    def renew_leases(self) -> None:
         """Renew every agent's lease; disconnect those that have been silent, or received nothing, for too long."""
         now = time.monotonic()
         for session in list(self.agents.values()):
-            patience_s = min(self._lease_s, self.listener.patience_s(session))
+            patience_s = min(self._lease_s, self.listener.silence_timeout_s(session))
             if now - session.last_received_s > patience_s:
-                self.cut(session, f"no message for {patience_s:g} s")
+                self.abort_session(session, f"no message for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
-                self.cut(session, f"read no message for {self._lease_s:g} s")
+                self.abort_session(session, f"read no message for {self._lease_s:g} s")
             else:
                 session.post(self._renew)
 
@@ -426,18 +428,18 @@ class Sessions:
         for session in self.agents.values():
             session.post(frame)
 
-    def cut(self, session: AgentSession, reason: str) -> None:
+    def abort_session(self, session: AgentSession, reason: str) -> None:
         """Abort the connection of an agent that does not respond any more; the agent ends when its lease expires."""
         session.connection.transport.abort()
         session.was_cut = True
-        self.forget(session, reason)
+        self.end_session(session, reason)
 
-    def forget(self, session: AgentSession, reason: str) -> None:
+    def end_session(self, session: AgentSession, reason: str) -> None:
         """Remove a session that has ended, and inform the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
             self.listener.session_ended(session, reason)
 
-    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
+    def create_session(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
         """Create the session of an agent by its hello.
 
         Args:
@@ -462,11 +464,11 @@ class Sessions:
         session.post(protocol.Welcome(self._lease_s, time.time()))
         if self._tokens is not None:
             session.post(self._tokens)
-        self.listener.joined(session)
+        self.listener.session_started(session)
         session.acknowledge(len(frame))
         return session
 
-    def received(self, session: AgentSession, frame: bytes) -> None:
+    def process_frame(self, session: AgentSession, frame: bytes) -> None:
         """Process a message of an agent; most of them are heartbeats."""
         if frame != _HEARTBEAT:
             self.listener.message_received(session, protocol.decode_for_coordinator(frame))

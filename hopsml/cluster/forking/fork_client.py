@@ -49,7 +49,7 @@ def start_process(modules: tuple[str, ...], zygote_name: str = "") -> Started:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = environment_of(os.environ, new_mark())
     with theirs:
-        adopted = zygote.adopt(zygote_name, modules, environment, theirs) if zygote_name else None
+        adopted = zygote.request_fork_server(zygote_name, modules, environment, theirs) if zygote_name else None
         return adopted or _execute(modules, environment, theirs), ours
 
 
@@ -74,7 +74,7 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
 _OWN: set[int] = set()  # servers that this process has started and not yet waited for, and children that it had before
 
 
-def spare(pids: Iterable[int]) -> None:
+def exempt_from_killing(pids: Iterable[int]) -> None:
     """Exempt children of this process from being killed with what a fork server has left."""
     _OWN.update(pids)
 
@@ -85,13 +85,15 @@ class _Popen(subprocess.Popen[bytes]):
     mark = ""
 
 
-Started = tuple[_Popen | zygote.Adopted, socket.socket]
+Started = tuple[_Popen | zygote.AdoptedForkServer, socket.socket]
 
 
 class ForkClient:
     """Client of one warm server process, which is replaced when it dies or when other modules are needed."""
 
-    def __init__(self, modules: tuple[str, ...], process: _Popen | zygote.Adopted, connection: socket.socket) -> None:
+    def __init__(
+        self, modules: tuple[str, ...], process: _Popen | zygote.AdoptedForkServer, connection: socket.socket
+    ) -> None:
         self.modules = modules
         self.ready: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self._process = process
@@ -115,7 +117,7 @@ class ForkClient:
             return
         except OSError:
             data = b""
-        if not data and isinstance(self._process, zygote.Adopted) and not self.ready.done():
+        if not data and isinstance(self._process, zygote.AdoptedForkServer) and not self.ready.done():
             self._help_oneself()
             return
         if not data:
@@ -174,7 +176,7 @@ class ForkClient:
         return told or max(0, self._process.pid)
 
     @property
-    def is_held(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """True if it was stopped, or did not respond, at the last heartbeats."""
         return not self.broken and (self._held > 0 or self._silent >= HELD_LIMIT)
 
@@ -265,7 +267,7 @@ class ForkClient:
             if nothing >= 0:
                 os.close(nothing)
 
-    async def exited(self, identity: int) -> Exited:
+    async def wait_for_exit(self, identity: int) -> Exited:
         """Wait until the worker and its whole process group have ended, and return how it ended; may be called once."""
         try:
             return await self._exited[identity]
@@ -285,14 +287,14 @@ class ForkClient:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self.broken = True
         self._connection.close()
-        if isinstance(self._process, zygote.Adopted) and not self.ready.done():
+        if isinstance(self._process, zygote.AdoptedForkServer) and not self.ready.done():
             self._process.withdraw()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._process.poll() is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         if self._process.poll() is None:
             self._end_marked()
-            if isinstance(self._process, zygote.Adopted):
+            if isinstance(self._process, zygote.AdoptedForkServer):
                 self._process.withdraw()
             self._process.wait()
         self._end_rest()
@@ -305,7 +307,7 @@ class ForkClient:
         self._end_marked()
         _OWN.discard(self._process.pid)
         if processes.is_subreaper():
-            processes.end_adopted(_OWN)
+            processes.end_adopted_orphans(_OWN)
 
     def _end_marked(self) -> None:
         """Kill the processes with the server's mark until two scans in a row find none.
@@ -314,7 +316,9 @@ class ForkClient:
         """
         looks_without = 0
         while looks_without < 2:
-            pids = [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]
+            pids = [
+                pid for pid in processes.processes_with_variable(MARK, self._process.mark) if pid not in self._ended
+            ]
             for pid in pids:
                 processes.kill_quietly(pid, signal.SIGKILL)
                 self._ended.add(pid)

@@ -160,7 +160,7 @@ decode_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Reque
 decode_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
-class NoProcess(Exception):
+class ProcessStartRefused(Exception):
     """Error if the system starts no further process, because of its limit of processes or of memory."""
 
 
@@ -220,7 +220,7 @@ class ForkServer:
         """Import the modules, then carry out requests until the agent has ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
-        processes.wake_by(self.connection)
+        processes.wake_on_data(self.connection)
         try:
             self.connection.send(encode(self.warm_up()))
         except OSError:
@@ -236,10 +236,10 @@ class ForkServer:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wakeup_r, 4096)
                 self.reap()
-            if self.connection.fileno() in readable and not self.receive():
+            if self.connection.fileno() in readable and not self.handle_request():
                 return
 
-    def receive(self) -> bool:
+    def handle_request(self) -> bool:
         """Carry out one request, and return False when the agent has ended."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, MAX_DESCRIPTORS)
@@ -257,7 +257,7 @@ class ForkServer:
             return True
         try:
             pid = self.launch(request, *descriptors)
-        except NoProcess as error:  # the running workers continue
+        except ProcessStartRefused as error:  # the running workers continue
             return self.send(NotLaunched(request.id, str(error)))
         finally:
             for descriptor in descriptors:
@@ -294,7 +294,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            raise NoProcess(f"no process can be forked: {error}") from error
+            raise ProcessStartRefused(f"no process can be forked: {error}") from error
         if pid == 0:
             self.become_worker(request, events, log, inbox, slots, server)
         return pid
@@ -321,7 +321,7 @@ class ForkServer:
         try:
             return os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=actions, setsid=True)
         except OSError as error:
-            raise NoProcess(f"no process can be started: {error}") from error
+            raise ProcessStartRefused(f"no process can be started: {error}") from error
 
     def become_worker(
         self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...], server: int
@@ -378,17 +378,17 @@ class ForkServer:
         deadline = time.monotonic() + STRAYS_S
         while strays := [pid for pid in processes.children_of(os.getpid()) if pid not in self.workers]:
             for pid in strays:
-                end_quietly(pid, *processes.descendants_of(pid))
+                kill_and_reap(pid, *processes.descendants_of(pid))
             if time.monotonic() > deadline:
                 return
 
     def end_everything(self) -> None:
         """Kill and reap all descendants, when the agent has ended."""
         while pids := processes.descendants_of(os.getpid()):
-            end_quietly(*pids)
+            kill_and_reap(*pids)
 
 
-def end_quietly(*pids: int) -> None:
+def kill_and_reap(*pids: int) -> None:
     """Kill these processes and reap those that are children, without waiting for any."""
     for pid in pids:
         processes.kill_quietly(pid)

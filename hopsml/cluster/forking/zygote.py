@@ -83,7 +83,7 @@ def differences(request: ForkRequest, modules: tuple[str, ...], environment: dic
     return found
 
 
-def is_own_user(connection: socket.socket) -> bool:
+def has_same_user(connection: socket.socket) -> bool:
     """Return True if the peer belongs to this process's user, as any user may connect to an abstract name."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
@@ -125,7 +125,7 @@ class Zygote:
                     self.accept()
                 else:
                     self.waiting.discard(sockets[descriptor])
-                    self.receive(sockets[descriptor])
+                    self.handle_request(sockets[descriptor])
 
     def accept(self) -> None:
         """Accept an agent's connection if it is of this user."""
@@ -135,12 +135,12 @@ class Zygote:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(0.1)  # else the listener would be reported as ready again immediately
             return
-        if is_own_user(connection):
+        if has_same_user(connection):
             self.waiting.add(connection)
         else:
             connection.close()
 
-    def receive(self, connection: socket.socket) -> None:
+    def handle_request(self, connection: socket.socket) -> None:
         """Fork a server for the agent, or close its socket, so that it starts a server itself."""
         descriptors: list[int] = []
         try:
@@ -170,7 +170,7 @@ class Zygote:
             os.close(errors)
             for inherited in (self.listener, self.control, connection, *self.waiting, *self.servers.values()):
                 inherited.close()
-            self.take_over(request)
+            self.apply_environment(request)
             server = ForkServer(socket.socket(fileno=served), request.modules)
             try:
                 server.serve()
@@ -181,7 +181,7 @@ class Zygote:
         finally:
             os._exit(0)
 
-    def take_over(self, request: ForkRequest) -> None:
+    def apply_environment(self, request: ForkRequest) -> None:
         """Replace the zygote's variables, module path and working folder by the agent's."""
         overwrite_mark(request.environment[MARK])
         os.environ.clear()
@@ -205,7 +205,7 @@ class Zygote:
                 with contextlib.suppress(OSError), connection:
                     connection.send(encode(ServerExited(pid, status)))
         if ended:
-            processes.end_adopted(self.servers)
+            processes.end_adopted_orphans(self.servers)
 
 
 def overwrite_mark(value: str) -> None:
@@ -302,7 +302,7 @@ class ZygoteProcess:
             self._process.wait()
 
 
-class Adopted:
+class AdoptedForkServer:
     """Fork server that a zygote has forked for this agent, with a part of the interface of ``subprocess.Popen``."""
 
     def __init__(self, connection: socket.socket, mark: str) -> None:
@@ -341,7 +341,9 @@ class Adopted:
         return code
 
 
-def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], theirs: socket.socket) -> Adopted | None:
+def request_fork_server(
+    name: str, modules: tuple[str, ...], environment: Mapping[str, str], theirs: socket.socket
+) -> AdoptedForkServer | None:
     """Request a fork server at the other end of ``theirs`` from the zygote of this name.
 
     The zygote may still close ``theirs`` instead of serving.
@@ -359,7 +361,7 @@ def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], t
     connection.settimeout(CONNECT_S)
     try:
         connection.connect(f"\0{name}")
-        if not is_own_user(connection):
+        if not has_same_user(connection):
             raise ConnectionError(f"the zygote {name} belongs to another user")
         request = ForkRequest(
             executable=sys.executable,
@@ -373,7 +375,7 @@ def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], t
         connection.close()
         return None
     connection.settimeout(None)
-    return Adopted(connection, environment[MARK])
+    return AdoptedForkServer(connection, environment[MARK])
 
 
 if __name__ == "__main__":

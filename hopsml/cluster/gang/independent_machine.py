@@ -54,7 +54,7 @@ class IndependentGroupMachine(GroupMachine):
         self.deadline = now + self.spec.start_timeout_s
         return [events.RequestAgents(min(1, self.target), self.target)]
 
-    def attendance(self, idle: int) -> tuple[int, str]:
+    def agent_counts(self, idle: int) -> tuple[int, str]:
         """Return how many agents a waiting group has, and as text how many it needs: one trial slot is enough.
 
         Args:
@@ -114,7 +114,7 @@ class IndependentGroupMachine(GroupMachine):
 
     def _start_or_rest(self, agent_id: str, now: float) -> list[Action]:
         """Start a lane on an agent, unless its host is excluded."""
-        if self.exclusions.excluded(self.hosts[agent_id], now):
+        if self.exclusions.is_excluded(self.hosts[agent_id], now):
             self.resting.append(agent_id)
             self._watch_for_agents(now)
             return []
@@ -202,7 +202,7 @@ class IndependentGroupMachine(GroupMachine):
         actions: list[Action] = []
         host = self.hosts[agent_id]
         self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or 'its worker returned'}"
-        length = self.exclusions.failed(host, now)
+        length = self.exclusions.record_failure(host, now)
         if length is not None:
             failed = self.exclusions.failures[host]
             text = f"host {host} is set aside for {length:g} s: {failed} workers in a row died there, the last of "

@@ -32,7 +32,7 @@ class Exclusions:
     failures: dict[str, int] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
 
-    def failed(self, host: str, now: float) -> float | None:
+    def record_failure(self, host: str, now: float) -> float | None:
         """Count a failure of the host and return for how many seconds it is excluded now; None if it is not."""
         count = self.failures[host] = self.failures.get(host, 0) + 1
         if count < self.limit:
@@ -41,7 +41,7 @@ class Exclusions:
         self.until[host] = now + length
         return length
 
-    def excluded(self, host: str, now: float) -> bool:
+    def is_excluded(self, host: str, now: float) -> bool:
         """Return True if the host is excluded at the time ``now``."""
         return now < self.until.get(host, now)
 
@@ -60,18 +60,18 @@ class Failure:
     storage: bool = False  # shared storage did not respond while the worker was prepared
 
     @property
-    def certainty(self) -> int:
+    def consequence_likelihood(self) -> int:
         """Likelihood that it follows from another failure: 0 if it cannot, 2 if it must, else 1."""
         return 0 if self.outside else 2 if self.echo else 1
 
 
-def first_of(failures: Sequence[Failure]) -> Failure:
+def root_failure(failures: Sequence[Failure]) -> Failure:
     """Return the failure to report as the cause: the one least likely to follow from others, the earliest of equals.
 
     Args:
         failures: At least one failure, in order of arrival.
     """
-    return min(failures, key=lambda failure: failure.certainty)
+    return min(failures, key=lambda failure: failure.consequence_likelihood)
 
 
 Handler = Callable[[Any, Any, float], list[Action]]  # (machine, event, monotonic time in seconds) -> actions
@@ -171,7 +171,7 @@ class GroupMachine:
         """Return the agent whose worker has this rank now; None if there is none."""
         return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
 
-    def attendance(self, idle: int) -> tuple[int, str]:
+    def agent_counts(self, idle: int) -> tuple[int, str]:
         """Return how many agents a waiting group has, and as text how many it needs.
 
         Args:
@@ -181,7 +181,7 @@ class GroupMachine:
 
     # -------------------------------------------------------------------------------- for the handlers
 
-    def working(self) -> tuple[str, ...]:
+    def agents_with_processes(self) -> tuple[str, ...]:
         """Return the agents of the members whose processes may still exist."""
         return tuple(agent_id for agent_id, member in self.members.items() if not member.over and not member.lost)
 
@@ -199,15 +199,15 @@ class GroupMachine:
 
     def conclude(self) -> list[Action]:
         """Conclude the run once every member has ended or is lost."""
-        if self.outcome is None or self.phase.is_final or self.working() or self.awaits_reason():
+        if self.outcome is None or self.phase.is_final or self.agents_with_processes() or self.awaits_reason():
             return []
         self.phase, self.deadline = self.outcome.phase, None
         returned = tuple(agent_id for agent_id, member in self.members.items() if not member.lost)
         return [events.ReturnAgents(returned), self.outcome]
 
-    def drop_silent(self) -> list[Action]:
+    def drop_unfinished_agents(self) -> list[Action]:
         """Disconnect the agents that have not reported the end of their workers at the deadline of a run's end."""
-        silent = self.working()
+        silent = self.agents_with_processes()
         for agent_id in silent:
             self.members[agent_id].lost = True
         actions: list[Action] = [events.DropAgents(silent, _UNFINISHED)] if silent else []
@@ -217,7 +217,7 @@ class GroupMachine:
             actions.append(events.Note(f"{text}in the run directory"))
         return actions
 
-    def missing_at_start(self) -> ConcludeRun:
+    def start_timeout_outcome(self) -> ConcludeRun:
         """Return the outcome of a run whose workers did not all start in time."""
         if self.phase is Phase.WAITING:
             missing = tuple((rank, "no agent") for rank in range(self.spec.size))
@@ -237,7 +237,7 @@ def cancel(group: GroupMachine, event: events.CancelRequested, now: float) -> li
     return group.end(ConcludeRun(Phase.CANCELLED, "cancelled", event.reason), now)
 
 
-def refuse(group: GroupMachine, event: events.Refused, now: float) -> list[Action]:
+def end_unavailable(group: GroupMachine, event: events.Refused, now: float) -> list[Action]:
     """End a run whose cluster has ended or is unavailable, which also explains a loss of all agents just before."""
     outcome = ConcludeRun(Phase.FAILED, event.error, event.reason)
     if group.phase is not Phase.STOPPING:
@@ -263,4 +263,4 @@ def failure_of(event: events.Failed, member: MemberState) -> Failure:
 
 
 # Rows of every table.
-COMMON = ((events.Granted, FINAL, return_granted), (events.Refused, LIVE, refuse))
+COMMON = ((events.Granted, FINAL, return_granted), (events.Refused, LIVE, end_unavailable))

@@ -16,7 +16,7 @@ RESERVE_STEPS = 4.0  # or this number of steps, if they take longer: the commit 
 RESERVE_WRITES = 2.0  # or this multiple of the time that a checkpoint took to write
 
 
-def go_on_s(time_s: float, step_s: float, write_s: float) -> float:
+def seconds_before_pause(time_s: float, step_s: float, write_s: float) -> float:
     """Return for how many seconds the members of a node continue before they pause at their next commit.
 
     Args:
@@ -41,7 +41,7 @@ class Drains:
     write_s: float = 0.0  # seconds that it took to write the newest one
     asked: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was asked to store
 
-    def warn(self, agent_id: str, now: float, time_s: float) -> None:
+    def record_warning(self, agent_id: str, now: float, time_s: float) -> None:
         """Record that an agent's node goes away in ``time_s`` seconds; the earliest of several ends counts."""
         at, limit = self.warned.get(agent_id, (now, time_s))
         self.warned[agent_id] = (now, time_s) if now + time_s < at + limit else (at, limit)
@@ -51,7 +51,7 @@ class Drains:
         self.warned.pop(agent_id, None)
         self.asked.pop(agent_id, None)
 
-    def persisted(self, step: int, seconds: float, leaves: bool) -> None:
+    def record_checkpoint(self, step: int, seconds: float, leaves: bool) -> None:
         """Record a checkpoint on shared storage.
 
         Args:
@@ -64,7 +64,7 @@ class Drains:
         if leaves:
             self.handed_over = max(step, self.handed_over)
 
-    def must_park(self, leaving: Collection[str], now: float, step_s: float) -> bool:
+    def must_pause(self, leaving: Collection[str], now: float, step_s: float) -> bool:
         """Return True if the members must pause at their next commit, as the time of one that leaves is nearly used.
 
         Args:
@@ -73,13 +73,13 @@ class Drains:
             step_s: Seconds that one step takes.
         """
         known = [self.warned[agent_id] for agent_id in leaving if agent_id in self.warned]
-        return any(now >= at + go_on_s(time_s, step_s, self.write_s) for at, time_s in known)
+        return any(now >= at + seconds_before_pause(time_s, step_s, self.write_s) for at, time_s in known)
 
-    def is_safe(self, step: int) -> bool:
+    def is_stored(self, step: int) -> bool:
         """Return True if the state of this step is on shared storage, and so outlives all agents."""
         return step <= self.stored
 
-    def to_store(self, commits: Mapping[str, int], leaving: Collection[str], once: bool) -> str | None:
+    def request_storing_agent(self, commits: Mapping[str, int], leaving: Collection[str], once: bool) -> str | None:
         """Return the agent that has to write its commit to storage now, as no agent that stays has one as new.
 
         The request is recorded. The first holder that leaves gets it; if that agent ends before it is done, the next
@@ -96,7 +96,7 @@ class Drains:
         newest = max(commits.values(), default=-1)
         holders = [agent_id for agent_id, step in commits.items() if step == newest]
         stay = [agent_id for agent_id in (commits if once else holders) if agent_id not in leaving]
-        if newest < 0 or self.is_safe(newest) or stay:
+        if newest < 0 or self.is_stored(newest) or stay:
             return None
         at_work = [agent_id for agent_id in self.asked if agent_id in commits]
         if any(once or self.asked[agent_id] == newest for agent_id in at_work):
@@ -131,7 +131,7 @@ class Pace:
     lags: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
 
-    def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
+    def record_step(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
         """Record that a member finished ``step`` ``age_s`` seconds ago.
 
         Args:
@@ -167,7 +167,7 @@ class Pace:
         self.looks[agent_id] += 1
         self.lags[agent_id] += lead > LAG_STEPS
 
-    def newly_slow(self, agent_id: str) -> bool:
+    def detect_slow_member(self, agent_id: str) -> bool:
         """Return True, once for each member, if it slows the others down: at most of its steps another one was ahead.
 
         In synchronous training all members are equally fast on average; the one that the others wait for is the one
@@ -189,11 +189,11 @@ class Pace:
             return FIRST_STEP_S
         return min(FIRST_STEP_S, max(FIRST_STEP_LEAST_S, AUTOMATIC_FACTOR * self.first_before_s))
 
-    def following(self, now: float) -> Pace:
+    def for_next_generation(self, now: float) -> Pace:
         """Return an empty record for the next generation, which retains the duration of the first step."""
         return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
 
-    def without(self, agent_id: str, now: float) -> None:
+    def remove_member(self, agent_id: str, now: float) -> None:
         """Remove a lost member, and restart the wait for the next step of the others."""
         for table in (self.steps, self.finished, self.looks, self.lags):
             table.pop(agent_id, None)
@@ -204,7 +204,7 @@ class Pace:
         """Return True if no member has made a step for longer than ``limit_s``."""
         return now - max(self.advanced, self.began) > self.limit_s()
 
-    def behind(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
+    def blocking_members(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the members that block the others: those with stopped processes, else those with the fewest steps.
 
         Empty if all are equally far, as no member can be identified then.
@@ -244,13 +244,16 @@ class Liveness:
         else:
             self.idle.pop(agent_id, None)
 
-    def without(self, agent_id: str) -> None:
+    def remove_agent(self, agent_id: str) -> None:
         """Forget a worker that is lost."""
         self.stopped.pop(agent_id, None)
         self.idle.pop(agent_id, None)
 
-    def stopped_for(self, agent_ids: Iterable[str], least_s: float, now: float) -> tuple[str, ...]:
-        """Return those of the agents whose workers have been stopped for at least ``least_s`` seconds."""
+    def suspended_for(self, agent_ids: Iterable[str], least_s: float, now: float) -> tuple[str, ...]:
+        """Return those of the agents whose worker processes have been suspended (SIGSTOP) for at least ``least_s`` seconds.
+
+        ``now``: monotonic seconds.
+        """
         return tuple(one for one in agent_ids if now - self.stopped.get(one, now) >= least_s)
 
     def idle_since(self, agent_id: str, now: float) -> float:

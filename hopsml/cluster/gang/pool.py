@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hopsml.cluster.gang.roster import AgentState, Awaited, Roster
+from hopsml.cluster.gang.roster import AgentState, AwaitedSlots, Roster
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup
 
 
@@ -73,7 +73,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Submit:
+class SubmitAgentRequest:
     """Request for ``count`` more agents of one kind; each agent reports the request's number (``request_id``)."""
 
     request_id: int
@@ -96,7 +96,7 @@ class CancelAgentRequest:
     request_id: int
 
 
-Action = Grant | Submit | DismissAgents | CancelAgentRequest
+Action = Grant | SubmitAgentRequest | DismissAgents | CancelAgentRequest
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Pool:
     bare: dict[str, int] = field(default_factory=dict)  # run in that queue -> bare ones wanted
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it accepts, for runs that may grow
     refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were excluded for it
-    expected: Awaited = field(default_factory=Awaited)  # requested and not connected
+    expected: AwaitedSlots = field(default_factory=AwaitedSlots)  # requested and not connected
     requests_sent: int = 0
     # agent requests that have not ended -> True if an agent of it has connected
     going: dict[int, bool] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Pool:
 
     # -------------------------------------------------------------------------------- events
 
-    def demand(self, run_id: str, count: int, most: int | None = None, bare: int = 0) -> list[Action]:
+    def add_run(self, run_id: str, count: int, most: int | None = None, bare: int = 0) -> list[Action]:
         """Queue a run that needs agents.
 
         Args:
@@ -137,23 +137,23 @@ class Pool:
             self.demands[run_id], self.bare[run_id] = count - bare, bare
         if most is not None:
             self.most[run_id] = most
-        return self.serve() + self._cancel_surplus()
+        return self.grant_idle_agents() + self._cancel_surplus()
 
-    def limited(self, count: int) -> list[Action]:
+    def limit_agents(self, count: int) -> list[Action]:
         """Limit the total number of agents that are requested from now on; runs wait for agents beyond it."""
         self.limit = count
-        return self.serve() + self._cancel_surplus()
+        return self.grant_idle_agents() + self._cancel_surplus()
 
-    def withdraw(self, run_id: str, now: float) -> list[Action]:
+    def remove_run(self, run_id: str, now: float) -> list[Action]:
         """Remove a run that has ended: it needs no agents, and those that it still holds become idle."""
         self.demands.pop(run_id, None)
         self.bare.pop(run_id, None)
         self.most.pop(run_id, None)
         self.refused.pop(run_id, None)
         held = tuple(agent_id for agent_id, agent in self.agents.items() if agent.run_id == run_id)
-        return self.returned(held, now) + self._cancel_surplus()
+        return self.take_back_agents(held, now) + self._cancel_surplus()
 
-    def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
+    def add_agent(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
         """Add an agent that has connected.
 
         Args:
@@ -170,13 +170,13 @@ class Pool:
             self.going[slot[0]] = True
         self.failures, self.retry_at = 0, None
         self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now, bare=self.expected.is_bare(slot[0])))
-        return self.serve()
+        return self.grant_idle_agents()
 
     def remove_agent(self, agent_id: str, returns: bool) -> None:
         """Remove an agent that has disconnected.
 
-        The caller calls ``serve`` only after the agent's run has processed the loss: a run that ends because of it must
-        not release the lost agent, and a run that has not processed it must not be granted another.
+        The caller calls ``grant_idle_agents`` only after the agent's run has processed the loss: a run that ends because of
+        it must not release the lost agent, and a run that has not processed it must not be granted another.
 
         Args:
             agent_id: The agent.
@@ -186,12 +186,12 @@ class Pool:
         if agent is not None and returns and agent.slot[0] in self.going and agent.slot not in self.closed:
             self.expected.add(agent.slot)
 
-    def close(self, slot: tuple[int, int]) -> None:
+    def close_slot(self, slot: tuple[int, int]) -> None:
         """Expect no further agent in this slot once the connected one has ended."""
         if slot[0] in self.going:
             self.closed.add(slot)
 
-    def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
+    def retire_slot(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
         """Expect no further agent in this slot.
 
         Its agents were lost so often that the cluster would cancel the whole agent request, or nothing starts them
@@ -207,7 +207,7 @@ class Pool:
         self.expected.discard(slot)
         if failed_at is not None:
             self._failed(failed_at)
-        return self.serve()
+        return self.grant_idle_agents()
 
     def request_ended(self, request_id: int, now: float, failed: bool = False) -> list[Action]:
         """Expect no more agents of this request; after one that ``failed``, growth is requested with a delay.
@@ -219,14 +219,14 @@ class Pool:
         self.closed = {slot for slot in self.closed if slot[0] != request_id}
         if failed:
             self._failed(now)
-        return self.serve()
+        return self.grant_idle_agents()
 
     def _failed(self, now: float) -> None:
         """Count a failed request, and set the time of the next one for growth."""
         self.failures += 1
         self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
 
-    def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+    def take_back_agents(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """Take these agents back from a run: those that are about to end are dismissed, the others become idle."""
         gone: list[Action] = []
         for agent_id in agent_ids:
@@ -234,12 +234,12 @@ class Pool:
             if agent is not None:
                 self.agents.put(agent_id, replace(agent, run_id=None, idle_since=now))
                 gone += self.dismiss((agent_id,), agent.leaving) if agent.leaving else []
-        return gone + self.serve()
+        return gone + self.grant_idle_agents()
 
-    def leaves(self, agent_id: str, reason: str) -> None:
+    def mark_leaving(self, agent_id: str, reason: str) -> None:
         """Mark an agent that a run holds as about to end.
 
-        The next ``serve`` finds a successor for it; call that after the run has processed the warning.
+        The next ``grant_idle_agents`` finds a successor for it; call that after the run has processed the warning.
         """
         if agent := self.agents.get(agent_id):
             self.agents.put(agent_id, replace(agent, leaving=reason))
@@ -249,7 +249,7 @@ class Pool:
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
         return [DismissAgents(known, reason)] if known else []
 
-    def set_aside(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
+    def exclude_agents(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
         """Exclude these agents, which a run has refused, from all runs.
 
         If they were ended, the cluster would offer the same slots again.
@@ -258,7 +258,7 @@ class Pool:
             if agent := self.agents.get(agent_id):
                 self.agents.put(agent_id, replace(agent, run_id=ASIDE))
         self.refused[run_id] += len(agent_ids)
-        return self.serve()
+        return self.grant_idle_agents()
 
     def request_replacements(
         self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float, bare: int = 0
@@ -267,7 +267,7 @@ class Pool:
 
         Args:
             run_id: The run.
-            count: Agents that it needs, as in ``demand``.
+            count: Agents that it needs, as in ``add_run``.
             agent_ids: Agents that were granted to it.
             now: Monotonic time in seconds.
             bare: How many of ``count`` need no GPU.
@@ -277,7 +277,7 @@ class Pool:
         """
         self.demands = {run_id: count - bare, **self.demands}
         self.bare[run_id] = bare
-        return self.returned(agent_ids, now)
+        return self.take_back_agents(agent_ids, now)
 
     def tick(self, now: float, is_contended: bool = False) -> list[Action]:
         """Repeat agent requests after failures, and dismiss idle agents.
@@ -291,7 +291,7 @@ class Pool:
         """
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
-            if actions := self.serve():
+            if actions := self.grant_idle_agents():
                 return actions
         if self.demands:
             return []
@@ -310,11 +310,11 @@ class Pool:
         """Return the ids of the agents that no run holds and that stay, in order of connection."""
         return self.agents.idle()
 
-    def serve(self) -> list[Action]:
+    def grant_idle_agents(self) -> list[Action]:
         """Grant idle agents to waiting runs in the order of their demands, and request missing ones."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
-            if self.agents.idle_of(False) < wanted or self.agents.idle_of(True) < self.bare[run_id]:
+            if self.agents.idle_count_of(False) < wanted or self.agents.idle_count_of(True) < self.bare[run_id]:
                 break  # strict order: a small run that overtook for ever would starve a large one
             del self.demands[run_id]
             actions.append(self._grant(run_id, max(wanted, self._room(run_id)), self.bare.pop(run_id)))
@@ -324,7 +324,7 @@ class Pool:
 
     def _request_agents(self) -> list[Action]:
         """Request the agents, other than bare ones, that waiting and growing runs lack."""
-        missing = -self.agents.idle_of(False) - self.expected.of(False)
+        missing = -self.agents.idle_count_of(False) - self.expected.count_of(False)
         room = self._unasked()
         needed = min(room, sum(self.demands.values()) + missing)
         wanted = min(room, self._wanted() + missing) if self.retry_at is None else needed
@@ -339,7 +339,7 @@ class Pool:
 
         After the others: the cluster serves the older request first, and more slots are good enough for a bare agent.
         """
-        missing = sum(self.bare.values()) - self.agents.idle_of(True) - self.expected.of(True)
+        missing = sum(self.bare.values()) - self.agents.idle_count_of(True) - self.expected.count_of(True)
         missing = min(missing, self._unasked())
         return [self._submit(missing, bare=True)] if missing > 0 else []
 
@@ -349,7 +349,7 @@ class Pool:
 
     def _make_room(self) -> list[Action]:
         """Dismiss surplus idle agents of one kind if the other kind is short: they may hold its cores."""
-        surplus = {kind: self.agents.idle_of(kind) - self._waited_for(kind) for kind in (False, True)}
+        surplus = {kind: self.agents.idle_count_of(kind) - self._waited_for(kind) for kind in (False, True)}
         actions: list[Action] = []
         for kind in (False, True):
             if (going := min(surplus[kind], -surplus[not kind])) > 0:
@@ -366,7 +366,7 @@ class Pool:
         """Grant idle agents to runs that may grow."""
         grants: list[Action] = []
         for run_id in self.most:
-            if self.agents.idle_of(False) and (room := self._room(run_id)):
+            if self.agents.idle_count_of(False) and (room := self._room(run_id)):
                 grants.append(self._grant(run_id, room))
         return grants
 
@@ -381,7 +381,7 @@ class Pool:
 
     def _room(self, run_id: str) -> int:
         """Return how many more agents a run would accept."""
-        most, held = self.most.get(run_id, 0), self.agents.staying(run_id)
+        most, held = self.most.get(run_id, 0), self.agents.staying_count(run_id)
         # After as many refusals as it has workers, further agents will hardly be better: stop requesting.
         return max(0, most - held - max(0, self.refused[run_id] - most))
 
@@ -391,18 +391,19 @@ class Pool:
             max(0, self._room(run_id) - self.demands.get(run_id, 0)) for run_id in self.most
         )
 
-    def _submit(self, count: int, bare: bool = False) -> Submit:
+    def _submit(self, count: int, bare: bool = False) -> SubmitAgentRequest:
         """Register a new agent request, and return its action."""
         self.requests_sent += 1
         self.going[self.requests_sent] = False
         self.expected.add_slots(self.requests_sent, count, bare)
-        return Submit(self.requests_sent, count, bare)
+        return SubmitAgentRequest(self.requests_sent, count, bare)
 
     def _cancel_surplus(self) -> list[Action]:
         """Cancel surplus agent requests without a connected agent; connected ones are dismissed when idle."""
         wanted = {False: self._wanted(), True: self._waited_for(True)}
         surplus = {
-            kind: self.expected.of(kind) - max(0, wanted[kind] - self.agents.idle_of(kind)) for kind in (False, True)
+            kind: self.expected.count_of(kind) - max(0, wanted[kind] - self.agents.idle_count_of(kind))
+            for kind in (False, True)
         }
         alive = {agent.slot[0] for agent in self.agents.values()}
         cancelled: list[Action] = []

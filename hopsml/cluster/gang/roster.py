@@ -83,9 +83,9 @@ class Roster(Mapping[str, AgentState]):
     @property
     def idle_count(self) -> int:
         """Number of agents that can be granted to a run."""
-        return self.idle_of(False) + self.idle_of(True)
+        return self.idle_count_of(False) + self.idle_count_of(True)
 
-    def idle_of(self, bare: bool) -> int:
+    def idle_count_of(self, bare: bool) -> int:
         """Return the number of agents of one kind that can be granted to a run."""
         return len(self._idle[bare])
 
@@ -94,12 +94,12 @@ class Roster(Mapping[str, AgentState]):
         found = self._idle[False] | self._idle[True] if bare is None else self._idle[bare]
         return sorted(found, key=self._came.__getitem__)
 
-    def staying(self, run_id: str) -> int:
+    def staying_count(self, run_id: str) -> int:
         """Return the number of agents that a run holds, without those that are about to end."""
         return self._staying[run_id]
 
 
-class Awaited(Set[tuple[int, int]]):
+class AwaitedSlots(Set[tuple[int, int]]):
     """Set of slots, as (number of the agent request, index in it), that wait for a requested agent to connect."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Awaited(Set[tuple[int, int]]):
         bare = self.is_bare(request_id)
         self._slots[bare] = {slot for slot in self._slots[bare] if slot[0] != request_id}
 
-    def of(self, bare: bool) -> int:
+    def count_of(self, bare: bool) -> int:
         """Return the number of expected agents of one kind."""
         return len(self._slots[bare])
 
@@ -140,4 +140,4 @@ class Awaited(Set[tuple[int, int]]):
         return chain(*self._slots.values())
 
     def __len__(self) -> int:
-        return self.of(False) + self.of(True)
+        return self.count_of(False) + self.count_of(True)

@@ -207,7 +207,7 @@ class ServerGroupMachine(GroupMachine):
         member.generation, member.born = self.starts, now
         member.started = member.failed = member.over = False
         member.cause = ""
-        self.liveness.without(agent_id)
+        self.liveness.remove_agent(agent_id)
         return [
             events.Note(f"{_name(member)} was lost ({cause}); it is started again at its address"),
             events.StartGeneration(self.starts, (agent_id,)),
@@ -285,7 +285,7 @@ class ServerGroupMachine(GroupMachine):
                 if member.role == CHIEF:
                     self.failures.append(Failure(agent_id, 0, f"{cause}; {_RESUME}"))
                     return actions + self._settled(now)
-                self.liveness.without(agent_id)
+                self.liveness.remove_agent(agent_id)
                 member.failed, member.cause = True, cause
                 actions.append(events.StopWorkers(member.generation, (agent_id,), 0.0, 0.0, keep=True))
             elif self.phase is Phase.RUNNING and not member.started and now - member.born > self.spec.start_timeout_s:
@@ -313,8 +313,8 @@ class ServerGroupMachine(GroupMachine):
         if self.phase is Phase.SETTLING:
             return self._settled(now)
         if self.phase is Phase.STOPPING:
-            return [*self.drop_silent(), *self.conclude()]
-        return self.end(self.missing_at_start(), now)
+            return [*self.drop_unfinished_agents(), *self.conclude()]
+        return self.end(self.start_timeout_outcome(), now)
 
     def end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop all members; the run concludes when they have ended."""

@@ -133,7 +133,7 @@ class Pending:
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def to_cut(pending: Collection[Pending], limits: ConnectionLimits) -> Pending | None:
+def pending_to_close(pending: Collection[Pending], limits: ConnectionLimits) -> Pending | None:
     """Return the pending connection to close so that others can connect; None if none has to be closed.
 
     It is the oldest connection of the address with most of them, provided it has survived ``PATIENCE`` checks. While
@@ -203,7 +203,7 @@ class Acceptor:
                 if error.errno != errno.EADDRINUSE:
                     raise
         else:
-            raise OSError(errno.EADDRINUSE, settings.no_free_port(first, last, host))
+            raise OSError(errno.EADDRINUSE, settings.no_free_port_text(first, last, host))
         self._begin(listener)
         return int(listener.getsockname()[1])
 
@@ -282,7 +282,7 @@ class Acceptor:
                 "for files, so connections wait; raise the limit (ulimit -n)",
             )
         limits = self.limits if enough else ConnectionLimits(0, 0, 0)
-        while (late := to_cut(self._pending, limits)) is not None:
+        while (late := pending_to_close(self._pending, limits)) is not None:
             self._refuse("crowd", f"{late.peer} keeps connections open without the token of this application")
             late.cut()
         return enough and len(self._pending) < self.limits.pending
@@ -367,7 +367,7 @@ class Acceptor:
         self._pending.pop(pending, None)
 
 
-def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
+def report_failed_handshakes(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
     """Make a TLS context report failed handshakes, which asyncio ignores, to ``refuse``; return the context."""
 
     class Handshake(ssl.SSLObject):
@@ -411,7 +411,7 @@ def with_streams(
     return make
 
 
-def logged_once(log: logging.Logger) -> Refuse:
+def log_once_per_kind(log: logging.Logger) -> Refuse:
     """Return a function that logs the first refusal of each kind: an attack would cause thousands."""
     kinds: set[str] = set()
 

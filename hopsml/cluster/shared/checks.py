@@ -74,7 +74,7 @@ def backend(name: str, value: Any) -> str:
     return str(value)
 
 
-def tuned(name: str, value: Any) -> bool | str:
+def tuning_record(name: str, value: Any) -> bool | str:
     """Return the tuning record to use: True for the project's own, False for none, a URL or path for another."""
     if isinstance(value, bool):
         return value
@@ -82,7 +82,7 @@ def tuned(name: str, value: Any) -> bool | str:
 
 
 def preflight(name: str, value: Any) -> str:
-    """Return the preflight mode of slots, one of ``PREFLIGHT_MODES``."""
+    """Return the preflight mode of slots, one of ``PREFLIGHT_MODES``. Raises ArgumentError for other values."""
     if value not in PREFLIGHT_MODES:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, PREFLIGHT_MODES))}")
     return str(value)
@@ -138,7 +138,7 @@ def or_none(check: Callable[[str, Any], _Value]) -> Callable[[str, Any], _Value 
     return lambda name, value: None if value is None else check(name, value)
 
 
-def described(name: str, value: Any) -> str:
+def description(name: str, value: Any) -> str:
     """Check the value of the argument ``name``, a free text such as a run's description; return it, "" for None."""
     return "" if value is None else text(name, value)
 

@@ -108,12 +108,12 @@ class CommitSlots:
     # ------------------------------------------------------------------------------------------ the blackboard
 
     @property
-    def park(self) -> bool:
+    def must_pause(self) -> bool:
         """True if the worker must pause at its next commit."""
         return self._board[_PARK] == 1
 
-    @park.setter
-    def park(self, value: bool) -> None:
+    @must_pause.setter
+    def must_pause(self, value: bool) -> None:
         self._board[_PARK] = int(value)
 
     @property
@@ -138,7 +138,7 @@ class CommitSlots:
         """Return True if a process still has to read the slot."""
         return self._board[_PINNED + slot] == 1
 
-    def conclude(self, slot: int, step: int, outcome: int, problem: str = "") -> None:
+    def record_outcome(self, slot: int, step: int, outcome: int, problem: str = "") -> None:
         """Record the outcome of the checkpoint of this step in a slot: WRITTEN, FAILED or PASSED_OVER."""
         if problem:
             text = problem.encode()[:_PROBLEM_BYTES]
@@ -170,7 +170,7 @@ class CommitSlots:
 
     # ------------------------------------------------------------------------------------------ slots
 
-    def free(self, newest: int) -> int:
+    def find_free_slot(self, newest: int) -> int:
         """Return a slot that neither holds the newest commit nor is being read."""
         return next(slot for slot in range(SLOTS) if slot != newest and not self._board[_PINNED + slot])
 
@@ -183,15 +183,15 @@ class CommitSlots:
         Raises:
             OSError: if there is no room.
         """
-        self.place(slot, in_memory)
-        self.begin(slot)
+        self.prepare_slot(slot, in_memory)
+        self.mark_incomplete(slot)
         length = sum(memoryview(piece).nbytes for piece in pieces)
         mapped = self._map(slot, length) if in_memory else None
         position = 0
         pieces.reverse()
         while pieces:
             position += self._write_piece(slot, mapped, position, pieces.pop())
-        self.complete(slot, step, position)
+        self.mark_complete(slot, step, position)
         return position
 
     def _write_piece(self, slot: int, mapped: mmap.mmap | None, position: int, piece: Buffer) -> int:
@@ -222,7 +222,7 @@ class CommitSlots:
             return None
         return self._mapped[slot]
 
-    def begin(self, slot: int) -> None:
+    def mark_incomplete(self, slot: int) -> None:
         """Mark the slot as holding no complete commit."""
         os.pwrite(self.descriptors[slot], bytes(_HEADER.size), 0)
 
@@ -234,11 +234,11 @@ class CommitSlots:
             view, start = view[written:], start + written
         return start - _HEADER.size - position
 
-    def complete(self, slot: int, step: int, length: int) -> None:
+    def mark_complete(self, slot: int, step: int, length: int) -> None:
         """Mark the slot as holding the complete commit of a step."""
         os.pwrite(self.descriptors[slot], _HEADER.pack(_MAGIC, step, length), 0)
 
-    def place(self, slot: int, in_memory: bool) -> None:
+    def prepare_slot(self, slot: int, in_memory: bool) -> None:
         """Prepare a slot for the next commit: its memory, or a new file on disk, which readers find by its name.
 
         The previous content remains unchanged for current readers: truncating a file or memory would end a process that

@@ -50,7 +50,7 @@ async def receive_frame(reader: StreamReader, most: int = MAX_FRAME) -> bytes:
     return await reader.readexactly(_size(await reader.readexactly(_HEADER), most))
 
 
-class Frames:
+class FrameDecoder:
     """Decoder that assembles messages from pieces of any size."""
 
     def __init__(self) -> None:

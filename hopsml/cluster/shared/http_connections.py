@@ -91,7 +91,7 @@ class _WarningsOnce(logging.Filter):
         return is_new
 
 
-class HeadWatch:
+class IdleConnectionCloser:
     """Closer of idle uvicorn connections, on which no new request has started within ``KEEP_ALIVE_S``."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ async def accepting(
 
 async def _watch_heads(server: Any) -> None:
     """Check the server's connections every ``LOOK_S`` seconds."""
-    heads = HeadWatch()
+    heads = IdleConnectionCloser()
     while True:
         await asyncio.sleep(LOOK_S)
         heads.close_idle(server.server_state.connections, time.monotonic())

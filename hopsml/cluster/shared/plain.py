@@ -22,7 +22,7 @@ def utf8(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
+def result_as_dict(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
     """Return the function's result as the dict that is recorded: a number becomes ``metric``, None ``metric: None``.
 
     Args:
@@ -36,7 +36,7 @@ def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, An
     fields = value if isinstance(value, dict) else {METRIC: _number(value)}
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
-        hint = suggestions.instead(metric_key, recorded, f"there are: {', '.join(recorded)}")
+        hint = suggestions.suggestion_text(metric_key, recorded, f"there are: {', '.join(recorded)}")
         raise ArgumentError(f"metric_key='{metric_key}' is not among the returned values; {hint}")
     recorded["log"] = log
     return recorded
@@ -61,7 +61,7 @@ def as_json(value: Any) -> Any:
     return utf8(str(value))
 
 
-def argument(value: Any) -> Any:
+def argument_as_json(value: Any) -> Any:
     """Convert an argument of the training function for the run's record, as ``as_json`` does; summarise large values.
 
     For an array, tensor, table, long list or long text the record holds type, shape, data type, size in bytes and digest;
@@ -69,11 +69,11 @@ def argument(value: Any) -> Any:
     its JSON, for a table its rows' hashes.
     """
     if isinstance(value, Mapping):
-        return {utf8(str(key)): argument(item) for key, item in value.items()}
+        return {utf8(str(key)): argument_as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         if _leaves(value) <= MOST_ELEMENTS:
-            return [argument(item) for item in value]
-        data = json.dumps([argument(item) for item in value]).encode()
+            return [argument_as_json(item) for item in value]
+        data = json.dumps([argument_as_json(item) for item in value]).encode()
         return _described(value, [len(value)], len(data), _digest(data))
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
@@ -90,7 +90,9 @@ def argument(value: Any) -> Any:
         with contextlib.suppress(TypeError, ValueError):  # a specification of an array with unknown sizes
             return _array(value)
     plain = as_json(value)
-    return _text(value, plain) if isinstance(plain, str) else argument(plain) if isinstance(plain, list) else plain
+    return (
+        _text(value, plain) if isinstance(plain, str) else argument_as_json(plain) if isinstance(plain, list) else plain
+    )
 
 
 def _leaves(value: Any) -> int:

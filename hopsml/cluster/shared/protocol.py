@@ -103,7 +103,7 @@ class Formation(Message, frozen=True, tag="formation"):
     joins: bool = False
 
     @property
-    def follows(self) -> bool:
+    def may_have_checkpoints(self) -> bool:
         """True if an earlier generation of this run may have left checkpoints."""
         return self.generation > 0 and self.spec.group.regroups
 
@@ -138,7 +138,7 @@ class ReconfigureInPlace(Message, frozen=True, tag="mend"):
     collective_key: bytes
     meets: bool = False  # True if all paused members, newcomers among them, receive the chief's state
 
-    def place(self, address: str) -> tuple[int, int]:
+    def ranks_of(self, address: str) -> tuple[int, int]:
         """Return the rank, and the rank within its host, of the member with this address.
 
         Raises:

@@ -1,8 +1,8 @@
 """Specification of a run in one object: checked on the driver, stored in ``run.json``, read by every worker.
 
 A new option is a field here, with its check, and a field of the verb's class in ``experiment/options.py``, with its
-documentation; it has the same name there, without the unit. No other code passes it on: ``specified`` finds it in the
-verb's arguments, ``run.json`` and ``experiment.rerun`` contain the whole object, agents receive it with the formation,
+documentation; it has the same name there, without the unit. No other code passes it on: ``section_from_options`` finds it in
+the verb's arguments, ``run.json`` and ``experiment.rerun`` contain the whole object, agents receive it with the formation,
 and the training function's process has it as ``context.spec``.
 """
 
@@ -71,16 +71,16 @@ class WorkerGroup(Section, frozen=True, tag_field="kind"):
         return self.size
 
     @property
-    def silence_s(self) -> float | None:
+    def silence_timeout_s(self) -> float | None:
         """Seconds without a message after which a member counts as failed; None: the lease of an agent applies."""
         return None
 
     @property
-    def written_every_s(self) -> float:
+    def checkpoint_interval_s(self) -> float:
         """Seconds between two checkpoints on shared storage that are made of commits without a request."""
         return math.inf
 
-    def within(self, limit: int) -> int:
+    def size_within(self, limit: int) -> int:
         """Return the number of workers to request on a cluster of at most ``limit`` slots."""
         return self.size
 
@@ -130,16 +130,16 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
         return min(self.min_size, self.size)
 
     @property
-    def silence_s(self) -> float | None:
+    def silence_timeout_s(self) -> float | None:
         """Seconds without a heartbeat after which a worker counts as failed and the group continues without it."""
         return self.heartbeat_timeout_s
 
     @property
-    def written_every_s(self) -> float:
+    def checkpoint_interval_s(self) -> float:
         """Seconds between two checkpoints that are made of commits."""
         return self.checkpoint_every_s
 
-    def within(self, limit: int) -> int:
+    def size_within(self, limit: int) -> int:
         """Return ``size``, limited to the cluster's: tasks that can never run would block the queue for other jobs."""
         return max(min(self.size, limit), self.min_size)
 
@@ -153,14 +153,14 @@ class IndependentGroup(WorkerGroup, frozen=True, tag="independent"):
     host_cooldown_s: Seconds = 60.0
 
     @property
-    def silence_s(self) -> float | None:
+    def silence_timeout_s(self) -> float | None:
         """Seconds without a heartbeat after which a trial slot (lane) counts as failed.
 
         Its trial is restarted elsewhere.
         """
         return 10.0
 
-    def within(self, limit: int) -> int:
+    def size_within(self, limit: int) -> int:
         """Return ``size``, limited to the cluster's: with fewer trial slots (lanes) the search takes longer."""
         return max(1, min(self.size, limit)) if self.size else 0
 
@@ -230,13 +230,13 @@ class GradientSettings(Section, frozen=True):
             )
 
     @property
-    def given(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """Names of the settings that differ from their defaults."""
         none = GradientSettings()
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(none, name)]
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """Description of the settings in a few words; "" if there are none."""
         compression = {
             "topk": f"topk of {self.topk or DEFAULT_TOPK:g}",
@@ -263,7 +263,7 @@ class Communication(Section, frozen=True):
         False  # for data that hopsml's collective sends between machines; settled: the cluster may require it
     )
     # the other settings as tuning found them: the project's record, or a file
-    tuned: Annotated[bool | str, checks.tuned] = False
+    tuned: Annotated[bool | str, checks.tuning_record] = False
     gradients: GradientSettings = GradientSettings()
 
     def __post_init__(self) -> None:
@@ -273,15 +273,15 @@ class Communication(Section, frozen=True):
                 "collectives, and hopsml's own always merges all gradients; omit it, or use "
                 "implementation='tensorflow'"
             )
-        if self.gradients.given and (self.tensorflow_only or self.implementation == "tensorflow"):
+        if self.gradients.changed_names and (self.tensorflow_only or self.implementation == "tensorflow"):
             other = " and ".join(self.tensorflow_only) or "implementation='tensorflow'"
-            raise ArgumentError(f"{' and '.join(self.gradients.given)} with {other}: {ONLY_HOPSMLS}")
+            raise ArgumentError(f"{' and '.join(self.gradients.changed_names)} with {other}: {ONLY_HOPSMLS}")
         unencrypted = self._unencrypted
         if self.encryption and unencrypted:
             raise ArgumentError(f"encryption=True with {unencrypted}: {ONLY_HOPSMLS_ENCRYPTS}")
-        if self.gradients.given and self.tuned:
+        if self.gradients.changed_names and self.tuned:
             raise ArgumentError(
-                f"tuned={self.tuned!r} with {' and '.join(self.gradients.given)}: tuning selects how unchanged "
+                f"tuned={self.tuned!r} with {' and '.join(self.gradients.changed_names)}: tuning selects how unchanged "
                 "gradients are reduced; omit one of the two"
             )
 
@@ -325,7 +325,7 @@ class RunSpec(Section, frozen=True):
 
     verb: str = "collective_all_reduce"
     name: Annotated[str, checks.text] = "no-name"
-    description: Annotated[str, checks.described] = ""
+    description: Annotated[str, checks.description] = ""
     group: AnyGroup = FixedGroup()  # settled: its size
     roles: Roles = Roles()
     # determines the variables that workers get in addition to those common to all frameworks
@@ -361,7 +361,7 @@ class RunSpec(Section, frozen=True):
 _Section = TypeVar("_Section", bound=Section)
 
 
-def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
+def section_from_options(kind: type[_Section], options: Any, **settled: Any) -> _Section:
     """Create a section from the equally named attributes (most of them without units) of an object, each checked.
 
     Args:
@@ -379,7 +379,7 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
         if name in values or get_origin(hint) is ClassVar:
             continue
         if isinstance(hint, type) and issubclass(hint, Section):
-            values[name] = specified(hint, options)
+            values[name] = section_from_options(hint, options)
         elif hasattr(options, option):
             checked = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
             value = getattr(options, option)
@@ -387,7 +387,7 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
     return kind(**values)
 
 
-def names(kind: type[Section]) -> list[str]:
+def argument_names(kind: type[Section]) -> list[str]:
     """Return the names of the verb's arguments from which a section is made."""
     return [_option(name) for name in kind.__struct_fields__]
 
@@ -397,7 +397,7 @@ def _option(field: str) -> str:
     return field if field in OPTIONS_WITH_UNITS else field.removesuffix("_s")
 
 
-def recorded(spec: RunSpec) -> dict[str, Any]:
+def spec_record(spec: RunSpec) -> dict[str, Any]:
     """Return the specification as JSON values, for ``run.json``; ``msgspec.convert(..., RunSpec)`` is the inverse."""
     found: dict[str, Any] = msgspec.to_builtins(spec)
     return found

@@ -59,7 +59,7 @@ def _set_and_register(set_state: Callable[[Any, Any], Any], library: str, name: 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class LossNote:
+class LostLinesNote:
     """Note that log lines are lost, sent once, from the process that created it and from a separate thread.
 
     The thread that prints may be in a signal handler that has interrupted another report.
@@ -83,7 +83,7 @@ class LossNote:
         with contextlib.suppress(OSError):  # the agent has ended
             self._tell(text)
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_sent(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` seconds until the note has been sent."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -92,7 +92,7 @@ class LossNote:
 class _Log(io.FileIO):
     """File that counts a write as done when the disk is full."""
 
-    def __init__(self, descriptor: int, note: LossNote) -> None:
+    def __init__(self, descriptor: int, note: LostLinesNote) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self._note = note
 
@@ -107,15 +107,15 @@ class _Log(io.FileIO):
             return memoryview(data).nbytes
 
 
-def install_log_streams(tell: Callable[[str], None]) -> LossNote:
+def install_log_streams(tell: Callable[[str], None]) -> LostLinesNote:
     """Replace ``sys.stdout`` and ``sys.stderr``; ``tell`` is called once, on a separate thread, when lines are lost."""
-    note = LossNote(tell)
+    note = LostLinesNote(tell)
     sys.stdout = sys.__stdout__ = _over(sys.stdout, 1, note)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _over(sys.stderr, 2, note)  # type: ignore[misc]
     return note
 
 
-def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
+def _over(stream: TextIO | None, descriptor: int, note: LostLinesNote) -> io.TextIOWrapper:
     """Return a text stream over the file with the interpreter's settings, but line-buffered."""
     if stream is not None:
         stream.flush()
@@ -167,7 +167,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
     try:
         code = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
         if error is not None and not isinstance(error, SystemExit):
-            tell(text_of_traceback(error, error.__traceback__))
+            write_to_log(traceback_text(error, error.__traceback__))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
@@ -175,7 +175,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
         os._exit(1)
 
 
-def tell(text: str) -> None:
+def write_to_log(text: str) -> None:
     """Write to the worker's log if that is possible: its disk may be full, or the function may have closed it."""
     try:
         print(text, file=sys.stderr, flush=True)
@@ -183,12 +183,12 @@ def tell(text: str) -> None:
         pass
 
 
-def words_of(error: BaseException) -> str:
+def short_error_text(error: BaseException) -> str:
     """Return an error as short text without secrets: its type and message, or the call of ``sys.exit``."""
     if isinstance(error, SystemExit):
         description = f"called sys.exit({_text(repr, error.code)})"
     else:
-        description = _of_callback(f"{type(error).__name__}: {text_of(error)}").strip().removesuffix(":")
+        description = _of_callback(f"{type(error).__name__}: {error_text(error)}").strip().removesuffix(":")
     return redact.text(utf8(_uncoloured(description)[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
 
 
@@ -197,12 +197,12 @@ def _of_callback(text: str) -> str:
     return _OF_CALLBACK.sub(r"\1\n", text) if "when running the callback" in text else text
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return ``str(error)``, or a text with the error's type if that raises."""
     return _text(str, error)
 
 
-def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
+def traceback_text(error: BaseException, shown: TracebackType | None) -> str:
     """Return the traceback as text without secrets, limited to its last ``MOST_TEXT`` characters.
 
     Args:
@@ -225,17 +225,17 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
         file: File for the complete traceback.
         url: Location of that file in the run directory.
     """
-    whole = text_of_traceback(error, tracebacks.from_user(error.__traceback__))
-    is_before = tracebacks.of_user(error.__traceback__) is None  # while hopsml prepares the process for the function
-    with tracebacks.reduced(error, tracebacks.of_worker):
-        text = _of_callback(text_of_traceback(error, None if is_before else error.__traceback__))
-    if tracebacks.shows_all() or tracebacks.is_fault(error):
+    whole = traceback_text(error, tracebacks.from_first_user_frame(error.__traceback__))
+    is_before = tracebacks.user_part(error.__traceback__) is None  # while hopsml prepares the process for the function
+    with tracebacks.reduced_to_user_frames(error, tracebacks.worker_part):
+        text = _of_callback(traceback_text(error, None if is_before else error.__traceback__))
+    if tracebacks.shows_all() or tracebacks.is_internal_fault(error):
         text = whole
-    tell(text)
+    write_to_log(text)
     if text != whole:
         with contextlib.suppress(OSError):  # a full disk
             file.write_text(whole)
-            tell(f"{tracebacks.ELSEWHERE}{url}; {tracebacks.VARIABLE}=full shows it here")
+            write_to_log(f"{tracebacks.ELSEWHERE}{url}; {tracebacks.VARIABLE}=full shows it here")
     return text
 
 

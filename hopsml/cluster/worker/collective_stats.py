@@ -15,7 +15,7 @@ PARAMETER_SERVERS = "parameter servers"  # value of ``group``
 _seen: dict[str, int | str] = {}
 
 
-def formed(by: str, size: int) -> None:
+def record_group(by: str, size: int) -> None:
     """Record that this process is one of ``size`` that train together; of several groups the largest counts.
 
     Args:
@@ -26,7 +26,7 @@ def formed(by: str, size: int) -> None:
         _seen.update(group=by, size=size)
 
 
-def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> None:
+def record_reduction(gradients: int, collectives: int, merge_scope: int, path: str) -> None:
     """Record that ``gradients`` gradients were reduced over the group in ``collectives`` collectives.
 
     Args:
@@ -39,37 +39,37 @@ def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> No
         _seen.update(gradients=gradients, collectives=collectives, merge_scope=merge_scope, path=path)
 
 
-def operated() -> None:
+def record_framework_operation() -> None:
     """Record that the group has carried out an operation that a framework requested by itself."""
     _seen["operations"] = int(_seen.get("operations", 0)) + 1
 
 
-def exchanged() -> None:
+def record_exchange() -> None:
     """Record that the training function, or hopsml for it, has reduced an array over the group."""
     _seen["exchanged"] = 1
 
 
-def settings(words: str) -> None:
+def record_settings(words: str) -> None:
     """Record what is done with gradients before and after their transfer."""
     _seen["settings"] = words
 
 
-def chosen(why: str) -> None:
+def record_choice_reason(why: str) -> None:
     """Record why a strategy uses its collectives."""
     if why:
         _seen["why"] = why
 
 
-def trained(by: str) -> None:
+def record_trained(by: str) -> None:
     """Record that an optimizer of this process was given gradients; ``by``: its framework."""
     _seen["trained"] = by
 
 
-def seen() -> dict[str, int | str]:
+def recorded_values() -> dict[str, int | str]:
     """Return all recorded values; empty if this process neither trained nor formed a group."""
     return dict(_seen)
 
 
-def forget() -> None:
+def reset() -> None:
     """Remove all recorded values; called in a process that begins another function."""
     _seen.clear()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hopsml.cluster.shared.framing import Frames
+from hopsml.cluster.shared.framing import FrameDecoder
 from hopsml.cluster.shared.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Inbox:
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
-        self._descriptor, self._frames = descriptor, Frames()
+        self._descriptor, self._frames = descriptor, FrameDecoder()
         self._waiting: deque[bytes] = deque()
         self._lock = threading.Lock()
         self.ended = False  # no further message can arrive: the agent has closed the pipe or ended

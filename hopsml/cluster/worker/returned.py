@@ -138,7 +138,7 @@ def _copy(source: Path, target: Path) -> None:
         raise
 
 
-def leave_folder(folder: Path, name: str, places: Iterable[Path]) -> Path:
+def rescue_folder(folder: Path, name: str, places: Iterable[Path]) -> Path:
     """Move a folder, whose parent is about to be removed, into the first of ``places`` that accepts it.
 
     The folder stays on its own disk, so that nothing is copied.
@@ -239,7 +239,7 @@ def to_host(value: Any) -> Any:
     return value
 
 
-def keep_files(value: Any, context: WorkerContext) -> Any:
+def store_returned_files(value: Any, context: WorkerContext) -> Any:
     """Copy returned files into the run directory, and return the value with their places there.
 
     A ``Path`` is a file, and becomes its URL. Text that names a local file becomes its path below the project, as in
@@ -254,9 +254,11 @@ def keep_files(value: Any, context: WorkerContext) -> Any:
         FileNotFoundError: A ``Path`` is no file.
     """
     if isinstance(value, dict):
-        return {key: keep_files(item, context) for key, item in value.items()}
+        return {key: store_returned_files(item, context) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(keep_files(item, context) if isinstance(item, PurePath) else item for item in value)
+        return type(value)(
+            store_returned_files(item, context) if isinstance(item, PurePath) else item for item in value
+        )
     if isinstance(value, PurePath):
         path = Path(value)
         if not path.is_file():
@@ -358,7 +360,7 @@ def _models(value: Any) -> list[str]:
 
 def _packed(value: Any, context: WorkerContext) -> tuple[Any, bytes]:
     """Return a value that can be sent, and its bytes; raises the error that prevents it."""
-    ready = keep_files(to_host(value), context)
+    ready = store_returned_files(to_host(value), context)
     return ready, _dumped(ready)
 
 

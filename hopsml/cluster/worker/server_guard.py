@@ -49,10 +49,10 @@ def _scan_for_ever(silent_s: float) -> None:
     known: set[str] = set()
     pause = threading.Event()
     while not pause.wait(min(INTERVAL_S, silent_s / 2)):
-        known = scan_sockets(silent_s, known)
+        known = set_keepalive(silent_s, known)
 
 
-def scan_sockets(silent_s: float, known: set[str]) -> set[str]:
+def set_keepalive(silent_s: float, known: set[str]) -> set[str]:
     """Set keepalive on all TCP sockets of this process that are not ``known``, and return the names of all its sockets.
 
     A socket whose owner has set keepalive is not changed. Sockets are named as in /proc, by number and inode.
@@ -113,7 +113,7 @@ PATH = Path(__file__).parents[2] / "collective" / "lib" / "libhopsml_server.so"
 REMEDY = "build it by make setup with a C++ compiler (apt-get install g++), or install a wheel, which contains it"
 
 
-def is_ready() -> bool:
+def are_servers_guarded() -> bool:
     """Return True if servers of workers on this machine are guarded: the library exists, and nothing disables it."""
     return PATH.exists() and not SETTINGS.unguarded_server
 
@@ -144,7 +144,7 @@ def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
     return "" if guarded else "its calls were not found in TensorFlow's libraries"
 
 
-def bind_within(libraries: str, first: int, last: int) -> str:
+def restrict_ports(libraries: str, first: int, last: int) -> str:
     """Restrict the listening ports of some loaded libraries to a range; return why it fails, "" on success.
 
     Args:

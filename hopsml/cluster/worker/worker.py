@@ -53,7 +53,7 @@ from hopsml.cluster.worker.context import (
 )
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import moved_names, redact, tracebacks
-from hopsml.core.processes import UNREPORTED, let_look
+from hopsml.core.processes import UNREPORTED, allow_tracing_by
 from hopsml.errors import ArgumentError, PeerLost
 from hopsml.search.metric import MetricCheck
 from hopsml.storage import privacy
@@ -134,16 +134,16 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     pipe = EventPipe(descriptor)
     losses = calling.install_log_streams(lambda text: _note(pipe, text))
     event = _play(assignment_path, pipe, slots, inbox)
-    losses.settle(_SETTLE_S)
+    losses.wait_until_sent(_SETTLE_S)
     try:
         pipe.send(event)
     except OSError:  # its descriptor was closed, or has been reused for another file
-        calling.tell(redact.text(traceback.format_exc()))
-        return leave(UNREPORTED)
+        calling.write_to_log(redact.text(traceback.format_exc()))
+        return run_exit_functions(UNREPORTED)
     has_finished = isinstance(event, WorkerFinished)
     if has_finished:
         _await_threads()
-    return leave(0 if has_finished else 1)
+    return run_exit_functions(0 if has_finished else 1)
 
 
 def _await_threads() -> None:
@@ -154,14 +154,14 @@ def _await_threads() -> None:
     here = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
     if names:
-        calling.tell(
+        calling.write_to_log(
             "hopsml: the function has returned, but some of its threads are still running; waiting a few "
             f"seconds for {', '.join(names)}"
         )
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except BaseException:  # noqa: BLE001 as in ``leave``
-        calling.tell(redact.text(traceback.format_exc()))
+    except BaseException:  # noqa: BLE001 as in ``run_exit_functions``
+        calling.write_to_log(redact.text(traceback.format_exc()))
 
 
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerFinished | FailureReport:
@@ -177,20 +177,20 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         value = calling.call(function, arguments)
         _complete_commits()
         result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
-        return WorkerFinished(result, collective_stats.seen())
+        return WorkerFinished(result, collective_stats.recorded_values())
     except BaseException as error:  # noqa: BLE001 reported to the agent
         if isinstance(error, SystemExit) and error.code in (None, 0):
             _complete_commits()
-            return WorkerFinished(seen=collective_stats.seen(), exited=True)
+            return WorkerFinished(seen=collective_stats.recorded_values(), exited=True)
         return _failure(error, Path(assignment_path).parent / "cwd")
 
 
-def leave(status: int) -> int:
+def run_exit_functions(status: int) -> int:
     """Run exit functions and flush output, as the interpreter would at its end; return the ``status`` to exit with."""
     try:
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
-        calling.tell(redact.text(traceback.format_exc()))
+        calling.write_to_log(redact.text(traceback.format_exc()))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -211,7 +211,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     for entry in assignment.sys_path:
         if entry not in sys.path:
             sys.path.append(entry)
-    let_look(assignment.agent_pid)
+    allow_tracing_by(assignment.agent_pid)
     folder = os.stat(os.path.dirname(assignment.events_dir))
     os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as accessible as the run's folder
     formation, launch = assignment.formation, assignment.launch
@@ -249,7 +249,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         server_key=formation.collective_key if formation.guarded else b"",
     )
     set_current(context)
-    collective_stats.forget()
+    collective_stats.reset()
     if formation.world_size > 1 or formation.spec.group.relaunches:
         server_guard.start_keepalive_by_environment()
     for hook in formation.spec.hooks:
@@ -357,12 +357,12 @@ def _complete_commits() -> None:
 
 def _failure(error: BaseException, folder: Path) -> FailureReport:
     """Return the event for an error of the user's function, and write its traceback to the log."""
-    cause = calling.words_of(error) + returned.missing_path_hint(error, folder)
+    cause = calling.short_error_text(error) + returned.missing_path_hint(error, folder)
     echoes = _echoes_another(error)
     context = current()
     if context is None:  # its assignment could not be carried out
-        text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
-        calling.tell(text)
+        text = calling.traceback_text(error, tracebacks.from_first_user_frame(error.__traceback__))
+        calling.write_to_log(text)
     else:
         name = f"logs/g{context.generation}-rank{context.rank}.traceback.log"
         file, url = context.checkpoint_dir.parent / name, f"{context.run_url.rstrip('/')}/{name}"
@@ -376,7 +376,7 @@ def _echoes_another(error: BaseException) -> bool:
         module = type(seen).__module__.partition(".")[0]
         if isinstance(seen, PeerLost) or (module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES):
             return True
-        said = calling.text_of(seen)
+        said = calling.error_text(seen)
         if any(phrase in said for phrase in _ECHO_PHRASES):
             return True
     return False

@@ -15,7 +15,7 @@ from typing import Any
 
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
-from hopsml.cluster.shared.spec import Framework, IndependentGroup, RunSpec, specified
+from hopsml.cluster.shared.spec import Framework, IndependentGroup, RunSpec, section_from_options
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import frame_feed, verbs
 from hopsml.experiment.options import SearchOptions
@@ -30,27 +30,27 @@ _KEY = "name"
 NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, earlier uses of the name -> name
 
 
-def by_id(config: Mapping[str, Any], number: int, repeat: int) -> str:
+def maggy_id(config: Mapping[str, Any], number: int, repeat: int) -> str:
     """Return Maggy's id of the configuration; another one for each repetition of it."""
     return trial_id(config, repeat)
 
 
-class Names:
+class TrialNames:
     """Names of trials by number; ``config_of`` returns a trial's configuration while it has not changed yet."""
 
-    def __init__(self, config_of: Callable[[int], Mapping[str, Any]], name_of: NameOf = by_id) -> None:
+    def __init__(self, config_of: Callable[[int], Mapping[str, Any]], name_of: NameOf = maggy_id) -> None:
         self._config_of, self._name_of = config_of, name_of
         self._names: list[str] = []
         self._taken: set[str] = set()
         self._new: list[str] = []
 
-    def of(self, number: int) -> str:
+    def name_of(self, number: int) -> str:
         """Return the name of a trial; trials before it get theirs first, so that the order of calls has no effect."""
         while len(self._names) <= number:
             self._give(len(self._names))
         return self._names[number]
 
-    def given(self, number: int) -> str:
+    def assigned_name(self, number: int) -> str:
         """Return the name of a trial, "" if it has none yet; for any thread."""
         return self._names[number] if number < len(self._names) else ""
 
@@ -70,7 +70,7 @@ class Names:
         lines, self._new = self._new, []
         return lines
 
-    def take_over(self, lines: Iterable[str]) -> list[str]:
+    def restore_from(self, lines: Iterable[str]) -> list[str]:
         """Take the names from an event log's lines, and return the other lines."""
         found, others = divided(lines, _KEY)
         with readable():
@@ -143,7 +143,7 @@ class SearchCall:
     framework: Framework = "tensorflow"  # of trials of several workers
 
 
-def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
+def checked_call(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
     """Check all arguments of a search and return the call; nothing is started.
 
     Args:
@@ -164,17 +164,17 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     seed = seed if options.seed is None else checks.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
-    notes = without_budget(searcher, function)
-    if rows and size_of(options.workers_per_trial) is not None:
+    notes = missing_budget_note(searcher, function)
+    if rows and size_function(options.workers_per_trial) is not None:
         raise ArgumentError(
             f"{verb}(): data= with workers_per_trial={options.workers_per_trial!r:.80}: data= is supported only for "
             "trials of one worker. Omit workers_per_trial=, or write the DataFrame to Parquet, and read it in the "
             "trials by hopsml.data.parquet(url)"
         )
-    if options.echo and size_of(options.workers_per_trial) is not None:
+    if options.echo and size_function(options.workers_per_trial) is not None:
         notes += ("echo has no effect with workers_per_trial; the output of the workers of a trial is in its logs",)
     framework = framework_of(options.framework)
-    if framework != "tensorflow" and size_of(options.workers_per_trial) is None:
+    if framework != "tensorflow" and size_function(options.workers_per_trial) is None:
         notes += (f"framework={options.framework!r} has no effect: a trial of one worker forms no group",)
     trials = None if searcher.counts else options.num_trials  # then num_trials is the number of configurations
     trials = None if trials is None else checks.whole_number("num_trials", trials)
@@ -184,11 +184,11 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search would not end; pass num_trials, deadline or budget")
     return SearchCall(
-        run=specified(
+        run=section_from_options(
             RunSpec,
             options,
             verb=verb,
-            group=specified(IndependentGroup, options),
+            group=section_from_options(IndependentGroup, options),
             framework="none",
             frames=tuple(rows),
             sidecar=frame_feed.SIDECAR if rows else "",
@@ -203,13 +203,13 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         num_trials=trials,
         direction=direction,
         metric="" if options.metric is None else checks.text("metric", options.metric),
-        size_of=size_of(options.workers_per_trial),
+        size_of=size_function(options.workers_per_trial),
         deadline_s=duration("deadline", options.deadline),
         budget_executor_s=duration("budget", options.budget, unit_s=60.0),
         patience_s=duration("patience", options.patience) or 30.0,
-        promoted_workers=promoted(options.promoted_workers, options.workers_per_trial),
+        promoted_workers=promotion_pairs(options.promoted_workers, options.workers_per_trial),
         retries=checks.whole_number("retries", options.retries, at_least=0),
-        isolated=isolated(options.isolation),
+        isolated=parse_isolation(options.isolation),
         max_executors=None
         if options.max_executors is None
         else checks.whole_number("max_executors", options.max_executors),
@@ -232,7 +232,7 @@ def advice_for(stopper: Stopper | None, *limits: int | None) -> tuple[str, ...]:
     return tuple(text for text in (stopper.advice(min(known)),) if text) if stopper is not None and known else ()
 
 
-def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[str, ...]:
+def missing_budget_note(searcher: Searcher, function: Callable[..., Any]) -> tuple[str, ...]:
     """Return a note if a searcher repeats configurations with larger budgets, but the function has no such parameter.
 
     In this case the budget is removed from configurations, so that ``function(**best.config)`` repeats the trial.
@@ -301,7 +301,7 @@ def framework_of(name: Any) -> Framework:
     return FRAMEWORKS[name]
 
 
-def isolated(isolation: Any) -> bool:
+def parse_isolation(isolation: Any) -> bool:
     """Return True for "process" (a process for each trial), False for "reuse"; else raise ArgumentError."""
     if isolation not in ("reuse", "process"):
         raise ArgumentError(
@@ -370,7 +370,7 @@ def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
     return seconds
 
 
-def size_of(workers: Any) -> Size | None:
+def size_function(workers: Any) -> Size | None:
     """Return None for trials of one worker, else a function that returns (workers, fewest) for a configuration."""
     if callable(workers):
         return lambda config: _pair(workers(config))
@@ -389,11 +389,11 @@ def _pair(workers: Any) -> tuple[int, int]:
     return size, size
 
 
-def promoted(workers: Mapping[int, int] | None, workers_per_trial: Any) -> tuple[tuple[int, int], ...]:
+def promotion_pairs(workers: Mapping[int, int] | None, workers_per_trial: Any) -> tuple[tuple[int, int], ...]:
     """Return ``{step: workers}`` as pairs, by rising step. Raises ArgumentError, ArgumentTypeError."""
     if workers is None:
         return ()
-    if size_of(workers_per_trial) is None:
+    if size_function(workers_per_trial) is None:
         raise ArgumentError(
             f"promoted_workers={workers!r:.80} is for trials that are distributed trainings: give workers_per_trial, too"
         )

@@ -28,7 +28,7 @@ from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import redact
-from hopsml.core.callbacks import immediate
+from hopsml.core.callbacks import mark_immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
@@ -63,7 +63,7 @@ class RunOver:
 
 
 @dataclass(frozen=True)
-class News:
+class ExecutorEvent:
     """Event for the search, with the lane's message that caused it, if any, which has all values of a report."""
 
     event: Event | RunOver
@@ -85,7 +85,7 @@ class Lanes:
         self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         self._break_off_at = math.inf
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as reported
-        self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[Change | ExecutorEvent] = queue.SimpleQueue()
         run.observe(self._on_change)
 
     @classmethod
@@ -93,12 +93,12 @@ class Lanes:
         """Start the search's run; raises before anything is started if the plan cannot be carried out."""
         if not isinstance(plan.standing, SearchHost):
             raise ArgumentError(f"Plan.standing is {plan.standing!r:.80}: a plan of a search was expected")
-        run, application = plans.start_on(plan)
+        run, application = plans.start_with_application(plan)
         return cls(run, application.coordinator)
 
     # ------------------------------------------------------------------------------------------ events
 
-    @immediate
+    @mark_immediate
     def _on_change(self, change: Change) -> None:
         """Queue a change for ``get``; called on the coordinator's thread."""
         if change.kind in ("joined", "left", "slots", "said", "end"):
@@ -106,9 +106,9 @@ class Lanes:
 
     def post(self, event: Event) -> None:
         """Queue an event for ``get``, such as a cancellation or a request for more trials."""
-        self._came.put(News(event))
+        self._came.put(ExecutorEvent(event))
 
-    def get(self, timeout_s: float | None = None) -> News | None:
+    def get(self, timeout_s: float | None = None) -> ExecutorEvent | None:
         """Wait up to ``timeout_s`` seconds (None: without limit) for the next event; return None if none comes."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -120,50 +120,50 @@ class Lanes:
                     return None
                 self._break_off()
                 continue
-            news = change if isinstance(change, News) else self._read(change)
+            news = change if isinstance(change, ExecutorEvent) else self._read(change)
             if news is not None:
                 return news
 
-    def _read(self, change: Change) -> News | None:
+    def _read(self, change: Change) -> ExecutorEvent | None:
         match change.kind:
             case "joined":
                 self.joined[change.rank], self._trials[change.rank] = change.text, {}
-                return News(LaneJoined(change.rank, change.text), change.rank)
+                return ExecutorEvent(LaneJoined(change.rank, change.text), change.rank)
             case "left":
                 return self._lost(change.rank, change.text)
             case "slots":
                 self._allowed = change.total
                 self._release_surplus()
-                return News(SlotsChanged(change.total))
+                return ExecutorEvent(SlotsChanged(change.total))
             case "end":
-                return News(RunOver(self.run.state.error))
+                return ExecutorEvent(RunOver(self.run.state.error))
         return self._handle_message(change.rank, messages.decode_for_driver(change.data))
 
-    def _lost(self, lane: int, reason: str) -> News | None:
+    def _lost(self, lane: int, reason: str) -> ExecutorEvent | None:
         self._trials.pop(lane, None)
         self._trial_started_at.pop(lane, None)
         if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued at that time
             return None
-        return News(LaneLost(lane, reason), lane)
+        return ExecutorEvent(LaneLost(lane, reason), lane)
 
-    def _handle_message(self, lane: int, message: ToDriver) -> News | None:
+    def _handle_message(self, lane: int, message: ToDriver) -> ExecutorEvent | None:
         key = message.number, message.attempt
         trial = self._trials.get(lane, {}).get(key)
         if trial is None:
             return None  # of a lane that was released or lost
         if isinstance(message, TrialBegan):
             self._trial_started_at[lane] = time.monotonic()
-            return News(Began(*key), lane, message)
+            return ExecutorEvent(Began(*key), lane, message)
         if isinstance(message, TrialReported):
             searched, value = _searched(message.metrics, trial.metric)
             if searched:
-                return News(Reported(*key, message.step, value), lane, message)
-            return News(ReportedOthers(*key, message.step, tuple(message.metrics)), lane, message)
+                return ExecutorEvent(Reported(*key, message.step, value), lane, message)
+            return ExecutorEvent(ReportedOthers(*key, message.step, tuple(message.metrics)), lane, message)
         del self._trials[lane][key]
         if message.checkpoint_step >= 0:
             self._checkpoints[trial.trial_id] = message.checkpoint_step
         self._release_surplus()
-        return News(_ended(trial, message), lane, message)
+        return ExecutorEvent(_ended(trial, message), lane, message)
 
     # ------------------------------------------------------------------------------------------ actions
 
@@ -209,7 +209,7 @@ class Lanes:
     def _release(self, lane: int, reason: str, at_once: bool = False) -> None:
         del self.joined[lane], self._trials[lane]
         self._coordinator.release(self.run.run_id, lane, at_once)
-        self._came.put(News(LaneLost(lane, reason), lane))  # queued in order, as any other loss
+        self._came.put(ExecutorEvent(LaneLost(lane, reason), lane))  # queued in order, as any other loss
 
     def _break_off(self) -> None:
         """Release surplus lanes, first those whose trials started last; the trials are restarted elsewhere."""
@@ -252,7 +252,7 @@ class ActionExecutor(Protocol):
 
     run: Run  # of the search as a whole
 
-    def get(self, timeout_s: float | None) -> News | None:
+    def get(self, timeout_s: float | None) -> ExecutorEvent | None:
         """Return the next event; None if there is none within ``timeout_s`` seconds (None: without limit)."""
 
     def post(self, event: Event) -> None:
@@ -261,13 +261,13 @@ class ActionExecutor(Protocol):
     def start_trial(self, action: Assign | Form) -> str:
         """Start a trial, and return where it starts, as text for people."""
 
-    def end(self, action: RequestTrialEnd) -> None:
+    def end_trial(self, action: RequestTrialEnd) -> None:
         """Request a trial to end, in the way and within the time that the action names."""
 
-    def go_on(self, news: News) -> None:
+    def continue_trial(self, news: ExecutorEvent) -> None:
         """Permit a trial whose report waits for the stopper's decision to continue."""
 
-    def resize(self, action: ResizeGroup) -> None:
+    def resize_trial(self, action: ResizeGroup) -> None:
         """Set a trial's number of workers to a larger one, if its group can grow."""
 
     def request_slots(self, count: int) -> None:
@@ -314,18 +314,18 @@ class LaneExecutor:
         )
         return self._lanes.joined.get(action.lane, "")
 
-    def end(self, action: RequestTrialEnd) -> None:
+    def end_trial(self, action: RequestTrialEnd) -> None:
         """Send the request to the trial's lane, unless a newer attempt of the trial is on another lane."""
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
             self._lanes.send_message(lane, message)
 
-    def go_on(self, news: News) -> None:
+    def continue_trial(self, news: ExecutorEvent) -> None:
         """Send the permission to continue to the lane, if the report waits for it."""
         report = news.message
         if isinstance(report, messages.TrialReported) and report.waits:
             self._lanes.send_message(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
-    def resize(self, action: ResizeGroup) -> None:
+    def resize_trial(self, action: ResizeGroup) -> None:
         """Do nothing: a trial on a lane has one worker."""

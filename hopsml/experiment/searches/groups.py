@@ -17,13 +17,13 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
 from hopsml.core import redact
-from hopsml.core.callbacks import immediate, nonblocking_logger
+from hopsml.core.callbacks import mark_immediate, nonblocking_logger
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
-from hopsml.experiment.searches.executors import News, RunOver
+from hopsml.experiment.searches.executors import ExecutorEvent, RunOver
 from hopsml.search.dispatch.events import (
     Assign,
     Began,
@@ -84,27 +84,29 @@ class GroupExecutor:
         self._folder_of_all = plan.standing.folder
         self._name_of, self._metric, self._slots = name_of, metric, slots
         self._groups: dict[int, _Group] = {}
-        self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[ExecutorEvent] = queue.SimpleQueue()
         self._reported_slots = -1
         self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         run.observe(self._on_change)
         self.request_slots(slots if slots is not None else 1)
 
-    @immediate
+    @mark_immediate
     def _on_change(self, change: Change) -> None:
         if change.kind == "end":
-            self._came.put(News(RunOver(self.run.state.error)))
+            self._came.put(ExecutorEvent(RunOver(self.run.state.error)))
         elif change.kind == "slots":
             self._allowed = change.total
-            self._came.put(News(SlotsChanged(change.total if self._slots is None else min(self._slots, change.total))))
+            self._came.put(
+                ExecutorEvent(SlotsChanged(change.total if self._slots is None else min(self._slots, change.total)))
+            )
 
     # ------------------------------------------------------------------------------------------ events
 
     def post(self, event: Event) -> None:
         """Queue an event for ``get``; for any thread."""
-        self._came.put(News(event))
+        self._came.put(ExecutorEvent(event))
 
-    def get(self, timeout_s: float | None) -> News | None:
+    def get(self, timeout_s: float | None) -> ExecutorEvent | None:
         """Return the next event, as ``ActionExecutor.get``; until then, cancel trials that have not ended in time."""
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -157,10 +159,10 @@ class GroupExecutor:
     def _begin(self, form: Form) -> None:
         name = self._name_of(form.number)
         folder = self._folder(form.number)
-        write(urls.join(folder, ".hparams.json"), form.config)
-        run, _ = plans.start_on(self._plan_of(form, name, folder))
+        write_json(urls.join(folder, ".hparams.json"), form.config)
+        run, _ = plans.start_with_application(self._plan_of(form, name, folder))
         group = self._groups[form.number] = _Group(form, run, time.time())
-        run.observe(immediate(lambda change: self._on_trial(group, change)))
+        run.observe(mark_immediate(lambda change: self._on_trial(group, change)))
         run.on_message(lambda rank, value: self._on_message(group, value))
         run.add_done_callback(lambda future: self._over(group))
 
@@ -191,7 +193,7 @@ class GroupExecutor:
             ),
             function=trial.carry_out,
             arguments={
-                "payload": self._plan.captured.shipped,
+                "payload": self._plan.captured.payload_with_secrets,
                 "config": form.config,
                 "number": form.number,
                 "trial_id": name,
@@ -203,7 +205,7 @@ class GroupExecutor:
             standing=NestedRun(self._folder_of_all, RunDir(folder), run_id, form.config),
         )
 
-    def end(self, action: RequestTrialEnd) -> None:
+    def end_trial(self, action: RequestTrialEnd) -> None:
         """Send the request to the chief; the group is cancelled if it has not ended after the action's patience."""
         if not self._is_current(action.number, action.attempt):
             return
@@ -216,10 +218,10 @@ class GroupExecutor:
             group.kill_at = time.monotonic() + action.patience_s
         group.run.send(trial.TellEnd(action.how), rank=0)
 
-    def go_on(self, news: News) -> None:
+    def continue_trial(self, news: ExecutorEvent) -> None:
         """Do nothing: reports of distributed trials do not wait."""
 
-    def resize(self, action: ResizeGroup) -> None:
+    def resize_trial(self, action: ResizeGroup) -> None:
         """Set a trial's number of workers to a larger one, if its group is elastic."""
         group = self._groups.get(action.number)
         if group is not None:
@@ -240,17 +242,17 @@ class GroupExecutor:
         """Queue events for changes of a trial's run; called on the coordinator's thread."""
         form = group.form
         if change.kind == "phase" and change.text == Phase.RUNNING.value:
-            self._came.put(News(Began(form.number, form.attempt)))
+            self._came.put(ExecutorEvent(Began(form.number, form.attempt)))
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
             name = name_of(self._metric, of_epochs(change.metrics))
             if name in change.metrics and change.step > form.done_step:
                 value = as_number(change.metrics[name])
                 if value is not None:
                     group.history.append((change.step, value))
-                self._came.put(News(Reported(form.number, form.attempt, change.step, finite(value))))
+                self._came.put(ExecutorEvent(Reported(form.number, form.attempt, change.step, finite(value))))
             elif name not in change.metrics:
                 names = tuple(change.metrics)
-                self._came.put(News(ReportedOthers(form.number, form.attempt, change.step, names)))
+                self._came.put(ExecutorEvent(ReportedOthers(form.number, form.attempt, change.step, names)))
 
     def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, trial.EndedAsRequested):
@@ -274,7 +276,7 @@ class GroupExecutor:
         text = redact.text(text)
         self._record(group, how, value, text)
         seconds = time.time() - group.started_s
-        self._came.put(News(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
+        self._came.put(ExecutorEvent(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
 
     def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
         """Write the trial's files under the predecessor's and Maggy's names."""
@@ -297,12 +299,12 @@ class GroupExecutor:
                 "duration": round(1000 * (time.time() - group.started_s)),  # ms, as Maggy has it
                 "error": error,
             }
-            write(urls.join(folder, "trial.json"), record)
+            write_json(urls.join(folder, "trial.json"), record)
         except HopsmlError:
             log.warning("the record of trial %d cannot be written", form.number, exc_info=True)
 
 
-def write(url: str, record: dict[str, Any]) -> None:
+def write_json(url: str, record: dict[str, Any]) -> None:
     """Write a JSON file without secrets, atomically; NaN stays NaN."""
     text = json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n"
     filesystem.for_url(url).write_bytes(url, text.encode(errors="replace"))

@@ -18,7 +18,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment.result import unrecorded_text, write_last_records
 from hopsml.experiment.run import Handle
-from hopsml.experiment.searches.call import Names, duration
+from hopsml.experiment.searches.call import TrialNames, duration
 from hopsml.experiment.searches.executors import ActionExecutor, RunOver
 from hopsml.experiment.searches.recorded import SearchWriter
 from hopsml.experiment.searches.result import (
@@ -57,7 +57,7 @@ class SearchSession:
         executor: ActionExecutor,
         writer: SearchWriter,
         state: SearchState,
-        names: Names,
+        names: TrialNames,
         *,
         files: dict[str, Callable[[], bytes]],
     ) -> None:
@@ -96,7 +96,7 @@ class SearchSession:
             if not isinstance(one.event, RunOver):
                 followed = self.dispatch.handle(one.event, now)
                 if not any(isinstance(action, events.RequestTrialEnd) for action in followed):
-                    self.executor.go_on(one)
+                    self.executor.continue_trial(one)
                 actions += followed
         if now >= self._give_up_at and self.dispatch.conclusion is None:
             raise RunCancelled(f"search {self.state.run_id} was cancelled", self.state.run_dir)
@@ -123,7 +123,7 @@ class SearchSession:
         trial = self.dispatch.ledger.get(event.number)
         if trial is not None:
             place = self._places.get(event.number, "")
-            name = self.names.of(event.number)
+            name = self.names.name_of(event.number)
             self.state.add_running_trial(RunningTrial(event.number, name, dict(trial.config), place, time.time()))
 
     # ------------------------------------------------------------------------------------------ what follows
@@ -132,14 +132,14 @@ class SearchSession:
         """Append to the event log first: nothing is published or started that would be unknown after a crash."""
         for action in actions:
             if isinstance(action, events.Assign | events.Form):
-                self.names.of(action.number)
+                self.names.name_of(action.number)
         facts = self.dispatch.take_facts()
         lines = [*journal.lines_of(facts), *self.names.new_lines()]
         self._facts += len(facts)
         if journal.snapshot_due(self._facts, self._facts_at_last):
             self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
             lines.append(journal.snapshot(self.dispatch))
-        self.writer.journal(lines, self._may_wait)
+        self.writer.append_events(lines, self._may_wait)
         settled = False
         for action in actions:
             settled = settled or isinstance(action, events.Settled)
@@ -161,9 +161,9 @@ class SearchSession:
             case events.Assign() | events.Form():
                 self._places[action.number] = self.executor.start_trial(action)
             case events.RequestTrialEnd():
-                self.executor.end(action)
+                self.executor.end_trial(action)
             case events.ResizeGroup():
-                self.executor.resize(action)
+                self.executor.resize_trial(action)
             case events.WantLanes():
                 self.executor.request_slots(action.count)
             case events.Settled():
@@ -181,7 +181,7 @@ class SearchSession:
 
     def row(self, trial: TrialState) -> dict[str, Any]:
         """Return a trial as a row of the search's table."""
-        return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
+        return {**row(trial), "trial_id": self.names.assigned_name(trial.number), "outputs": trial.outputs}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all trials as rows of the table; for any thread."""
@@ -315,7 +315,7 @@ class SearchRun(Handle[SearchResult]):
 
     def logs(self, number: int) -> str:
         """Return what a trial has printed, as far as it is in the run directory; empty if there is nothing."""
-        url = urls.join(self.run_dir, self._folder, self._session.names.given(number), "output.log")
+        url = urls.join(self.run_dir, self._folder, self._session.names.assigned_name(number), "output.log")
         try:
             return filesystem.for_url(url).read_bytes(url).decode(errors="replace")
         except PathNotFound:
@@ -340,7 +340,7 @@ class SearchRun(Handle[SearchResult]):
         except BaseException as problem:  # noqa: BLE001 its files are written however it ends
             error = problem
         error = self._close(error, result) or error
-        self.state.close(states.end(error), reason, error)
+        self.state.close(states.final_state(error), reason, error)
         self.state.settle()  # bounded, as an observer may block
         return result, error
 

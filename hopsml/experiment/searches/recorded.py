@@ -25,7 +25,7 @@ from hopsml.core import moved_names
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.experiment import takeover
-from hopsml.experiment.searches.call import VERSION, Names, SearchCall, by_id
+from hopsml.experiment.searches.call import VERSION, SearchCall, TrialNames, maggy_id
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
@@ -57,7 +57,7 @@ class EventLog(Protocol):
 
 
 class SearchWriter:
-    """Writer of a search's files; ``journal`` is for the session's thread and blocks, the rest is for any thread."""
+    """Writer of a search's files; ``append_events`` is for the session's thread and blocks, the rest is for any thread."""
 
     def __init__(self, journal: EventLog, note: Callable[[str], None]) -> None:
         """Start the thread; ``note`` is called with notes for people."""
@@ -71,7 +71,7 @@ class SearchWriter:
         self._thread = threading.Thread(target=self._write_files, name="hopsml-search-files", daemon=True)
         self._thread.start()
 
-    def journal(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
+    def append_events(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
         """Append lines to the event log; retry failures of storage while ``go_on()``, then raise StorageError."""
         outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
         while lines:
@@ -95,7 +95,7 @@ class SearchWriter:
             self._files[url] = content
             self._news.notify()
 
-    def later(self, task: Callable[[], None]) -> None:
+    def queue_task(self, task: Callable[[], None]) -> None:
         """Call a task on the thread, in order, before ``close`` returns."""
         with self._news:
             self._tasks.append(task)
@@ -155,7 +155,7 @@ _SESSION, _LEARNED = "session", "learn"  # keys of lines in the event log
 Learned = tuple[Config, Outcome]
 
 
-def call_of(directory: RunDir) -> SearchCall:
+def load_call(directory: RunDir) -> SearchCall:
     """Return the call that started a search, with searcher and stopper in their initial state.
 
     Raises:
@@ -166,7 +166,7 @@ def call_of(directory: RunDir) -> SearchCall:
     shipped = record.shipped(directory, recorded)
     environment = record.given_environment(recorded["spec"]["environment"], os.environ)
     what = f"search {directory.run_id}"
-    secrets = secret_extraction.given_again(recorded.get("secrets", ()), {}, os.environ, what)
+    secrets = secret_extraction.supply_secrets_again(recorded.get("secrets", ()), {}, os.environ, what)
     call: SearchCall = moved_names.loads(content)
     call.args, call.run = recorded["arguments"], msgspec.structs.replace(call.run, environment=environment)
     call.captured = Captured(
@@ -204,12 +204,12 @@ def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
     return content
 
 
-def lines_of(directory: RunDir) -> list[str]:
+def read_event_log(directory: RunDir) -> list[str]:
     """Return the lines of the search's event log, of all its sessions, in order. Raises StorageError."""
     return [line for lines in segments.lines_of(urls.join(directory.url, JOURNAL)).values() for line in lines]
 
 
-def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
+def opening_lines(known: Iterable[Learned], space: Searchspace) -> list[str]:
     """Return the first lines of a session: header, writing process, and trials of other searches to learn from."""
     learned = [
         [_LEARNED, space.encode(config), recorded_outcome.end.value, recorded_outcome.score, recorded_outcome.step]
@@ -218,8 +218,8 @@ def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
     return [journal.opening(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
 
 
-def facts_of(lines: Iterable[str]) -> list[str]:
-    """Return an event log's lines without those of ``opening`` that are no events of the search itself."""
+def search_events(lines: Iterable[str]) -> list[str]:
+    """Return an event log's lines without those of ``opening_lines`` that are no events of the search itself."""
     return journal.divided(lines, _SESSION, _LEARNED)[1]
 
 
@@ -272,22 +272,22 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
         )
 
 
-def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
+def replay(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, TrialNames]:
     """Return the state of the search from its event log, and the names of its trials."""
     with journal.readable():
         for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
             call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
     found: list[Dispatch] = []
-    names = Names(lambda number: found[0].ledger.trials[number].config, call.name_of or by_id)
-    found.append(journal.replay(names.take_over(facts_of(lines)), spec, call.searcher, call.stopper))
+    names = TrialNames(lambda number: found[0].ledger.trials[number].config, call.name_of or maggy_id)
+    found.append(journal.replay(names.restore_from(search_events(lines)), spec, call.searcher, call.stopper))
     return found[0], names
 
 
-def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
+def complete_finished_trials(dispatch: Dispatch, names: TrialNames, trials_url: str) -> int:
     """Complete trials that returned without the failed driver's knowledge, from their records; return how many."""
     count = 0
     for trial in dispatch.ledger.trials:
-        name = names.given(trial.number)
+        name = names.assigned_name(trial.number)
         if trial.phase is not TrialPhase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
             attempt, value, outputs, seconds = found
             if trial.phase is not TrialPhase.RUNNING:
@@ -331,7 +331,7 @@ class Report:
 
 
 class SearchReader:
-    """Reader of a search's event log; ``more`` reads new lines. Nothing is unpickled and nothing is written."""
+    """Reader of a search's event log; ``read_new_reports`` reads new lines. Nothing is unpickled and nothing is written."""
 
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
         """Create it without reading; ``recorded``: the description of the search in ``run.json``."""
@@ -340,10 +340,10 @@ class SearchReader:
         self.metric = name_of(str(recorded.get("metric") or ""))
         self.distributed = bool(recorded.get("distributed"))
         self._journal = SegmentReader(urls.join(directory.url, JOURNAL))
-        self._names = Names(lambda number: {}, by_id)
+        self._names = TrialNames(lambda number: {}, maggy_id)
         self._dispatch = Dispatch(SearchSpec(None, self.direction), SilentSearcher(Searchspace()))
 
-    def more(self) -> list[Report]:
+    def read_new_reports(self) -> list[Report]:
         """Return the values that trials have reported since the last call, in order.
 
         Raises:
@@ -351,18 +351,18 @@ class SearchReader:
             ArgumentError: A line of it is no event.
         """
         reports = []
-        for line in self._names.take_over(facts_of(self._journal.new_lines())):
+        for line in self._names.restore_from(search_events(self._journal.new_lines())):
             with journal.readable():
                 fact = _parse(line)
                 if not isinstance(fact, list):  # a snapshot, whose events have been read one by one
                     continue
                 self._dispatch.repeat(fact)
                 if fact[0] == "report":
-                    reports.append(Report(self._names.given(fact[1]), fact[1], fact[2], fact[3]))
+                    reports.append(Report(self._names.assigned_name(fact[1]), fact[1], fact[2], fact[3]))
         return reports
 
     @property
-    def planned(self) -> int | None:
+    def planned_count(self) -> int | None:
         """Number of trials that the search will have; None if it is not known."""
         total = self._recorded.get("total")
         return None if total is None else int(total) + self._dispatch.ask_tell.extra
@@ -393,12 +393,12 @@ class SearchReader:
         None.
         """
         return [
-            {**row(t), "trial_id": self._names.given(t.number), "resumed_from": t.resume_from}
+            {**row(t), "trial_id": self._names.assigned_name(t.number), "resumed_from": t.resume_from}
             for t in self._dispatch.ledger.trials
         ]
 
     def _part(self, facts: dict[str, Any], *names: str) -> dict[str, Any]:
-        return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
+        return {"trial_id": self._names.assigned_name(facts["number"]), **{name: facts[name] for name in names}}
 
     def folder_of(self, trial: str) -> str:
         """Return the URL of the folder with the files of a trial, by its id."""
@@ -408,7 +408,7 @@ class SearchReader:
         """Yield what the trials have printed, by their numbers, each after a line with the trial's name."""
         for trial in self._dispatch.ledger.trials:
             if trial.begun or trial.phase is TrialPhase.OVER:
-                name = self._names.given(trial.number)
+                name = self._names.assigned_name(trial.number)
                 for log, content in _printed(self.folder_of(name)):
                     yield f"==> trial {trial.number}, {name}, {trial.where}: {log} <==\n".encode()
                     yield content if content.endswith(b"\n") else content + b"\n"
@@ -437,10 +437,10 @@ def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
     recorded = directory.read_run().get("search")
     if not isinstance(recorded, dict):
         raise ArgumentError(f"run {directory.run_id} is not a search, so it has no trials; give the id of a search")
-    names = Names(lambda number: {}, by_id)
-    facts = names.take_over(facts_of(lines_of(directory)))
+    names = TrialNames(lambda number: {}, maggy_id)
+    facts = names.restore_from(search_events(read_event_log(directory)))
     dispatch = journal.replay(facts, SearchSpec(None, _direction(recorded)), SilentSearcher(space))
-    return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
+    return [{**row(t), "trial_id": names.assigned_name(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
 
 
 def _direction(recorded: Mapping[str, Any]) -> str:

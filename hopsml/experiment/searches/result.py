@@ -151,7 +151,10 @@ def study_of(
 
 
 def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
-    """Return a plotly figure of a kind in ``PLOTS``; raises ArgumentError for others, or if plotly is missing."""
+    """Return a plotly figure of a kind in ``PLOTS``; raises ArgumentError for others, or if plotly is missing.
+
+    ``metric`` names the values of the option ``target``; ``options`` are those of optuna's plot function.
+    """
     optuna = _optuna()
     if kind not in PLOTS:
         raise ArgumentError(f"plot({kind!r}): there is no such plot; the plots are {', '.join(sorted(PLOTS))}")
@@ -164,7 +167,7 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         )
         return in_any_theme(figure)
     except ImportError as error:
-        raise ArgumentError(f"plots need plotly ({error}): {extras.install('search')}") from error
+        raise ArgumentError(f"plots need plotly ({error}): {extras.install_command('search')}") from error
 
 
 _INK, _GRID = "#727983", "rgba(128,128,128,0.25)"  # readable on white and on black
@@ -184,7 +187,7 @@ def _optuna() -> Any:
     try:
         return random.optuna()
     except ModuleNotFoundError as error:
-        raise ArgumentError(f"studies and plots need optuna: {extras.install('search')}") from error
+        raise ArgumentError(f"studies and plots need optuna: {extras.install_command('search')}") from error
 
 
 def _trial(

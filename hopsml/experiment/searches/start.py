@@ -18,7 +18,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
 from hopsml.core import redact
-from hopsml.core.callbacks import immediate
+from hopsml.core.callbacks import mark_immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import frame_feed, progress, reporting
 from hopsml.experiment import plan as plans
@@ -26,7 +26,7 @@ from hopsml.experiment.applications import Application
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun, SearchHost
 from hopsml.experiment.searches import recorded
-from hopsml.experiment.searches.call import VERSION, Names, SearchCall, by_id
+from hopsml.experiment.searches.call import VERSION, SearchCall, TrialNames, maggy_id
 from hopsml.experiment.searches.executors import ActionExecutor, LaneExecutor, Lanes
 from hopsml.experiment.searches.groups import GroupExecutor
 from hopsml.experiment.searches.handle import SUMMARY, SearchRun, SearchSession
@@ -61,9 +61,9 @@ def start_search(call: SearchCall, known: Sequence[Learned] = (), earlier: Earli
         earlier: the search to continue, if any.
     """
     shipped = _recordable(call)
-    watch = progress.of_search() if call.progress else None
+    watch = progress.search_observer_adder() if call.progress else None
     plan = _plan(call, shipped, earlier)
-    run, application = plans.start_on(plan)
+    run, application = plans.start_with_application(plan)
     try:
         return _begin_on(call, plan, run, application, shipped, known, earlier, watch)
     except BaseException as error:  # no caller will have the handle
@@ -83,7 +83,7 @@ def _recordable(call: SearchCall) -> bytes:
     shipped = bytes(cloudpickle.dumps(bare))
     held = [one.name for one in capture.capture(_nothing, {"call": bare}).secrets]
     held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
-    if held or (held := secret_extraction.left_in(shipped, redact.known())):
+    if held or (held := secret_extraction.secrets_left_in(shipped, redact.known_secrets())):
         raise ArgumentError(
             f"the space, the searcher or the stopper contains a secret ({', '.join(held)}), and these are recorded; "
             "pass the secret in args=, which are recorded without secrets"
@@ -116,12 +116,12 @@ def _begin_on(
     else:
         filesystem.for_url(directory.status_json).delete(directory.status_json)
     state = SearchState(run.run_id, call.run.name, run.run_dir, call.direction, call.metric)
-    run.observe(immediate(lambda change: _on_change(state, change, call.size_of is None)))
+    run.observe(mark_immediate(lambda change: _on_change(state, change, call.size_of is None)))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
-    journal, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), recorded.opening(known, call.space))
+    journal, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), recorded.opening_lines(known, call.space))
     if earlier is not None:
-        recorded.take_in_finished(dispatch, names, urls.join(directory.url, call.folder))
+        recorded.complete_finished_trials(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:
             dispatch.ask_tell.extend(earlier.extra_trials)
     executor = _executor(call, run, application, names, plan, spec.max_lanes)
@@ -151,18 +151,18 @@ def _nothing_left(dispatch: Dispatch) -> list[str]:
 
 def _dispatch(
     call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: EarlierSearch | None
-) -> tuple[Dispatch, Names]:
+) -> tuple[Dispatch, TrialNames]:
     """Return the state of the search and the trials' names, from its event log for an earlier search."""
     if earlier is not None:
-        return recorded.replayed(call, spec, list(earlier.lines))
+        return recorded.replay(call, spec, list(earlier.lines))
     for config, outcome in known:
         call.searcher.learn(config, outcome)
     dispatch = Dispatch(spec, call.searcher, call.stopper)
-    return dispatch, Names(lambda number: dispatch.ledger.trials[number].config, call.name_of or by_id)
+    return dispatch, TrialNames(lambda number: dispatch.ledger.trials[number].config, call.name_of or maggy_id)
 
 
 def _executor(
-    call: SearchCall, run: Run, application: Application, names: Names, plan: plans.Plan, slots: int | None
+    call: SearchCall, run: Run, application: Application, names: TrialNames, plan: plans.Plan, slots: int | None
 ) -> ActionExecutor:
     if call.size_of is not None:
         captured = call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args)
@@ -177,10 +177,15 @@ def _executor(
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
         return GroupExecutor(
-            run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
+            run,
+            lambda value: complete(bytes(cloudpickle.dumps(value))),
+            member,
+            names.assigned_name,
+            call.metric,
+            slots,
         )
     lanes = Lanes(run, application.coordinator, keeps=bool(call.frames))
-    return LaneExecutor(lanes, names.given, call.metric, judged=call.stopper is not None)
+    return LaneExecutor(lanes, names.assigned_name, call.metric, judged=call.stopper is not None)
 
 
 def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
@@ -197,23 +202,23 @@ def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
 
 def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, application: Application) -> None:
     """Track each trial as an MLflow run below the search's; distributed trials are runs, and tracked anyway."""
-    trials = reporting.Trials.of(directory, application.environment, call.run.name, call.metric)
+    trials = reporting.TrialTracker.of_search(directory, application.environment, call.run.name, call.metric)
     if trials is None:
         return
     publish = trials.publish
 
-    @immediate
+    @mark_immediate
     def settled(kind: str, row: dict[str, Any]) -> None:
         if kind == "settled":
             curve = list(session.state.curves.get(row["number"], ()))
             folder = RunDir(urls.join(directory.url, call.folder, row["trial_id"]))
-            session.writer.later(partial(publish, row, folder, curve))
+            session.writer.queue_task(partial(publish, row, folder, curve))
 
     session.state.observe(settled)
 
 
 def _spec(call: SearchCall, capacity: Capacity, earlier: EarlierSearch | None) -> SearchSpec:
-    beside = frame_feed.most_workers(capacity) if call.frames else None
+    beside = frame_feed.max_workers(capacity) if call.frames else None
     limits = [limit for limit in (call.max_executors, capacity.limit, beside) if limit is not None]
     return SearchSpec(
         num_trials=call.num_trials,

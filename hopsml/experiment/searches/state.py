@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from hopsml.core import callbacks, redact
-from hopsml.core.callbacks import Observers, immediate, is_immediate
+from hopsml.core.callbacks import Observers, is_immediate, mark_immediate
 from hopsml.core.states import Lifecycle
 from hopsml.search.dispatch.journal import RunningTrial, SearchSnapshot
 
@@ -142,18 +142,18 @@ class SearchState:
     def observe(self, observer: Observer) -> None:
         """Call ``observer(what, facts)`` for each event from now on; one that raises an error is dropped.
 
-        It is called on a separate thread, so that a slow observer delays nothing, unless it is marked as
-        ``delivery.immediate``. One that is too slow misses reports, which an event ``skipped`` reports.
+        It is called on a separate thread, so that a slow observer delays nothing, unless it is marked by
+        ``callbacks.mark_immediate``. One that is too slow misses reports, which an event ``skipped`` reports.
         """
 
         def call(change: _Change) -> None:
             observer(*change)
 
-        self._observers.add(immediate(call) if is_immediate(observer) else call)
+        self._observers.add(mark_immediate(call) if is_immediate(observer) else call)
 
     def settle(self, timeout_s: float = callbacks.SETTLE_S) -> bool:
         """Wait at most ``timeout_s`` seconds until observers have received everything; return True if they have."""
-        return self._observers.settle(timeout_s)
+        return self._observers.wait_until_delivered(timeout_s)
 
     def snapshot(self) -> SearchSnapshot:
         """Return the present state as an immutable value."""

@@ -436,5 +436,5 @@ def _spec(kind: str, described: Any) -> TensorSpec:
 def _missing(what: str, error: ImportError) -> ArgumentError:
     """Return the error for a missing package."""
     return ArgumentError(
-        f"{what} needs the package '{error.name}', which is not installed here: {extras.install('onnx')}"
+        f"{what} needs the package '{error.name}', which is not installed here: {extras.install_command('onnx')}"
     )

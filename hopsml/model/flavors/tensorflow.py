@@ -96,7 +96,8 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
         import tensorflow as tf
     except ImportError as error:
         raise ArgumentError(
-            f"the model '{description.name}' needs TensorFlow, which is not installed here: {extras.install('tensorflow')}"
+            f"the model '{description.name}' needs TensorFlow, which is not installed here: "
+            f"{extras.install_command('tensorflow')}"
         ) from error
     place = folder / description.artifacts["saved_model"]
     model = tf.saved_model.load(str(place))

@@ -119,7 +119,7 @@ class PopulationBased(Stopper):
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
         """Decide at the end of an interval whether the trial continues, pauses, exploits a better one or stops.
 
-        The decision is made at the first report past the end of the interval.
+        The decision is made at the first report past the end of the interval. At ``max_step`` it stops at once.
         """
         member = self._members[number]
         if member.verdict is not Verdict.CONTINUE:

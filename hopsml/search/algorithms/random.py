@@ -179,7 +179,7 @@ def require(who: str, *names: str) -> None:
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install('search')}")
+        raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install_command('search')}")
 
 
 def optuna() -> Any:

@@ -104,7 +104,7 @@ class Attempts:
             self.ask_tell.rest(trial, seconds)
             self._line_up(trial)
         elif trial.asked == "cancel":
-            self.record_cancelled(trial, seconds)
+            self.record_search_cancelled(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
         return [action for action in actions if not isinstance(action, RequestTrialEnd)]  # the trial has ended already
@@ -128,7 +128,7 @@ class Attempts:
     def _failed(self, trial: TrialState, event: Ended, seconds: float) -> list[Action]:
         error = event.error or f"the trial {event.how}"
         if self.cancelled and trial.asked != "stop":
-            self.record_cancelled(trial, seconds)
+            self.record_search_cancelled(trial, seconds)
             return []
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=error, seconds=seconds)]
@@ -153,7 +153,7 @@ class Attempts:
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
         if trial.asked == "cancel":
-            self.record_cancelled(trial, seconds)
+            self.record_search_cancelled(trial, seconds)
             return []
         trial.avoid = None
         self.ask_tell.record_attempt_end(trial, "lost", reason, seconds)
@@ -164,7 +164,7 @@ class Attempts:
             self.supply.ready.add_trial(trial, first=True)
         return []
 
-    def record_cancelled(self, trial: TrialState, seconds: float) -> None:
+    def record_search_cancelled(self, trial: TrialState, seconds: float) -> None:
         """Record that the search was cancelled during a running trial, which runs again if the search continues."""
         self.ask_tell.record_attempt_end(trial, "lost", "the search was cancelled", seconds)
 

@@ -243,7 +243,7 @@ class Dispatch:
         for trial in list(self.ledger.placed.values()):
             self.places.free_place(trial, None)
             if trial.phase is TrialPhase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
-                self.attempts.record_cancelled(trial, now - trial.since)
+                self.attempts.record_search_cancelled(trial, now - trial.since)
             elif trial.phase is TrialPhase.RUNNING:
                 error = "it was asked to end, and had not ended when the search did"
                 actions.append(

@@ -100,7 +100,10 @@ class Groups:
         trial.since = now
 
     def promote(self, trial: TrialState) -> None:
-        """Raise the number of workers that the trial may have to what ``promoted_workers`` allows at its step."""
+        """Raise the number of workers that the trial may have to what ``promoted_workers`` allows at its step.
+
+        A trial without a group is ignored.
+        """
         group = self.groups.get(trial.number)
         if group is not None:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))

@@ -93,13 +93,13 @@ class TrialReader:
     def detail(self) -> SearchDetail:
         """Return the present state of the search. Raises StorageError."""
         with self._lock:
-            for report in self._reader.more():
+            for report in self._reader.read_new_reports():
                 if report.number not in self._reports:
                     self._reports[report.number] = Curve(KEPT_OF_TRIAL)
                 self._reports[report.number].add(report.step, 0.0, report.value)
             trials = [self._trial(row) for row in self._reader.trials()]
             self.held_bytes = TRIAL_BYTES * len(trials) + sum(curve.held_bytes for curve in self._reports.values())
-            best, counts, planned = self._reader.best(), self._reader.counts(), self._reader.planned
+            best, counts, planned = self._reader.best(), self._reader.counts(), self._reader.planned_count
         named = {name: str(self._recorded.get(name) or "") for name in ("searcher", "stopper")}
         space = self._recorded.get("space")
         ended = [(trial.number, trial.value) for trial in trials if trial.value is not None]

@@ -128,7 +128,7 @@ def watch_slots(environment: Mapping[str, str]) -> None:
     from hopsml.experiment import applications
 
     project_url = settings.project_url()
-    watch = SlotsWatch(tag, first, applications.allow, applications.held)
+    watch = SlotsWatch(tag, first, applications.limit_slots, applications.dismiss_surplus_agents)
 
     def applied() -> bool:
         watch.poll(project_url)

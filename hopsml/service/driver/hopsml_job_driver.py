@@ -26,7 +26,7 @@ def main() -> None:
         except HopsmlError as error:
             sys.exit(f"hopsml: {error}")
         finally:
-            note.settle(SETTLE_S)
+            note.wait_until_sent(SETTLE_S)
             for text in lost:  # the disk may have space again
                 print(f"hopsml: {text}", file=sys.stderr)
     except KeyboardInterrupt:

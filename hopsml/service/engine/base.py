@@ -179,7 +179,7 @@ class Submissions:
         with self._lock:
             self._refused.pop(tag, None)
 
-    def close(self) -> None:
+    def abort_all(self) -> None:
         """Abort all submissions, and wait for their threads."""
         with self._lock:
             for withdrawal in self._under_way.values():

@@ -157,7 +157,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """End this engine's threads; drivers and their supervisors continue to run."""
-        self._submissions.close()
+        self._submissions.abort_all()
         self._talk.close()
 
 

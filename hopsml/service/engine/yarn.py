@@ -176,7 +176,7 @@ class YarnEngine:
 
     def close(self) -> None:
         """Abort submissions and end threads; applications continue to run."""
-        self._submissions.close()
+        self._submissions.abort_all()
         self._logs.close()
         self._talk.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from hopsml.core import profiles
-from hopsml.core.processes import is_gone
+from hopsml.core.processes import has_named_process_ended
 from hopsml.core.profiles import Profile
 from hopsml.core.states import Lifecycle
 from hopsml.errors import StoreError
@@ -168,7 +168,9 @@ class Manager:
         term, asked = 0, time.monotonic()
         with contextlib.suppress(StaleRecord):
             term = self._lead().term
-        self.leader = self._store.lead(self._holder, self._address, self._clock(), self._lease_s, is_gone, term)
+        self.leader = self._store.lead(
+            self._holder, self._address, self._clock(), self._lease_s, has_named_process_ended, term
+        )
         self._leads_until = asked + self._lease_s
         if not self.leads or self.leader.term != term:
             self._forget()

@@ -61,7 +61,7 @@ GAP_S = 5.0  # seconds to wait for a missing row that may appear after a row wit
 Row = tuple[int, bytes]
 
 
-def unbroken(after: int, ids: Sequence[int]) -> int:
+def count_consecutive(after: int, ids: Sequence[int]) -> int:
     """Return how many of these ascending ids follow ``after`` without a gap."""
     return next((count for count, id_ in enumerate(ids) if id_ != after + count + 1), len(ids))
 
@@ -100,14 +100,14 @@ class JobFeed:
     def _due(self, ids: Sequence[int]) -> int:
         """Return how many of the new rows may be sent: those before a gap, or after it when it is too old."""
         assert self._newest is not None
-        count = unbroken(self._newest, ids)
+        count = count_consecutive(self._newest, ids)
         if count == len(ids):
             self._gap_since_s = None
         elif count or self._gap_since_s is None:
             self._gap_since_s = self._clock()
         elif self._clock() - self._gap_since_s >= GAP_S:  # the transaction of the missing row was rolled back
             self._gap_since_s = None
-            count = 1 + unbroken(ids[0], ids[1:])
+            count = 1 + count_consecutive(ids[0], ids[1:])
         return count
 
     def _add(self, found: Sequence[tuple[ChangeRow, str]]) -> None:

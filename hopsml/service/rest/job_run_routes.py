@@ -179,4 +179,4 @@ def _check_task(row: JobRow, task: str) -> None:
         return
     if task and task not in tasks:
         there = "there are: " + ", ".join(tasks)
-        raise ArgumentError(f"job {row.id} has no task {task!r}; {suggestions.instead(task, tasks, there)}")
+        raise ArgumentError(f"job {row.id} has no task {task!r}; {suggestions.suggestion_text(task, tasks, there)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopsml.cluster.shared import http_connections
-from hopsml.cluster.shared.acceptor import logged_once
+from hopsml.cluster.shared.acceptor import log_once_per_kind
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
 
@@ -44,7 +44,7 @@ def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> N
     """
     missing = [name for name in (*_NEEDS, *more) if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install('service')}")
+        raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install_command('service')}")
 
 
 def proxies(given: Collection[str]) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ async def answer(
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if server.started:
-            async with http_connections.accepting(server, listener, context, logged_once(log)):
+            async with http_connections.accepting(server, listener, context, log_once_per_kind(log)):
                 ready()
                 await serving
         await serving

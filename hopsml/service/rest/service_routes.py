@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hopsml.core.metrics import text
+from hopsml.core.metrics import prometheus_text
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import metrics
@@ -60,7 +60,7 @@ def show_metrics(request: Request, jobs: TheJobs) -> PlainTextResponse:
         **jobs.meter.counts,
         **request.app.state.requests.counts,
     }
-    return PlainTextResponse(text(counts, metrics.FAMILIES), headers={"cache-control": "no-store"})
+    return PlainTextResponse(prometheus_text(counts, metrics.FAMILIES), headers={"cache-control": "no-store"})
 
 
 class DatasetJobAnswer(BaseModel):

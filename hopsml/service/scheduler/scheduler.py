@@ -241,7 +241,7 @@ class Scheduler:
                 walk.pass_over()
                 continue
             if passes := kept.concerns(job, now):
-                placement, taken = kept.room_beside(job), None
+                placement, taken = kept.place_in_spare_room(job), None
             else:
                 placement = self._find(job)
                 taken = self._take(job, now) if placement is None else None
@@ -566,12 +566,12 @@ class _Kept:
             self._is_hopeless = self._hold is None
         return self._hold is not None and not self._hold.lets_pass(other, now, scheduler.policy)
 
-    def room_beside(self, other: QueuedJob) -> Placement | None:
+    def place_in_spare_room(self, other: QueuedJob) -> Placement | None:
         """Return a placement of ``other`` that does not delay ``job``; None if there is none."""
         self._looked_at += 1
         if self._hold is None or not self._fits_at_all(other):
             return None
-        return self._hold.leaves_room(self._scheduler.nodes, other)
+        return self._hold.place_in_spare_room(self._scheduler.nodes, other)
 
     def skip(self, walk: Walk, other: QueuedJob) -> None:
         """Move to the next job, which may be shorter, or after ``LOOKED_AT`` attempts to the next kind of gang."""

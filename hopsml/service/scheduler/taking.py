@@ -47,7 +47,7 @@ class Hold:
         )
         return math.isfinite(ends_s) and ends_s <= self.starts_s
 
-    def leaves_room(self, nodes: Nodes, other: QueuedJob) -> Placement | None:
+    def place_in_spare_room(self, nodes: Nodes, other: QueuedJob) -> Placement | None:
         """Place another job, of any duration, in the spare room, which becomes smaller; None if it does not fit."""
         if other.request.gang in self.refused:
             return None

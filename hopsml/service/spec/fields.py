@@ -68,7 +68,7 @@ def check_secret_value(name: str, value: str) -> None:
             f"secret {name}: a value is text of at most {MOST_SECRET_BYTES} bytes, without NUL; store larger "
             "ones in a file that only you can read"
         )
-    if not redact.is_telling(value):
+    if not redact.is_maskable(value):
         raise ArgumentError(
             f"secret {name}: its value is too short, a usual word or a path, and could not be masked in records and "
             f"messages: a secret has {redact.SHORTEST} characters at least, 8 if they are all digits or lower-case letters"

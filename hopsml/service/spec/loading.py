@@ -112,7 +112,7 @@ def _message(error: Any, path: FieldPath, on_key: bool, model: type[SpecPart]) -
         return rule + example
     if kind == "literal_error" and isinstance(error["input"], str):
         choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ",").split(",")]
-        if meant := suggestions.similar(error["input"], choices):
+        if meant := suggestions.similar_names(error["input"], choices):
             return f"{_shown(error['input'])}: {rule}; did you mean {meant[0]}?"
     return f"{_shown(error['input'])}: {rule}{example}"
 
@@ -127,7 +127,7 @@ def _unknown(name: str, there: type[SpecPart] | None) -> str:
     known = [field.alias or key for key, field in there.model_fields.items()] if there is not None else []
     if (ours := _ELSEWHERE.get(name)) in known:
         return f"unknown field; here it is {ours}"
-    return f"unknown field: {suggestions.instead(name, known, 'there are: ' + ', '.join(known))}"
+    return f"unknown field: {suggestions.suggestion_text(name, known, 'there are: ' + ', '.join(known))}"
 
 
 def _shown(value: object) -> str:

@@ -44,7 +44,7 @@ class FsspecStore(RemoteStore):
     @staticmethod
     def through(url: str) -> str:
         """Return the part of an error message that names the proxy of the environment, if there is one."""
-        return proxies.explain_any("https")
+        return proxies.proxy_hint_for_scheme("https")
 
     @staticmethod
     def is_in_this_process(url: str) -> bool:

@@ -45,7 +45,7 @@ class WebHdfsStore(HadoopStore):
     def through(url: str) -> str:
         """Return the part of an error message that names the proxy of requests to the web services."""
         kind = "https" if urls.split(url)[0] == "swebhdfs" else "http"
-        found = [proxies.explain(f"{kind}://{one}", by_requests=True) for one in WebHdfsStore.addresses(url)]
+        found = [proxies.proxy_hint(f"{kind}://{one}", by_requests=True) for one in WebHdfsStore.addresses(url)]
         return next((text for text in found if text), "")
 
     def status(self, url: str) -> FileStatus:

@@ -109,7 +109,7 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
     )
 
 
-def is_own(directory: RunDir) -> bool:
+def is_recorded_by_this_user(directory: RunDir) -> bool:
     """Return True if a run on the list was recorded by this user, as far as the shared storage has owners.
 
     Raises StorageError.

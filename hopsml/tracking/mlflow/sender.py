@@ -287,7 +287,7 @@ def send_recorded(
         return order.SENT, []
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
-    if not order.is_own(directory):
+    if not order.is_recorded_by_this_user(directory):
         trust.confine(order.project_of(directory.url))  # foreign records may be links to files of this user
     try:
         if catalog.read(directory, brief=True).state == catalog.RUNNING:
@@ -355,7 +355,7 @@ def _listen(sender: Sender, parent: int) -> None:
 
 
 def _is_own(url: str) -> bool:
-    return order.is_own(RunDir(url))
+    return order.is_recorded_by_this_user(RunDir(url))
 
 
 def _is_gone(directory: RunDir) -> bool:

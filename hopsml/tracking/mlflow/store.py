@@ -79,7 +79,7 @@ def _told_apart(call: Call) -> Call:
         except Exception as error:
             code = getattr(error, "error_code", "")
             is_refusal = code in _REFUSALS
-            through = "" if is_refusal else proxies.explain(self.uri, by_requests=True)
+            through = "" if is_refusal else proxies.proxy_hint(self.uri, by_requests=True)
             raise (MlflowRefused if is_refusal else MlflowAway)(redact.text(f"{self.uri}: {error}{through}")) from error
 
     return cast("Call", checked)
@@ -94,7 +94,9 @@ class Store:
             logging.getLogger("mlflow").setLevel(logging.ERROR)
             from mlflow import MlflowClient
         except ImportError as error:
-            raise MlflowMissing(f"MLflow is not installed here: {extras.install('mlflow')} ({error})") from error
+            raise MlflowMissing(
+                f"MLflow is not installed here: {extras.install_command('mlflow')} ({error})"
+            ) from error
         self.uri = uri
         self._client: Any = None
         self._make: Callable[[], Any] = lambda: MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -35,7 +35,7 @@ _LOOK_S = 0.2  # interval between two checks whether the reader has been closed
 def missing_column(names: Sequence[str], columns: Iterable[str]) -> str:
     """Return the message about columns that are not among the data's, with those that have similar names."""
     known = list(columns)
-    meant = suggestions.similar(names[0], known)
+    meant = suggestions.similar_names(names[0], known)
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
     return f"the data has no column {', '.join(names)}; its columns are {', '.join(known)}{hint}"
 

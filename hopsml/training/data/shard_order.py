@@ -85,7 +85,7 @@ def first_filled(shards: Shards) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows ``begin`` to ``end`` of a shard."""
+    """Rows from ``begin`` up to, not including, ``end`` of a shard."""
 
     shard: int
     begin: int

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from hopsml.cluster.agent import network
-from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, logged_once
+from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, log_once_per_kind
 from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
 from hopsml.core.callbacks import nonblocking_logger
@@ -281,7 +281,7 @@ class StageEndpoint:
 
     async def _accept(self, begun: Future[Callable[[], object]]) -> None:
         """Run the acceptor until ``close``; ``begun`` receives the function that ends it."""
-        acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
+        acceptor = Acceptor(refuse=log_once_per_kind(log), in_thread=self._let_in)
         limits = acceptor.limits
         most = min(limits.pending, _MOST_PENDING)
         acceptor.limits = ConnectionLimits(most, most * 3 // 4, limits.descriptors)

@@ -78,7 +78,7 @@ decode_fetch = checked(msgspec.msgpack.Decoder(Fetch).decode)
 decode_question = checked(msgspec.msgpack.Decoder(TableQuestion).decode)
 
 
-def is_cut_off() -> bool:
+def was_forked_after_connecting() -> bool:
     """Return True if this process was forked from one with connections.
 
     gRPC's threads do not exist in it, so that calls would hang.
@@ -328,7 +328,7 @@ class StagedRows:
 
         Waits until there is one. Raises ArgumentError in a process that cannot request tables.
         """
-        if is_cut_off():
+        if was_forked_after_connecting():
             raise ArgumentError(
                 f"the rows of data={self._name!r} cannot be read in a process that was forked from a worker; give "
                 "the DataLoader multiprocessing_context='forkserver' (or 'spawn') and a collate_fn that can be "

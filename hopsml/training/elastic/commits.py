@@ -227,7 +227,7 @@ def dtype_of(name: str) -> Any:
         except ImportError as error:  # PyTorch alone does not bring it
             raise ArgumentError(
                 f"arrays of {name} need the package ml-dtypes, which is not installed here. Remedy: pip install ml-dtypes, "
-                f"or {extras.install('torch')}"
+                f"or {extras.install_command('torch')}"
             ) from error
         return np.dtype(getattr(ml_dtypes, name))
 
@@ -337,7 +337,7 @@ class CommitWriter:
         if self._in_memory is None:
             self._in_memory = self._fits(snapshot.size)
         slots, began = self._port.slots, time.monotonic()
-        slot = slots.free(self._newest)
+        slot = slots.find_free_slot(self._newest)
         pieces = encode(snapshot)
         snapshot.arrays.clear()  # only the pieces reference the arrays from here on
         slots.write(slot, snapshot.step, pieces, in_memory=self._in_memory)

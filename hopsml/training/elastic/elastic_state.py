@@ -295,7 +295,7 @@ class State:
         if collective.prospect() is not None or self._later is not None:
             return False
         self._see_batch(self._writer)
-        parks = self._port is not None and self._port.slots.park
+        parks = self._port is not None and self._port.slots.must_pause
         due = parks or self._is_due(every)
         if self._is_divided():
             due = state_tensors.agreed(due)

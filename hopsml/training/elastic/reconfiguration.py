@@ -182,7 +182,7 @@ class _Watch:
         """Set and return this worker's context in the new generation, before any call of that generation returns."""
         before = current()
         assert before is not None and before.collective is not None
-        rank, local_rank = word.place(before.collective.addresses[before.rank])
+        rank, local_rank = word.ranks_of(before.collective.addresses[before.rank])
         context = replace(
             before,
             generation=word.generation,
@@ -215,7 +215,7 @@ class _Watch:
         now, context = time.monotonic(), current()
         self._waits_since = now if self._waits_since is None else self._waits_since
         assert context is not None
-        if now - self._waits_since > PATIENCE_S + (context.spec.group.silence_s or 0.0):
+        if now - self._waits_since > PATIENCE_S + (context.spec.group.silence_timeout_s or 0.0):
             self._waits_since = now
             lost = "a member" if self._group.lost_rank is None else f"rank {self._group.lost_rank}"
             self._port.announce(WorkerReconfigured(context.generation, problem=f"it can no longer reach {lost}"))

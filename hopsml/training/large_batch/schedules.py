@@ -56,7 +56,7 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``known``; raise ArgumentError with the nearest name otherwise."""
     names = list(known)
     if value not in names:
-        raise ArgumentError(f"{name}={value!r} is unknown; {suggestions.instead(str(value), names, '')}")
+        raise ArgumentError(f"{name}={value!r} is unknown; {suggestions.suggestion_text(str(value), names, '')}")
     return str(value)
 
 

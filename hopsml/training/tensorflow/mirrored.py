@@ -84,5 +84,5 @@ def strategy(given: list[str]) -> Any:
             "before the logical devices could be created; do not call TensorFlow in modules that are imported with "
             "the function"
         )
-    collective_stats.formed("MirroredStrategy", len(devices))
+    collective_stats.record_group("MirroredStrategy", len(devices))
     return tf.distribute.MirroredStrategy(devices)

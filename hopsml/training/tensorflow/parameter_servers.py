@@ -84,7 +84,7 @@ def strategy(given: list[str]) -> Any:
     built = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.TFConfigClusterResolver(), variable_partitioner=_partitioner()
     )
-    collective_stats.formed(collective_stats.PARAMETER_SERVERS, built._extended._num_workers)
+    collective_stats.record_group(collective_stats.PARAMETER_SERVERS, built._extended._num_workers)
     return built
 
 

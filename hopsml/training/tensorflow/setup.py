@@ -196,7 +196,7 @@ def _prepare_strategies() -> None:
         build(self, *args, **kwargs)
         groups.remember(self)
         if groups.in_group(self):
-            collective_stats.formed("tensorflow", self.extended._num_workers)
+            collective_stats.record_group("tensorflow", self.extended._num_workers)
         # A plain strategy has the run's merge settings as well.
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))
@@ -263,7 +263,7 @@ def _note_calls(optimizer: Any, method: str) -> None:
 
     @functools.wraps(original)
     def note_then_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        collective_stats.trained("tensorflow")
+        collective_stats.record_trained("tensorflow")
         return original(self, *args, **kwargs)
 
     setattr(optimizer, method, note_then_call)

@@ -217,7 +217,7 @@ def _process_group() -> type:
             def carry_out() -> Any:
                 if group is not None:
                     collective.keep_all(_RIGID)
-                    collective_stats.operated()
+                    collective_stats.record_framework_operation()
                     task(group)
                     if group.made_in != self._since:
                         raise CollectiveChanged(f"a member is lost, and {_RIGID}")

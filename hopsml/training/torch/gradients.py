@@ -178,7 +178,7 @@ class GradientAverage:
         self._of = {id(one): None for one in self._sparse}
         self._of |= {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
         self._types = {id(one): one.dtype for one in trained}
-        collective_stats.reduced(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
+        collective_stats.record_reduction(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
 
     def _made(self, parameter: torch.Tensor) -> None:
         """Handle a new gradient of the backward pass: send all buckets that are complete."""

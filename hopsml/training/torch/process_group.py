@@ -37,8 +37,8 @@ def form(context: WorkerContext) -> str:
     if name == "hopsml":  # other groups do not count their operations
         _record_training()
     else:
-        collective_stats.formed(name, context.world_size)
-    collective_stats.chosen(why)
+        collective_stats.record_group(name, context.world_size)
+    collective_stats.record_choice_reason(why)
     _accept_repetition(name, begin)
     return name
 
@@ -51,7 +51,7 @@ def _record_training() -> None:
 
     def before_step(*_: Any) -> None:
         if len(dist.distributed_c10d._world.pg_map) < 2:  # gradients may be averaged over another group
-            collective_stats.trained("torch")
+            collective_stats.record_trained("torch")
 
     register_optimizer_step_pre_hook(before_step)
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.agent.usage import OomWatch
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import processes
 from hopsml.errors import ArgumentError
@@ -64,7 +64,7 @@ class Lane:
         self._connection: socket.socket | None = None
         self._unsent = bytearray()  # bytes that the runner has not read yet; it may still be importing a framework
         self._sends_no_more = False  # no further message for this runner after the unsent bytes
-        self._frames = Frames()
+        self._frames = FrameDecoder()
         self._pid, self._pidfd = 0, -1
         self._stopped_at: float | None = None  # time at which the system has stopped the runner
         self._killed_for = ""
@@ -181,7 +181,7 @@ class Lane:
             self._forget_next()
         self._pid, ours = self._next or self._new()
         self._next = None
-        self._connection, self._frames, self._unsent, self._sends_no_more = ours, Frames(), bytearray(), False
+        self._connection, self._frames, self._unsent, self._sends_no_more = ours, FrameDecoder(), bytearray(), False
         self._pidfd = os.pidfd_open(self._pid)
         self._oom = OomWatch(self._pid)
         self._poll.register(ours.fileno(), select.POLLIN)

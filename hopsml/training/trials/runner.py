@@ -28,11 +28,11 @@ from typing import Any, cast
 
 import msgspec
 
-from hopsml.cluster.shared.plain import argument, outputs
+from hopsml.cluster.shared.plain import argument_as_json, result_as_dict
 from hopsml.cluster.worker import calling, returned
 from hopsml.cluster.worker.context import WorkerContext, do_nothing, set_current
 from hopsml.cluster.worker.returned import pickle_result
-from hopsml.cluster.worker.worker import leave
+from hopsml.cluster.worker.worker import run_exit_functions
 from hopsml.core import moved_names, processes, redact
 from hopsml.core.newer_python import module_arguments
 from hopsml.errors import TrialStopped
@@ -174,7 +174,7 @@ def live(context: WorkerContext, options: Options, connection: socket.socket) ->
                 runner.channel.send(TrialEnded(message.number, message.attempt, "withdrawn"))
             elif not runner.carry_out(message):
                 break
-    return leave(0)
+    return run_exit_functions(0)
 
 
 @dataclass
@@ -226,7 +226,7 @@ class Runner:
         try:
             trial_files.make(folder)
             config = pickle.loads(message.config)
-            trial_files.write_json(folder / ".hparams.json", argument(config))
+            trial_files.write_json(folder / ".hparams.json", argument_as_json(config))
             resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
             trial = _Trial(message, folder, TrialReporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)
@@ -271,7 +271,7 @@ class Runner:
         name = "traceback.log"
         url = urls.join(self.context.run_url.rstrip("/"), self.context.trials, message.trial_id, name)
         calling.report_traceback(error, folder / name, url)
-        words = calling.words_of(error) + returned.missing_path_hint(error, Path.cwd())
+        words = calling.short_error_text(error) + returned.missing_path_hint(error, Path.cwd())
         return TrialEnded(message.number, message.attempt, "failed", error=words)
 
     def _restore(self) -> None:
@@ -334,7 +334,7 @@ class Runner:
         """Write the function's return value and the metric to the trial's folder."""
         name = trial_files.log_of(context, trial.message)
         log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
-        trial_files.write_json(trial.folder / ".outputs.json", outputs(value, log))
+        trial_files.write_json(trial.folder / ".outputs.json", result_as_dict(value, log))
         trial_files.write(trial.folder / ".metric", str(metric))
 
     def _write_end(self, trial: _Trial, how: str, metric: float | None, error: str) -> None:

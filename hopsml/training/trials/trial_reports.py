@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
@@ -72,7 +72,7 @@ class Channel:
     """Messages to and from the lane; usable from any thread, but ``get`` from one thread only."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._frames = connection, Frames()
+        self._connection, self._frames = connection, FrameDecoder()
         self._came: deque[ToLane] = deque()
         self._let_go_on: GoOn | None = None  # the newest message to continue
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ from tests.helpers.cluster.workloads import wait_until
 
 def agent_of(run: Run, rank: int) -> psutil.Process:
     """Return the agent of a worker, which is not its ancestor if the fork servers come from a zygote."""
-    coordinator = applications.current().coordinator
+    coordinator = applications.get_or_start().coordinator
 
     def of_rank() -> list[str]:
         known = coordinator.runs.get(run.run_id)  # it learns of a run in a separate thread

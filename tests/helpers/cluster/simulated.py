@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.driver.backends.base import AskEnded, Capacity, EndWarning, SlotEnded
 from hopsml.cluster.shared import protocol, worker_events
 from tests.helpers.clock import END_S
 from tools.simulated_agent import client_tls, connected, hello
@@ -93,7 +93,7 @@ class SimulatedBackend:
     def is_contended(self) -> bool:
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+    def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         return {}
 
     def why_lost(self, task: int, pid: int) -> str:

@@ -309,7 +309,7 @@ def test_running_job_of_an_earlier_version_can_be_ended(request_of):
         )
     try:
         assert supervisor.stdout is not None and supervisor.stdout.readline() == "ready\n"
-        recorded = {"pid": supervisor.pid, "process_started": processes.process_started(supervisor.pid)}
+        recorded = {"pid": supervisor.pid, "process_started": processes.start_time_of(supervisor.pid)}
         recorded |= {"host": "this one", "pid_namespace": processes.pid_namespace()}
         (folder / "job.json").write_text(json.dumps({"command": "", "keeper": recorded, "started": time.time()}))
         job = Job("local", str(folder))

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.shared import acceptor
-from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, to_cut, with_streams
+from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, pending_to_close, with_streams
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
 from tests.helpers.clock import END_S
@@ -45,22 +45,24 @@ def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
 def test_excess_connection_to_close_is_the_oldest_of_the_busiest_address() -> None:
     limits = ConnectionLimits(pending=4, of_one_peer=2, descriptors=100)
     with pending(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
-        assert to_cut(few, limits) is None
+        assert pending_to_close(few, limits) is None
     with pending(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
-        assert to_cut(many, limits) is many[1]  # of the address with most of them the oldest
+        assert pending_to_close(many, limits) is many[1]  # of the address with most of them the oldest
         many[1].cut()
-        assert to_cut(many, limits) is None  # there is room, and no address has too many
+        assert pending_to_close(many, limits) is None  # there is room, and no address has too many
     with pending(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
-        assert to_cut(young, limits) is None  # they may be about to show the token
+        assert pending_to_close(young, limits) is None  # they may be about to show the token
         young[2].looks += 1
-        assert to_cut(young, limits) is young[2]  # too many of one address, though there is room
-    assert to_cut([], limits) is None
+        assert pending_to_close(young, limits) is young[2]  # too many of one address, though there is room
+    assert pending_to_close([], limits) is None
 
 
 def test_cost_per_connection_is_constant_for_a_group_on_one_host() -> None:
     limits = ConnectionLimits(pending=64, of_one_peer=48, descriptors=100)
     with pending(*[("a", 0)] * 48) as many:
-        assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
+        assert operations(lambda: pending_to_close(many, limits)) < 1.5 * operations(
+            lambda: pending_to_close(many[:1], limits)
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,10 +178,10 @@ DRIVER = textwrap.dedent("""
         return 7
 
     run = experiment.submit(train, args={"folder": sys.argv[1]}, num_workers=1, progress=False)
-    print(*applications.current().coordinator.addresses[0], flush=True)
+    print(*applications.get_or_start().coordinator.addresses[0], flush=True)
     print(run.result(600).value, flush=True)
     print(experiment.submit(lambda: 8, num_workers=2, progress=False).result(600).value, flush=True)
-    print(dict(applications.current().coordinator.door.refused), flush=True)
+    print(dict(applications.get_or_start().coordinator.door.refused), flush=True)
     experiment.shutdown()
 """)
 
@@ -209,8 +211,8 @@ def test_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Pa
 @pytest.mark.parametrize("second", ["right", "wrong"])
 def test_two_authorization_headers_are_refused_like_a_wrong_token(store: Path, second: str) -> None:
     submit(lambda: None, 1, keep_warm=60).result(END_S)
-    server = applications.current().coordinator.door
-    address = applications.current().coordinator.addresses[0]
+    server = applications.get_or_start().coordinator.door
+    address = applications.get_or_start().coordinator.addresses[0]
     tokens = (server.token, server.token if second == "right" else "w\xf6rong")
     request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"

@@ -63,7 +63,7 @@ class TestLocal(BackendContract):
         run.cancel()
         with pytest.raises(RunCancelled):
             run.result(END_S)
-        assert not processes.carrying("HOPSML_TEST_BREED", tmp_path.name)
+        assert not processes.processes_with_variable("HOPSML_TEST_BREED", tmp_path.name)
 
     def test_frozen_agent_is_dropped_when_its_lease_ends(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

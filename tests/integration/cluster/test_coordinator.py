@@ -57,7 +57,7 @@ class AttackedRun:
             lambda: self.coordinator.door.refused[kind] >= count, f"{count} refusals, {self.coordinator.door.refused}"
         )
         assert dict(self.coordinator.door.refused) == {kind: count}
-        assert RECORDS.settle(WAIT_S)
+        assert RECORDS.wait_until_delivered(WAIT_S)
         logged = [record.getMessage() for record in self.caplog.records if record.name == "hopsml.coordinator"]
         assert len(logged) == 1 and logged[0].startswith("refused: "), logged
         assert self.run.running() and self.run.status()["phase"] == "running"
@@ -71,7 +71,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedRun]:
         submit(lambda: None, SLOTS, keep_warm=600).result(END_S)  # all agents are there, and stay
         run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
         wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
-        yield AttackedRun(run, applications.current(keep_warm_s=600.0).coordinator)
+        yield AttackedRun(run, applications.get_or_start(keep_warm_s=600.0).coordinator)
         (folder / "go-on").touch()
         assert run.result(END_S).value == 5
         assert [member["state"] for member in run.status()["members"]] == ["FINISHED", "FINISHED"]

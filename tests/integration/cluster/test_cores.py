@@ -86,7 +86,7 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
     made = [SlotCores(0, [locks]) for _ in range(3)]
     yield made
     for slot in made:
-        slot.give_back()
+        slot.release()
 
 
 # -- how many
@@ -205,7 +205,7 @@ def test_cores_of_another_run_are_available_once_released(slots: list[SlotCores]
     first.acquire_for(FORMATION, launch(2, 0))
     second.acquire_for(FORMATION, launch(2, 1))
     assert other.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((), 1)
-    second.give_back()
+    second.release()
     assert other.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((1,), 1)
     assert first.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((0,), 1)  # its next worker
 
@@ -267,7 +267,7 @@ def test_cores_locked_by_another_user_are_not_chosen(open_locks: Path) -> None:
     slot = SlotCores(0, [open_locks])
     with as_stranger(act):
         assert slot.acquire_for(FORMATION, launch(2, 0)).numbers == (1,)
-    slot.give_back()
+    slot.release()
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -172,7 +172,7 @@ def test_run_of_a_killed_driver_is_resumed_from_its_newest_checkpoint(store: Pat
 
 def begin_second_attempt(run: Run) -> None:
     """As if YARN had started this driver once more: what there is of the application is its predecessor's."""
-    applications.current().earlier_runs = EarlierRuns(run.directory.read_run()["application"], 2)
+    applications.get_or_start().earlier_runs = EarlierRuns(run.directory.read_run()["application"], 2)
 
 
 def test_second_attempt_does_not_repeat_a_finished_training(store: Path, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
     monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # as after a long outage of its store
-    again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
+    again = plan.start(repeat.continuation_plan(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)
     with pytest.raises(RunCancelled, match=f"another driver has continued it in .*{again.run_id}"):
@@ -252,7 +252,7 @@ def test_draining_agents_continue_until_their_successors_are_ready(
     store: Path, tmp_path: Path, ranks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(tmp_path, args=PATIENT)
-    backend = applications.current().backend
+    backend = applications.get_or_start().backend
     start = backend.submit
 
     def start_later(*request: Any) -> None:
@@ -278,7 +278,7 @@ def test_last_commit_is_stored_before_all_draining_agents_leave(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Successors connect after the draining agents have ended, as on a cluster that counts their slots until then."""
-    backend = applications.current().backend
+    backend = applications.get_or_start().backend
     held: list[Any] = []
     start = backend.submit
     run = submit(tmp_path, args=PATIENT)

@@ -94,7 +94,7 @@ async def _play(client: fork_client.ForkClient, folder: Path, function: Any, dis
     if disturb is not None:
         await started.wait()
         disturb(pid)
-    exited = await client.exited(identity)
+    exited = await client.wait_for_exit(identity)
     await asyncio.sleep(0)
     loop.remove_reader(read_end)
     os.set_blocking(read_end, False)
@@ -346,7 +346,7 @@ def test_stopped_worker_can_be_ended(tmp_path):
             os.kill(pid, signal.SIGSTOP)
             client.signal(identity, signal.SIGKILL)
             os.close(read_end)
-            return await asyncio.wait_for(client.exited(identity), 5)
+            return await asyncio.wait_for(client.wait_for_exit(identity), 5)
         finally:
             await client.close()
 
@@ -362,7 +362,7 @@ def test_client_retains_no_data_of_ended_workers(tmp_path):
                 begin = (assignment(tmp_path, int), str(tmp_path), nowhere.fileno(), nowhere.fileno())
                 for _ in range(3):
                     identity, _ = await client.launch(*begin)
-                    await client.exited(identity)
+                    await client.wait_for_exit(identity)
                 given_up = asyncio.create_task(client.launch(*begin))
                 await asyncio.sleep(0)  # it is sent
                 given_up.cancel()
@@ -370,7 +370,7 @@ def test_client_retains_no_data_of_ended_workers(tmp_path):
                 assert given_up.cancelled()
                 identity, _ = await client.launch(*begin)  # its answers follow those of the cancelled launch
                 during = [client._launched.copy(), dict.fromkeys(client._exited, identity)]
-                await client.exited(identity)
+                await client.wait_for_exit(identity)
             assert during == [{}, {identity: identity}]
             return [client._launched, client._exited]
         finally:
@@ -483,7 +483,7 @@ def test_request_of_an_agent_that_has_ended_ends_the_server_quietly() -> None:
     try:
         ours.send(fork_server.encode(fork_server.Ping()))
         ours.close()
-        assert not server.receive()
+        assert not server.handle_request()
     finally:
         theirs.close()
         os.close(server.wakeup_r)
@@ -503,12 +503,12 @@ def test_refused_fork_is_reported_and_the_server_continues(monkeypatch):
     try:
         launch = fork_server.LaunchWorker(7, "", "/", fork_server.WORKER)
         socket.send_fds(ours, [fork_server.encode(launch)], [null, null, null])
-        assert server.receive()
+        assert server.handle_request()
         reply = fork_server.decode_reply.decode(ours.recv(4096))
         assert isinstance(reply, fork_server.NotLaunched)
         assert reply.id == 7 and "Resource temporarily unavailable" in reply.problem
         ours.send(fork_server.encode(fork_server.Ping()))
-        assert server.receive()
+        assert server.handle_request()
     finally:
         for descriptor in (null, server.wakeup_r, server.wakeup_w):
             os.close(descriptor)

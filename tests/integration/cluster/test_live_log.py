@@ -40,7 +40,7 @@ def test_flow_respects_the_window_and_covers_each_byte_once(
 ) -> None:
     flow, size, now, sent, under_way = Flow(), 0, 0.0, 0, 0
     for number, (grown, passed, taken) in enumerate(reads):
-        flow.taken(taken)
+        flow.record_acknowledged(taken)
         under_way = max(0, under_way - taken)
         size, now, start = size + grown, now + passed, flow.position
         head, tail, end = flow.next_parts(size, now, last=number == len(reads) - 1)
@@ -57,16 +57,16 @@ def test_moderate_output_is_sent_completely() -> None:
     for second in range(100):
         size += 50_000
         assert flow.next_parts(size, float(second)) == (size, size, size)
-        flow.taken(50_000)
+        flow.record_acknowledged(50_000)
 
 
 def test_flood_is_sent_as_its_start_and_periodic_newest_lines() -> None:
     flow = Flow()
     assert flow.next_parts(100 << 20, 0.0) == (WINDOW - TAIL,) * 3
-    flow.taken(WINDOW)
+    flow.record_acknowledged(WINDOW)
     assert flow.next_parts(200 << 20, 1.0) == (WINDOW - TAIL,) * 3  # no data: the last update was recent
     assert flow.next_parts(300 << 20, EVERY_S) == (WINDOW - TAIL, (300 << 20) - TAIL, 300 << 20)
-    flow.taken(TAIL)
+    flow.record_acknowledged(TAIL)
     assert flow.next_parts((300 << 20) + 100, EVERY_S + 1) == ((300 << 20) + 100,) * 3  # it is over
 
 
@@ -131,7 +131,10 @@ def test_skipped_lines_beyond_the_counting_limit_are_estimated(tmp_path: Path, m
     monkeypatch.setattr(local_tree, "COUNTED", 10 * len(LINE))
     log = tmp_path / "rank0.log"
     log.write_bytes(LINE * 1000)
-    assert local_tree.skip(log, 0, 500 * len(LINE) - 3, 1000 * len(LINE)) == ("about 500", 500 * len(LINE))
+    assert local_tree.count_skipped_lines(log, 0, 500 * len(LINE) - 3, 1000 * len(LINE)) == (
+        "about 500",
+        500 * len(LINE),
+    )
 
 
 def test_heartbeat_overtakes_queued_messages_and_acknowledgements_free_room() -> None:
@@ -140,7 +143,7 @@ def test_heartbeat_overtakes_queued_messages_and_acknowledgements_free_room() ->
         for _ in range(3):
             outbox.put(protocol.WorkerUpdate("r", 0, WorkerMessage(bytes(ROOM))))
         outbox.put(protocol.Heartbeat())
-        waiting = asyncio.create_task(outbox.room())
+        waiting = asyncio.create_task(outbox.wait_for_room())
         assert protocol.decode_for_coordinator(await outbox.take()) == protocol.Heartbeat()
         sent = [await outbox.take() for _ in range(3)]
         outbox.put(protocol.Heartbeat())
@@ -148,7 +151,7 @@ def test_heartbeat_overtakes_queued_messages_and_acknowledgements_free_room() ->
         for data in sent:  # it is under way, which is no room: what the coordinator has not read delays its answers
             await asyncio.sleep(0)
             assert not waiting.done()
-            outbox.taken(len(data))
+            outbox.record_handled(len(data))
         await asyncio.wait_for(waiting, WAIT_S)
 
     asyncio.run(talk())
@@ -168,7 +171,9 @@ def flood(megabytes: int) -> float:
 def test_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path) -> None:
     gaps: list[float] = []
     run = experiment.submit(flood, args={"megabytes": FLOOD_MB}, num_workers=1, progress=False)
-    agent = wait_until(lambda: next(iter(applications.current().coordinator.door.agents.values()), None), "the agent")
+    agent = wait_until(
+        lambda: next(iter(applications.get_or_start().coordinator.door.agents.values()), None), "the agent"
+    )
     while not run.done():
         gaps.append(time.monotonic() - agent.last_received_s)
         time.sleep(0.02)
@@ -187,7 +192,9 @@ def test_flood_of_messages_does_not_delay_a_heartbeat(store: Path) -> None:
         return time.time()
 
     run = experiment.submit(send, num_workers=1, progress=False)
-    agent = wait_until(lambda: next(iter(applications.current().coordinator.door.agents.values()), None), "the agent")
+    agent = wait_until(
+        lambda: next(iter(applications.get_or_start().coordinator.door.agents.values()), None), "the agent"
+    )
     start_s, late = clock.awake(), 0.0
     received: list[int] = []
     run.on_message(lambda rank, value: received.append(len(value)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from tests.helpers import clock
 from tests.helpers.clock import END_S
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.local
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 50))
 def test_frames_are_reassembled_from_any_pieces(messages: list[bytes], piece: int) -> None:
-    stream, frames, out = b"".join(map(framed, messages)), Frames(), []
+    stream, frames, out = b"".join(map(framed, messages)), FrameDecoder(), []
     for start in range(0, len(stream), piece):
         out += frames.feed(stream[start : start + piece])
     assert out == messages
@@ -34,7 +34,7 @@ def test_frames_are_reassembled_from_any_pieces(messages: list[bytes], piece: in
 
 def test_damaged_stream_of_frames_is_an_error() -> None:
     with pytest.raises(ValueError, match="the stream is damaged"):
-        Frames().feed(b"\xff\xff\xff\xff....")
+        FrameDecoder().feed(b"\xff\xff\xff\xff....")
 
 
 def echo(count: int) -> int:

@@ -357,7 +357,7 @@ import _socket, socket, sys
 from hopsml.cluster.worker import server_guard
 first, last = map(int, sys.argv[1:3])
 library = getattr(_socket, "__file__", None) or sys.executable
-assert server_guard.bind_within(library, first, last) == ""
+assert server_guard.restrict_ports(library, first, last) == ""
 
 def port(address, family=socket.AF_INET, kind=socket.SOCK_STREAM):
     one = socket.socket(family, kind)
@@ -392,4 +392,4 @@ def test_bind_within_restricts_ports_chosen_by_the_kernel_to_a_range() -> None:
 
 
 def test_invalid_port_range_is_refused() -> None:
-    assert server_guard.bind_within(str(build_native.SERVER), 10, 9) != ""
+    assert server_guard.restrict_ports(str(build_native.SERVER), 10, 9) != ""

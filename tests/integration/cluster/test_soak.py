@@ -143,7 +143,7 @@ def play(rounds: int) -> None:
     for _ in range(rounds):
         for run in ROUND:
             run()
-            pool = applications.current().coordinator.pool
+            pool = applications.get_or_start().coordinator.pool
             wait_until(lambda pool=pool: not [a for a in pool.agents.values() if a.run_id], "agents given back")
             assert len(pool.agents) <= SLOTS, "more agents than any run has asked for"
 

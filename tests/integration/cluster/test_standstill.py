@@ -62,7 +62,7 @@ def test_frozen_driver_during_a_run_loses_no_worker(
     run = experiment.submit(train, args={"folder": str(tmp_path)}, progress=False, **group)
     wait_until(lambda: all((tmp_path / f"rank-{rank}").exists() for rank in range(2)), "both workers")
     ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock: no thread of the driver runs
-    applications.current().coordinator._call(time.sleep, held_s)  # and once more in the middle of a callback
+    applications.get_or_start().coordinator._call(time.sleep, held_s)  # and once more in the middle of a callback
     (tmp_path / "go-on").touch()
     assert run.result(END_S).value == 0
     assert not any("was lost" in note or "continues" in note for note in run.state.notes), run.state.notes

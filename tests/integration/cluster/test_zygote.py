@@ -166,7 +166,7 @@ def test_two_agents_have_separate_fork_servers_and_random_numbers(shared_zygote:
 def test_mark_of_a_fork_server_is_visible_in_proc(shared_zygote: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> list[int]:
         await client.ready
-        return processes.carrying(MARK, client._process.mark)
+        return processes.processes_with_variable(MARK, client._process.mark)
 
     assert len(with_client(shared_zygote, use)) == 1
 
@@ -251,7 +251,7 @@ def test_invalid_request_is_refused_and_the_next_agent_is_served(shared_zygote: 
 def test_death_of_a_fork_server_is_reported_to_its_agent(shared_zygote: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> str:
         await client.ready
-        (pid,) = processes.carrying(MARK, client._process.mark)
+        (pid,) = processes.processes_with_variable(MARK, client._process.mark)
         os.kill(pid, signal.SIGKILL)
         while not client.broken:
             await asyncio.sleep(0.01)
@@ -263,7 +263,7 @@ def test_death_of_a_fork_server_is_reported_to_its_agent(shared_zygote: ZygotePr
 def test_fork_servers_outlive_a_closed_zygote_and_end_with_their_agent(own_zygote: ZygoteProcess, tmp_path: Path):
     async def use(client: fork_client.ForkClient) -> int:
         await client.ready
-        (pid,) = processes.carrying(MARK, client._process.mark)
+        (pid,) = processes.processes_with_variable(MARK, client._process.mark)
         own_zygote.close()
         ended = await _play(client, tmp_path, lambda: 1, None, {})
         assert ended.exited.status == 0

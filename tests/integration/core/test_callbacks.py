@@ -24,7 +24,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.core import callbacks
-from hopsml.core.callbacks import Backlog, Delivery, Worth
+from hopsml.core.callbacks import AsyncCalls, Backlog, Worth
 from hopsml.experiment import applications, messages
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.progress import RunLines
@@ -112,13 +112,13 @@ def test_backlog_retains_the_newest_update_of_each_kind() -> None:
 
 
 def test_put_does_not_wait_and_skipped_items_are_reported(blocked: BlockedCallable) -> None:
-    one: Delivery[Item] = Delivery("hopsml-test", blocked, Numbers())
+    one: AsyncCalls[Item] = AsyncCalls("hopsml-test", blocked, Numbers())
     for number in range(callbacks.MOST_UPDATES + 100):
         one.put(("update", number))
     assert blocked.called.wait(WAIT_S)
-    assert not one.settle(0.05)
+    assert not one.wait_until_delivered(0.05)
     blocked.go.set()
-    assert one.settle(WAIT_S)
+    assert one.wait_until_delivered(WAIT_S)
     numbers = [item[1] for (item,) in blocked.calls]
     # One is being handled while the others wait.
     assert -100 <= min(numbers) <= -98
@@ -136,7 +136,7 @@ def test_observer_that_raises_is_dropped_and_others_are_notified() -> None:
     state.observe(seen.append)
     for number in range(3):
         state.publish(Change("note", text=str(number)))
-    assert state.settle(WAIT_S)
+    assert state.wait_for_observers(WAIT_S)
     assert [change.text for change in seen] == ["0", "1", "2"]
     assert len(calls) == 1
 
@@ -168,7 +168,7 @@ def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path,
             run.observe(blocked)
             run.on_message(blocked)
             wait_until((tmp_path / "printed").exists, "the output")
-            coordinator = applications.current().coordinator
+            coordinator = applications.get_or_start().coordinator
             with socket.create_connection(coordinator.addresses[0], timeout=WAIT_S) as stranger:
                 stranger.sendall(b"no TLS" * 100)
                 while stranger.recv(4096):
@@ -258,7 +258,7 @@ def test_threads_of_hopsml_do_not_wait_for_logging_handlers(module: str, blocked
         assert blocked.called.wait(WAIT_S)
         assert len(blocked.calls) == 1
         blocked.go.set()
-        assert callbacks.RECORDS.settle(WAIT_S)
+        assert callbacks.RECORDS.wait_until_delivered(WAIT_S)
         assert len(blocked.calls) == 3
     finally:
         logging.getLogger(logger.name).removeHandler(handler)

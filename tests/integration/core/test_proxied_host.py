@@ -72,7 +72,7 @@ def doctor() -> None:
 
     facts.STEP_S = 2.0  # type: ignore[misc]
     settings.yarn_settings = lambda: {"yarn.resourcemanager.hostname": OTHER}  # type: ignore[assignment]
-    raise OSError(facts.yarn().problem)
+    raise OSError(facts.probe_yarn().problem)
 
 
 def mlflow_here() -> None:

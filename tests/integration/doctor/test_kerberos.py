@@ -88,7 +88,7 @@ def test_clock_of_the_kdc_is_compared(kdc: Kdc, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(time, "time", lambda: now() - 600)  # this machine's clock, as Python sees it
         behind = kerberos.kdc("alice@LAB.TEST").skew_s
     assert behind is not None and 590 < behind < 610
-    assert examination.clock(now(), {"the KDC": behind}).status is Status.FAIL
+    assert examination.check_clock(now(), {"the KDC": behind}).status is Status.FAIL
 
 
 def test_silent_kdc_is_reported(kdc: Kdc) -> None:

@@ -52,13 +52,13 @@ def program(path: Path, text: str) -> Path:
 def test_java_is_found_by_java_home_or_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "home" / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    found = facts.java()
+    found = facts.find_java()
     assert (found.source, found.problem) == ("JAVA_HOME", "") and "11.0.2" in found.output
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    assert "No such file" in facts.java().problem
+    assert "No such file" in facts.find_java().problem
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert facts.java() == facts.JavaFacts("", "PATH")
+    assert facts.find_java() == facts.JavaFacts("", "PATH")
 
 
 def test_hanging_program_is_killed_at_its_deadline(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_hanging_program_is_killed_at_its_deadline(tmp_path: Path) -> None:
 
 
 def test_versions_of_spark_and_its_hadoop_client_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = facts.spark(provenance.packages())
+    found = facts.find_spark(provenance.packages())
     assert found.pyspark and found.hadoop_client.count(".") == 2
     jars = tmp_path / "jars"
     jars.mkdir()
     for name in ("spark-core_2.12-3.5.1.jar", "hadoop-client-api-3.3.4.jar"):
         (jars / name).touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    found = facts.spark({"pyspark": "4.3.0"})
+    found = facts.find_spark({"pyspark": "4.3.0"})
     assert found == facts.SparkFacts("4.3.0", "3.3.4", str(tmp_path), "3.5.1")
 
 
@@ -84,30 +84,30 @@ def test_executors_python_is_run_for_its_version(monkeypatch: pytest.MonkeyPatch
     import sys
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    found = facts.executors_python("")
+    found = facts.probe_executors_python("")
     assert (found.source, found.version, found.problem) == ("PYSPARK_PYTHON", platform.python_version(), "")
     monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path / "python", "#!/bin/sh\necho broken; exit 3\n")))
-    assert "status 3" in facts.executors_python("").problem
-    assert facts.executors_python("/nowhere/python").problem == "this program does not exist on this machine"
+    assert "status 3" in facts.probe_executors_python("").problem
+    assert facts.probe_executors_python("/nowhere/python").problem == "this program does not exist on this machine"
 
 
 def test_ports_of_a_range_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert facts.ports() == facts.PortFacts("", 1, 1)
+    assert facts.probe_ports() == facts.PortFacts("", 1, 1)
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("HOPSML_PORT_RANGE", f"{port}-{port}")
-        found = facts.ports()
+        found = facts.probe_ports()
         assert (found.tried, found.free) == (1, 0) and "in use" in found.problem
     for text in ("40000", "x-y", "5-4", "1-70000"):
         monkeypatch.setenv("HOPSML_PORT_RANGE", text)
-        assert facts.ports().tried == 0 and text in facts.ports().problem
+        assert facts.probe_ports().tried == 0 and text in facts.probe_ports().problem
 
 
 def test_announced_address_follows_from_settings_and_host_name() -> None:
-    assert facts.addresses("127.0.0.1", "10.9.9.9").announced == "127.0.0.1"
-    assert facts.addresses("", "127.0.0.2").source == "SPARK_LOCAL_IP"
-    assert "no-such-host.invalid" in facts.addresses("no-such-host.invalid", "").problem
-    assert "127.0.0.1" in facts.addresses("", "").local
+    assert facts.find_addresses("127.0.0.1", "10.9.9.9").announced == "127.0.0.1"
+    assert facts.find_addresses("", "127.0.0.2").source == "SPARK_LOCAL_IP"
+    assert "no-such-host.invalid" in facts.find_addresses("no-such-host.invalid", "").problem
+    assert "127.0.0.1" in facts.find_addresses("", "").local
 
 
 def test_limits_and_scratch_space_of_this_machine_are_measured(
@@ -118,17 +118,17 @@ def test_limits_and_scratch_space_of_this_machine_are_measured(
 
     assert facts.limits().open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
-    found = facts.scratch()
+    found = facts.probe_scratch()
     assert (found.folder, found.problem) == (str(full_disk), "") and 0 < found.free_bytes <= 1 << 20
     with pytest.raises(OSError, match="No space left"):
         (full_disk / "rest").write_bytes(bytes(2 << 20))
-    assert "No space left" in facts.scratch().problem or facts.scratch().free_bytes == 0
+    assert "No space left" in facts.probe_scratch().problem or facts.probe_scratch().free_bytes == 0
     assert os.listdir(full_disk) == ["rest"]
 
 
 def test_probe_of_the_store_leaves_no_file(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/Projects/anna"
-    found = facts.store(url)
+    found = facts.probe_store(url)
     assert (found.problem, found.probed, found.skew_s) == ("", f"file://{tmp_path}", None)
     assert os.listdir(tmp_path) == []
 
@@ -138,7 +138,7 @@ def test_store_on_a_full_disk_is_reported(full_disk: Path) -> None:
         (full_disk / "rest").write_bytes(bytes(2 << 20))
     except OSError:
         pass
-    found = facts.store(f"file://{full_disk}")
+    found = facts.probe_store(f"file://{full_disk}")
     assert found.kind and "No space left" in found.problem
     assert os.listdir(full_disk) == ["rest"]
 
@@ -158,9 +158,9 @@ def hadoop_conf(folder: Path, namenode: int, web: int) -> Path:
 
 def test_services_that_refuse_connections_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, 1)))
-    assert facts.hdfs().kind == "StorageUnavailable"
-    assert "refused" in facts.yarn().problem
-    assert "refused" in facts.spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
+    assert facts.probe_hdfs().kind == "StorageUnavailable"
+    assert "refused" in facts.probe_yarn().problem
+    assert "refused" in facts.probe_spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
 
 
 def test_frozen_services_are_abandoned_at_the_deadline(
@@ -188,7 +188,7 @@ def test_inspection_that_never_ends_is_reported_at_the_deadline() -> None:
         gate.set()
     assert inspections["quick"].facts == 1
     assert inspections["slow"].problem == "no answer within 0.5 s" and "division" in inspections["broken"].problem
-    finding = examination.unanswered("java", inspections["slow"], Needs(spark=True))
+    finding = examination.unanswered_finding("java", inspections["slow"], Needs(spark=True))
     assert finding.status is Status.FAIL and finding.remedy
 
 
@@ -215,9 +215,9 @@ def test_resource_manager_facts_are_read_over_rest(monkeypatch: pytest.MonkeyPat
         thread.start()
         try:
             monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, server.server_port)))
-            found = facts.yarn()
+            found = facts.probe_yarn()
             (tmp_path / "yarn-site.xml").write_text("<configuration>")
-            inspection = examination.gather({"yarn": facts.yarn}, 5)["yarn"]
+            inspection = examination.gather({"yarn": facts.probe_yarn}, 5)["yarn"]
         finally:
             server.shutdown()
             thread.join()

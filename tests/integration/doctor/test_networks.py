@@ -21,11 +21,11 @@ import dataclasses, json, os, socket, sys
 os.environ["HOPSML_PORT_RANGE"] = "40000-40004"
 from hopsml.doctor import checks, facts
 from hopsml.doctor.checks import Needs
-found = facts.addresses(*sys.argv[1:3])
+found = facts.find_addresses(*sys.argv[1:3])
 needs = Needs(profile="yarn", spark=True, yarn=True, distributed=True, master="yarn")
 finding = checks.addresses(found, needs)
 print(json.dumps({"facts": dataclasses.asdict(found), "status": finding.status.name, "summary": finding.summary,
-                  "remedy": finding.remedy, "ports": facts.ports().free}))
+                  "remedy": finding.remedy, "ports": facts.probe_ports().free}))
 """
 
 

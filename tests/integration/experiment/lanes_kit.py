@@ -17,7 +17,7 @@ from hopsml.experiment import collective
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import Plan
 from hopsml.experiment.run_role import SearchHost
-from hopsml.experiment.searches.executors import Lanes, News, RunOver
+from hopsml.experiment.searches.executors import ExecutorEvent, Lanes, RunOver
 from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.helpers.cluster.workloads import WAIT_S
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.folder = Path(lanes.run.run_dir.removeprefix("file://"))
-        self.seen: list[News] = []
+        self.seen: list[ExecutorEvent] = []
         self._looked = 0
         self._count = 0
 
@@ -53,11 +53,11 @@ class Bench:
     def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
         self.lanes.send_message(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
 
-    def find_or_wait(self, condition: Callable[[News], Any]) -> News:
+    def find_or_wait(self, condition: Callable[[ExecutorEvent], Any]) -> ExecutorEvent:
         """Return the first event that fits, received before or from now on: events of two processes have no order."""
         return next((news for news in self.seen if condition(news)), None) or self.wait_for(condition)
 
-    def wait_for(self, condition: Callable[[News], Any]) -> News:
+    def wait_for(self, condition: Callable[[ExecutorEvent], Any]) -> ExecutorEvent:
         """Return the next event that fits; other events received meanwhile are stored in ``seen``."""
         deadline = time.monotonic() + 2 * WAIT_S  # other trials may send events without end
         while True:

@@ -48,7 +48,7 @@ def test_interrupt_before_the_handle_is_returned_cancels_the_run(store: Path, mo
         started.append(run.state)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reporting, "follow", interrupted)
+    monkeypatch.setattr(reporting, "track_in_mlflow", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
     assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours

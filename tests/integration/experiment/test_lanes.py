@@ -243,16 +243,16 @@ def test_fewer_slots_release_idle_lanes_first_and_interrupt_a_long_trial(
         found.wait_for_begin(found.assign_trial(three[0], {"seconds": 600.0}))
         pid = found.wait_for_begin(found.assign_trial(three[1], {"seconds": 600.0}))
         try:
-            coordinator.allow(2)
+            coordinator.limit_slots(2)
             assert (
                 found.wait_for(lambda news: news.event == SlotsChanged(2))
                 and found.lost(three[2]) == "no longer needed"
             )
-            coordinator.allow(1)
+            coordinator.limit_slots(1)
             assert "another job" in found.lost(three[1])
             wait_until(lambda: not psutil.pid_exists(pid), "the end of the trial")
             assert set(found.lanes.joined) == {three[0]}
-            wait_until(lambda: coordinator.held(1) == 1, "its slot")
+            wait_until(lambda: coordinator.dismiss_surplus_agents(1) == 1, "its slot")
         finally:
-            coordinator.allow(1 << 16)
+            coordinator.limit_slots(1 << 16)
         found.wait_for(lambda news: news.event == SlotsChanged(3))

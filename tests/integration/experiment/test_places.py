@@ -38,7 +38,7 @@ def test_worker_host_and_its_failures_are_named_after_the_yarn_node(
     wait_until((tmp_path / "there").exists, "the worker")
     place, machine = (node or "127.0.0.1"), (node or os.uname().nodename)
     assert [one["host"] for one in run.status()["members"]] == [place]
-    gang = applications.current(keep_warm_s=60.0).coordinator.runs[run.run_id].gang
+    gang = applications.get_or_start(keep_warm_s=60.0).coordinator.runs[run.run_id].gang
     assert set(gang.membership.hosts.values()) == {machine}  # type: ignore[attr-defined]
     (tmp_path / "go").touch()
     with pytest.raises(WorkerFailed, match=f"on host {place} failed first: KeyError") as caught:

@@ -193,8 +193,8 @@ def test_refusals_by_assertion_in_the_predecessor_are_assertion_errors(call: Cal
 
 
 def test_combination_folder_names_are_encoded_and_bounded() -> None:
-    assert predecessor.combination({"a": 1, "b": "x"}, 0, 0) == "a=1&b=x"
-    assert predecessor.combination({"path": "data/set"}, 0, 0) == "path=data%2Fset"
-    assert predecessor.combination({"a": 1}, 3, 1) == "a=1.2"
-    long = [predecessor.combination({"text": letter * 400}, 0, 0) for letter in "äb"]
+    assert predecessor.combination_name({"a": 1, "b": "x"}, 0, 0) == "a=1&b=x"
+    assert predecessor.combination_name({"path": "data/set"}, 0, 0) == "path=data%2Fset"
+    assert predecessor.combination_name({"a": 1}, 3, 1) == "a=1.2"
+    long = [predecessor.combination_name({"text": letter * 400}, 0, 0) for letter in "äb"]
     assert all(len(name.encode()) <= 200 for name in long) and len(set(long)) == 2

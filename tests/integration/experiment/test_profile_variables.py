@@ -78,9 +78,9 @@ def test_misspelt_profile_is_refused_in_a_running_session(conf: Path, monkeypatc
     runs = Path(first.run_dir.removeprefix("file://")).parent
     assert len([entry for entry in runs.iterdir() if entry.is_dir()]) == 1, "nothing was begun"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # a cluster may lack the profiles of the submitting host
-    applications.prepare("remote")
+    applications.set_profile_variables("remote")
     with pytest.raises(ArgumentError, match="did you mean other"):
-        applications.prepare("otther")
+        applications.set_profile_variables("otther")
 
 
 def named(x: float) -> dict[str, object]:

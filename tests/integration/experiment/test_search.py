@@ -19,7 +19,7 @@ from hopsml import Searchspace, experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError, StorageUnavailable
 from hopsml.experiment import repeat
 from hopsml.experiment import result as records
-from hopsml.experiment.search import learned_from, submit_continued
+from hopsml.experiment.search import learned_trials, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
@@ -356,7 +356,7 @@ def test_only_one_of_several_concurrent_continuations_succeeds(store: Path) -> N
 
 def test_search_can_be_continued_after_a_failed_attempt(store: Path) -> None:
     first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
-    directory, lines = RunDir(first.run_dir), recorded.lines_of(RunDir(first.run_dir))
+    directory, lines = RunDir(first.run_dir), recorded.read_event_log(RunDir(first.run_dir))
     with pytest.raises(NotEnoughSlots), recorded.right_to_continue(directory, lines):
         raise NotEnoughSlots("no executor came")
     with (
@@ -539,7 +539,7 @@ def test_warm_start_executes_nothing_of_the_other_searchs_files(store: Path, tmp
     record = json.loads((directory / "run.json").read_text())
     record["search"]["pickle_sha256"] = record["payload_sha256"] = hashlib.sha256(forged).hexdigest()
     (directory / "run.json").write_text(json.dumps(record))
-    known = learned_from(first.run_dir, calls.searchspace(space), "max")
+    known = learned_trials(first.run_dir, calls.searchspace(space), "max")
     assert not (tmp_path / "was-run").exists()
     assert sorted((config["x"], outcome.score) for config, outcome in known) == sorted(
         (row["config"]["x"], row["value"]) for row in first.rows

@@ -51,20 +51,20 @@ def shown_output() -> ShownOutput:
 
 def test_output_is_split_into_lines_at_any_boundary() -> None:
     output = shown_output()
-    assert output.text("a\nb", 0.0) == ["a"]
-    assert output.text("c\n\n10 %\r20 %\r", 0.0) == ["bc", "10 %", "20 %"]
-    assert output.text("rest", 0.0) == []
-    assert output.end("", 1.0) == ["rest"]
-    assert output.end("", 1.0) == []
+    assert output.add_text("a\nb", 0.0) == ["a"]
+    assert output.add_text("c\n\n10 %\r20 %\r", 0.0) == ["bc", "10 %", "20 %"]
+    assert output.add_text("rest", 0.0) == []
+    assert output.remaining_lines("", 1.0) == ["rest"]
+    assert output.remaining_lines("", 1.0) == []
 
 
 def test_flood_of_output_shows_first_and_last_lines_and_the_log_path() -> None:
     output, shown = shown_output(), []
     for begin in range(0, FLOOD, 1000):
-        shown += output.text("".join(f"{number}\n" for number in range(begin, begin + 1000)), begin / FLOOD)
+        shown += output.add_text("".join(f"{number}\n" for number in range(begin, begin + 1000)), begin / FLOOD)
     assert len(shown) < 2 * FIRST_LINES
     assert shown[:FIRST_LINES] == [str(number) for number in range(FIRST_LINES)]
-    rest = output.end("", 2.0)
+    rest = output.remaining_lines("", 2.0)
     assert rest[1:] == [str(number) for number in range(FLOOD - LAST_LINES, FLOOD)]
     left_out = FLOOD - sum(line.isdigit() for line in shown + rest)
     assert rest[0] == f"... {left_out} lines are not shown; the whole output is in /runs/r/logs/g0-rank0.log"
@@ -72,51 +72,51 @@ def test_flood_of_output_shows_first_and_last_lines_and_the_log_path() -> None:
 
 def test_end_of_a_flood_is_shown_while_the_run_continues() -> None:
     output = shown_output()
-    output.text("x\n" * 1000, 0.0)
-    assert output.other(0.5 * OVER_S) == []
-    assert len(output.other(1.5 * OVER_S)) == 1 + LAST_LINES
-    assert output.text("again\n", 1.6 * OVER_S) == ["again"]
+    output.add_text("x\n" * 1000, 0.0)
+    assert output.flush_waiting(0.5 * OVER_S) == []
+    assert len(output.flush_waiting(1.5 * OVER_S)) == 1 + LAST_LINES
+    assert output.add_text("again\n", 1.6 * OVER_S) == ["again"]
 
 
 def test_endless_flood_is_counted_periodically() -> None:
     output, notes = shown_output(), []
     for second in range(int(3 * TELL_EVERY_S)):
-        notes += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
+        notes += [line for line in output.add_text("x\n" * 1000, float(second)) if line != "x"]
     assert len(notes) == 3 and notes[0].startswith("... too much output") and "lines are not shown" in notes[1]
 
 
 def test_steady_output_is_shown_completely() -> None:
     output = shown_output()
     for second in range(100):
-        assert len(output.text("x\n" * 40, float(second))) == 40
+        assert len(output.add_text("x\n" * 40, float(second))) == 40
 
 
 def test_overlong_line_is_split() -> None:
     output = shown_output()
-    shown = [line for _ in range(100) for line in output.text("x" * 1000, 0.0)]
+    shown = [line for _ in range(100) for line in output.add_text("x" * 1000, 0.0)]
     assert max(map(len, shown)) < 6000 and sum(line.count("x") for line in shown) > 90_000
 
 
 def test_traceback_of_the_final_error_is_not_shown_before_it() -> None:
     output = shown_output()
-    assert output.text("one\nname? " + TRACEBACK, 0.0) == ["one"]
-    assert output.phase(True, 0.1) == []
-    assert output.text(f"{ELSEWHERE}/runs/r/logs/g0-rank0.traceback.log\nafter it\n", 0.2) == []
-    assert output.end(TRACEBACK, 0.3) == ["name? ", "after it"]
+    assert output.add_text("one\nname? " + TRACEBACK, 0.0) == ["one"]
+    assert output.change_phase(True, 0.1) == []
+    assert output.add_text(f"{ELSEWHERE}/runs/r/logs/g0-rank0.traceback.log\nafter it\n", 0.2) == []
+    assert output.remaining_lines(TRACEBACK, 0.3) == ["name? ", "after it"]
 
 
 def test_traceback_of_a_caught_error_is_shown() -> None:
     output = shown_output()
     lines = TRACEBACK.splitlines()
-    assert output.text(TRACEBACK, 0.0) == []
-    assert output.other(1.0) == lines  # the error was caught, and the run continues
-    output.text(TRACEBACK, 2.0)
-    assert output.text("next\n", 2.1) == [*lines, "next"]
-    output.phase(True, 3.0)
-    output.text(TRACEBACK, 3.1)
-    assert output.phase(False, 3.2) == lines  # another generation starts
-    output.text(TRACEBACK, 4.0)
-    assert output.end(TRACEBACK.replace("no", "of another rank"), 4.1) == lines
+    assert output.add_text(TRACEBACK, 0.0) == []
+    assert output.flush_waiting(1.0) == lines  # the error was caught, and the run continues
+    output.add_text(TRACEBACK, 2.0)
+    assert output.add_text("next\n", 2.1) == [*lines, "next"]
+    output.change_phase(True, 3.0)
+    output.add_text(TRACEBACK, 3.1)
+    assert output.change_phase(False, 3.2) == lines  # another generation starts
+    output.add_text(TRACEBACK, 4.0)
+    assert output.remaining_lines(TRACEBACK.replace("no", "of another rank"), 4.1) == lines
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_search_with_data_leaves_spark_a_slot_and_survives_a_lost_agent(session:
         start_timeout=WAIT_S,
     )
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 3, "three of four slots at work", WAIT_S)
-    agents = applications.current().coordinator.door.agents.values()
+    agents = applications.get_or_start().coordinator.door.agents.values()
     os.kill(next(agent.hello.pid for agent in agents if agent.work and agent.work[0] == search.run_id), signal.SIGKILL)
     (tmp_path / "go").touch()
     result = search.result(END_S)

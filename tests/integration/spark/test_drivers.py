@@ -71,7 +71,7 @@ class Driver:
         return answer
 
     def descendants(self) -> list[int]:
-        return living([self.process.pid, *processes.carrying(TAG, self.tag)])
+        return living([self.process.pid, *processes.processes_with_variable(TAG, self.tag)])
 
     def end(self) -> None:
         for pid in self.descendants():

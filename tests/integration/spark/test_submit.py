@@ -69,7 +69,7 @@ LOOKS = """
 import pathlib, sys
 from hopsml.experiment import applications
 
-conf = dict(applications.current("secret").backend.context.getConf().getAll())
+conf = dict(applications.get_or_start("secret").backend.context.getConf().getAll())
 lines = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
 java = [line for line in lines if b"SparkSubmit" in line]
 print("java", len(java) > 0, "shown", sum(b"s3cr3t-31415" in line for line in lines))

@@ -87,7 +87,7 @@ def test_agent_with_a_broken_connection_is_replaced_by_spark(spark: Any, store: 
     """To Spark its task has succeeded unless it fails explicitly; no other would be requested while the others live."""
     ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(END_S)
     assert ranks.value
-    coordinator = applications.current("local-cluster").coordinator
+    coordinator = applications.get_or_start("local-cluster").coordinator
     lost = next(iter(coordinator.door.agents.values()))
     coordinator._loop.call_soon_threadsafe(lost.connection.transport.abort)
     wait_until(lambda: lost.agent_id not in coordinator.door.agents, "the loss", WAIT_S)
@@ -128,7 +128,7 @@ def test_executors_with_another_hopsml_version_are_named(
 
 
 def test_agents_that_cannot_reach_the_driver_are_the_error(spark: Any, store: Path) -> None:
-    applications.current("local-cluster").coordinator.addresses = (("127.0.0.1", 1),)
+    applications.get_or_start("local-cluster").coordinator.addresses = (("127.0.0.1", 1),)
     run = submit(lambda: None)
     with pytest.raises(CoordinatorLost, match=r"the coordinator answers at none of its addresses: 127\.0\.0\.1:1"):
         run.result(END_S)

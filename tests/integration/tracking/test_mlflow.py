@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.core.processes import carrying
+from hopsml.core.processes import processes_with_variable
 from hopsml.storage import checkpoints, urls
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
@@ -350,7 +350,7 @@ MlflowServer(Path({str(tmp_path)!r})).start()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=WAIT_S, check=False)
     assert done.returncode == -signal.SIGKILL
-    wait_until(lambda: not carrying("TMPDIR", str(tmp_path)), "the server's end")
+    wait_until(lambda: not processes_with_variable("TMPDIR", str(tmp_path)), "the server's end")
 
 
 def log_by_hand() -> None:

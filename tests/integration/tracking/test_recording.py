@@ -126,7 +126,7 @@ def test_unwritable_record_is_reported_and_does_not_fail_the_run(
     assert run.result(END_S).metrics["lr"] == 0.1
     problems = json.loads((folder_of(run) / "environment.json").read_text())["problems"]
     assert any("the function" in problem for problem in problems)
-    assert callbacks.RECORDS.settle(WAIT_S)
+    assert callbacks.RECORDS.wait_until_delivered(WAIT_S)
     assert "is incomplete" in caplog.text
 
 

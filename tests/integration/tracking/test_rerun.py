@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.cluster.shared.plain import argument_as_json, as_json
 from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import repeat
 from hopsml.storage.run_dir import RunDir
@@ -268,10 +268,13 @@ def test_large_arguments_are_recorded_by_shape_type_and_digest(store: Path) -> N
 @pytest.mark.fast
 def test_recorded_argument_is_its_value_or_its_description() -> None:
     x = np.random.default_rng(1).random((40, 50))
-    described = argument({"x": x, "y": {"z": [x.T]}})
+    described = argument_as_json({"x": x, "y": {"z": [x.T]}})
     assert described["x"]["sha256"] == hashlib.sha256(x.tobytes()).hexdigest()
     assert described["y"]["z"][0]["sha256"] == hashlib.sha256(np.ascontiguousarray(x.T).tobytes()).hexdigest()
-    assert argument(x) == argument(x.copy()) and argument(x)["sha256"] != argument(x + 1)["sha256"]
+    assert (
+        argument_as_json(x) == argument_as_json(x.copy())
+        and argument_as_json(x)["sha256"] != argument_as_json(x + 1)["sha256"]
+    )
     small = {
         "a": np.float32(0.5),
         "b": np.arange(3),
@@ -281,18 +284,21 @@ def test_recorded_argument_is_its_value_or_its_description() -> None:
         "f": Path("/x"),
         "g": True,
     }
-    assert argument(small) == as_json(small)
+    assert argument_as_json(small) == as_json(small)
     pixels = x.tolist()
-    assert argument(pixels)["shape"] == [40] and argument(pixels)["type"] == "list"
-    assert argument([1] * 1000) == [1] * 1000 and argument([1] * 1001)["shape"] == [1001]
-    assert argument("a" * 30_000)["bytes"] == argument(b"a" * 30_000)["bytes"] == 30_000
+    assert argument_as_json(pixels)["shape"] == [40] and argument_as_json(pixels)["type"] == "list"
+    assert argument_as_json([1] * 1000) == [1] * 1000 and argument_as_json([1] * 1001)["shape"] == [1001]
+    assert argument_as_json("a" * 30_000)["bytes"] == argument_as_json(b"a" * 30_000)["bytes"] == 30_000
     series, dates = pd.Series(range(2000)), pd.date_range("2026-01-01", periods=2000)
-    assert argument(series)["shape"] == [2000] and argument(series)["dtype"] == "int64"
-    assert argument(dates)["dtype"].startswith("datetime64")
+    assert argument_as_json(series)["shape"] == [2000] and argument_as_json(series)["dtype"] == "int64"
+    assert argument_as_json(dates)["dtype"].startswith("datetime64")
     objects = np.array([{"a": 1}] * 2000, dtype=object)
-    assert argument(objects)["dtype"] == "object" and len(argument(objects)["sha256"]) == 64
-    assert argument(np.zeros((0, 5))) == [] and isinstance(argument(np.ndarray), str)
-    assert json.loads(json.dumps(argument({"frame": pd.DataFrame({"a": range(2000)})})))["frame"]["shape"] == [2000, 1]
+    assert argument_as_json(objects)["dtype"] == "object" and len(argument_as_json(objects)["sha256"]) == 64
+    assert argument_as_json(np.zeros((0, 5))) == [] and isinstance(argument_as_json(np.ndarray), str)
+    assert json.loads(json.dumps(argument_as_json({"frame": pd.DataFrame({"a": range(2000)})})))["frame"]["shape"] == [
+        2000,
+        1,
+    ]
 
 
 @pytest.mark.torch
@@ -301,11 +307,11 @@ def test_recorded_tensor_is_described_by_shape_type_and_digest() -> None:
 
     x = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
     expected = hashlib.sha256(x.numpy().tobytes()).hexdigest()
-    assert argument(x) == {
+    assert argument_as_json(x) == {
         "type": "torch.Tensor", "shape": [40, 100], "dtype": "torch.float32", "bytes": 16_000, "sha256": expected,
     }  # fmt: skip
-    assert argument(x.to(torch.bfloat16))["bytes"] == 8_000
+    assert argument_as_json(x.to(torch.bfloat16))["bytes"] == 8_000
     weights = torch.nn.Parameter(x)
-    assert argument({"weights": weights})["weights"]["sha256"] == expected
-    assert argument(x.to_sparse())["shape"] == [40, 100]
-    assert argument(torch.tensor(0.5)) == 0.5
+    assert argument_as_json({"weights": weights})["weights"]["sha256"] == expected
+    assert argument_as_json(x.to_sparse())["shape"] == [40, 100]
+    assert argument_as_json(torch.tensor(0.5)) == 0.5

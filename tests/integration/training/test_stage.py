@@ -148,7 +148,7 @@ def test_staged_rows_cannot_be_read_outside_of_the_run(stage: Stage, monkeypatch
 def test_only_a_fork_of_a_process_that_has_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, cut_off in ((0, False), (os.getpid(), False), (os.getppid(), True)):
         monkeypatch.setattr(staged_rows, "_first_in", first)
-        assert staged_rows.is_cut_off() is cut_off
+        assert staged_rows.was_forked_after_connecting() is cut_off
 
 
 def batch(first: int, rows: int) -> pa.RecordBatch:

@@ -60,9 +60,9 @@ async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) 
     try:
         while not back.is_set() or reports[-1].problem:
             commits += 1
-            slot = held.slots.free(held.slot)
+            slot = held.slots.find_free_slot(held.slot)
             held.slots.write(slot, commits, [b"content"])
-            held.committed(commits, slot)
+            held.record_commit(commits, slot)
             held.persist_if_due(formation(run, checkpoint_every_s=0.2, storage_timeout_s=TIMEOUT_S))
             await asyncio.sleep(0.005)
         await harm

@@ -88,7 +88,7 @@ def submitted(service: YarnService, name: str, how: str, blocks: int) -> str:
 
 def events(client: Client, job: str, offset: int = 0, last: str = "") -> Iterator[ServerEvent]:
     with client._open(f"jobs/{job}/log/events", {"offset": offset}, last) as lines:
-        yield from log_stream.events(lines)
+        yield from log_stream.parse_events(lines)
 
 
 def text_from(client: Client, job: str, offset: int = 0, last: str = "") -> ServerEvent:

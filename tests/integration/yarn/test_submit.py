@@ -100,7 +100,7 @@ def hopsml(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         running.process.kill()
         running.process.wait()
     filesystem.close_all()
-    wait_until(lambda: not processes.carrying(MARK, mark))  # neither spark-submit nor a container
+    wait_until(lambda: not processes.processes_with_variable(MARK, mark))  # neither spark-submit nor a container
 
 
 @pytest.mark.variant

@@ -43,7 +43,7 @@ def read(url: str) -> Any:
 
 
 def remaining_processes(settings: dict[str, str]) -> list[int]:
-    return processes.carrying(MARK, project_of(settings))
+    return processes.processes_with_variable(MARK, project_of(settings))
 
 
 FAILURES = [

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from hopsml.airflow import jobs
-from hopsml.airflow.jobs import LIMIT_S, Job, Known, Patience, TaskStep, decide, without_effect
+from hopsml.airflow.jobs import (
+    LIMIT_S,
+    Job,
+    KnownJob,
+    OutageTolerance,
+    TaskStep,
+    decide_first_step,
+    ignored_key_messages,
+)
 from hopsml.core.profiles import Profile
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ClusterUnavailable
@@ -19,22 +27,22 @@ from hopsml.storage import run_dir
 def test_outage_is_logged_at_start_and_end_and_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     now, logged = [100.0], list[str]()
     monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
-    waiting = Patience(lambda text, *values: logged.append(text % values))
+    waiting = OutageTolerance(lambda text, *values: logged.append(text % values))
     error = ClusterUnavailable("no ResourceManager answers")
     for _ in range(2):
         for _ in range(100):
             now[0] += 5.0
-            waiting.away(error)
-        waiting.answered()
-        waiting.answered()
+            waiting.record_outage(error)
+        waiting.record_answer()
+        waiting.record_answer()
     assert (
         logged == ["no ResourceManager answers; retrying for up to 900 s", "the cluster answers again after 500 s"] * 2
     )
     now[0] += LIMIT_S
-    waiting.away(error)
+    waiting.record_outage(error)
     now[0] += 1.0
     with pytest.raises(ClusterUnavailable):
-        waiting.away(error)
+        waiting.record_outage(error)
 
 
 def test_configuration_keys_without_effect_are_named_with_a_replacement() -> None:
@@ -45,9 +53,9 @@ def test_configuration_keys_without_effect_are_named_with_a_replacement() -> Non
         "appName": "n",
         "spark.executor.memory": "1g",
     }
-    assert without_effect(known, "train") == []
+    assert ignored_key_messages(known, "train") == []
     strange = {"distributionStrategy": "COLLECTIVE_ALL_REDUCE", "spark.tensorflow.num.ps": 1, "amMemory": 2048}
-    first, second, third = without_effect({**known, **strange}, "train")
+    first, second, third = ignored_key_messages({**known, **strange}, "train")
     assert first.startswith(
         "job 'train': distributionStrategy='COLLECTIVE_ALL_REDUCE' has no effect: the script chooses"
     )
@@ -62,43 +70,48 @@ ONE, TWO = Job("yarn", "application_1_0001"), Job("yarn", "application_1_0002")
 
 @pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING])
 def test_stored_active_job_is_followed(state):
-    assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.FOLLOW, ONE)
+    assert decide_first_step((ONE, state), [], [KnownJob(ONE, state, False)])[:2] == (TaskStep.FOLLOW, ONE)
 
 
 def test_stored_job_that_succeeded_is_collected():
-    assert decide((ONE, Lifecycle.FINISHED), [], [Known(ONE, Lifecycle.FINISHED, True)])[:2] == (TaskStep.COLLECT, ONE)
+    assert decide_first_step((ONE, Lifecycle.FINISHED), [], [KnownJob(ONE, Lifecycle.FINISHED, True)])[:2] == (
+        TaskStep.COLLECT,
+        ONE,
+    )
 
 
 @pytest.mark.parametrize("state", [Lifecycle.FAILED, Lifecycle.STOPPED, Lifecycle.LOST])
 def test_new_job_is_started_after_a_stored_failed_one(state):
-    assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.START, None)
+    assert decide_first_step((ONE, state), [], [KnownJob(ONE, state, False)])[:2] == (TaskStep.START, None)
 
 
 def test_cleared_task_with_a_delivered_result_starts_again():
-    found = [Known(ONE, Lifecycle.FINISHED, True)]
-    assert decide((ONE, Lifecycle.FINISHED), [ONE.id], found)[0] is TaskStep.START
+    found = [KnownJob(ONE, Lifecycle.FINISHED, True)]
+    assert decide_first_step((ONE, Lifecycle.FINISHED), [ONE.id], found)[0] is TaskStep.START
 
 
 def test_started_but_unstored_job_is_found_by_its_tag():
-    assert decide(None, [], [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)])[:2] == (
+    assert decide_first_step(
+        None, [], [KnownJob(TWO, Lifecycle.RUNNING, False), KnownJob(ONE, Lifecycle.FAILED, False)]
+    )[:2] == (
         TaskStep.FOLLOW,
         TWO,
     )
-    assert decide(None, [], [Known(TWO, Lifecycle.FINISHED, False)])[:2] == (TaskStep.COLLECT, TWO)
+    assert decide_first_step(None, [], [KnownJob(TWO, Lifecycle.FINISHED, False)])[:2] == (TaskStep.COLLECT, TWO)
 
 
 def test_delivered_result_is_not_collected_again_without_stored_state():
-    assert decide(None, [], [Known(ONE, Lifecycle.FINISHED, True)])[0] is TaskStep.START
+    assert decide_first_step(None, [], [KnownJob(ONE, Lifecycle.FINISHED, True)])[0] is TaskStep.START
 
 
 def test_older_success_does_not_hide_a_newer_failure():
-    found = [Known(TWO, Lifecycle.FAILED, False), Known(ONE, Lifecycle.FINISHED, False)]
-    assert decide(None, [], found)[0] is TaskStep.START
+    found = [KnownJob(TWO, Lifecycle.FAILED, False), KnownJob(ONE, Lifecycle.FINISHED, False)]
+    assert decide_first_step(None, [], found)[0] is TaskStep.START
 
 
 def test_active_job_is_never_started_twice():
-    found = [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)]
-    assert decide((ONE, Lifecycle.FAILED), [], found)[:2] == (TaskStep.FOLLOW, TWO)
+    found = [KnownJob(TWO, Lifecycle.RUNNING, False), KnownJob(ONE, Lifecycle.FAILED, False)]
+    assert decide_first_step((ONE, Lifecycle.FAILED), [], found)[:2] == (TaskStep.FOLLOW, TWO)
 
 
 def test_job_tag_is_unique_per_task_instance_and_valid_for_yarn():
@@ -128,7 +141,7 @@ def test_job_survives_json():
     with pytest.raises(ArgumentError, match="kind, id and where"):
         Job.from_dict({"id": "application_1_0001"})
     with pytest.raises(ArgumentError, match="the known kinds are yarn, local"):
-        jobs.of_kind("slurm")
+        jobs.jobs_of_kind("slurm")
 
 
 def write(path: Path, **content: object) -> None:
@@ -159,13 +172,13 @@ def test_metrics_of_a_script_without_a_run_are_its_last_line(text, metrics):
 
 def test_ended_run_is_returned_only_after_its_end(tmp_path):
     project, run = f"file://{tmp_path}", tmp_path / "Experiments" / "app_1"
-    assert jobs.ended_run("app_1", project) is None
+    assert jobs.result_if_ended("app_1", project) is None
     write(run / "run.json", name="x")
-    assert jobs.ended_run("app_1", project) is None
+    assert jobs.result_if_ended("app_1", project) is None
     write(run / "status.json", state="FAILED", error="rank 1")
-    ended = jobs.ended_run("app_1", project)
+    ended = jobs.result_if_ended("app_1", project)
     assert ended is not None and (ended["state"], ended["error"]) == ("FAILED", "rank 1")
-    assert jobs.ended_run(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
+    assert jobs.result_if_ended(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
 
 
 def test_state_that_is_not_final_is_refused():

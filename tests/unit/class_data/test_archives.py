@@ -100,7 +100,7 @@ def test_no_archive_is_used_or_created_without_java(installed, monkeypatch):
     monkeypatch.setenv("PATH", str(installed))
     assert with_archives(SETTINGS) == SETTINGS
     with pytest.raises(ArgumentError, match="need Java and Spark, which are not installed"):
-        class_data.make(SETTINGS, "spark-submit")
+        class_data.make_archives(SETTINGS, "spark-submit")
 
 
 @pytest.mark.fast
@@ -118,7 +118,7 @@ def test_output_of_a_failed_application_is_shown_and_no_file_is_left(installed):
     spark_submit.write_text("#!/bin/sh\necho no memory left; exit 7\n")
     spark_submit.chmod(0o755)
     with pytest.raises(ArgumentError, match=r"ended with status 7:\nno memory left"):
-        class_data.make(SETTINGS, str(spark_submit))
+        class_data.make_archives(SETTINGS, str(spark_submit))
     assert list((installed / "cache" / "hopsml" / "class-data").iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_settings_folder_on_the_class_path_is_refused_with_its_name(installed, t
         monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
     (conf / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
     with pytest.raises(ArgumentError, match=f"{conf} contains files, and Java creates no class-data archive"):
-        class_data.make(SETTINGS, str(installed / "spark-submit"))
+        class_data.make_archives(SETTINGS, str(installed / "spark-submit"))
 
 
 @pytest.mark.spark
@@ -143,7 +143,7 @@ def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monke
     monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     profile = profiles.load("local-cluster")
-    made = class_data.make(profile.spark, spark_command.spark_submit())
+    made = class_data.make_archives(profile.spark, spark_command.spark_submit())
     assert mapped(profile) == {role: [str(path)] for role, path in made.items()}
     made["driver"].write_bytes(b"not an archive")
     assert mapped(profile) == {"driver": [], "executor": [str(made["executor"])]}

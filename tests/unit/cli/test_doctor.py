@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cli.doctor import screen
+from hopsml.cli.doctor import report_text
 from hopsml.doctor import Examination, Finding, Status
 from hopsml.doctor.checks import ok
 from tests.helpers.command_line import Cli
@@ -62,7 +62,7 @@ def test_doctor_screen_wraps_and_aligns() -> None:
         ok("python", "3.11.7"),
         Finding("project store", Status.WARN, "word " * 40, "do " * 40),
     )
-    lines = screen(Examination("local", findings, 1.25), width=80).splitlines()
+    lines = report_text(Examination("local", findings, 1.25), width=80).splitlines()
     assert lines[0] == "ok    python         3.11.7"
     assert all(len(line) <= 80 for line in lines)
     assert lines[-1] == "profile local: 1 ok, 1 warn (1.2 s)"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
-from hopsml.cluster.gang.elastic.state import Growth, InPlace
+from hopsml.cluster.gang.elastic.state import Growth, InPlaceState
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.spec import ElasticGroup
 
@@ -16,7 +16,7 @@ Kind = Callable[[ElasticGroup], ElasticGroupMachine]
 
 def restarting_group(given: ElasticGroup) -> ElasticGroupMachine:
     """A group whose members change only in new processes."""
-    return ElasticGroupMachine(given, in_place=InPlace(enabled=False), growth=Growth(enabled=False))
+    return ElasticGroupMachine(given, in_place=InPlaceState(enabled=False), growth=Growth(enabled=False))
 
 
 def continuing_group(given: ElasticGroup) -> ElasticGroupMachine:

@@ -10,10 +10,10 @@ import pytest
 from hopsml.cluster.agent import network
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.spark_task import (
-    most_failures,
+    max_task_failures,
     needs_own_job,
-    refused_setting,
     why_executor_lost,
+    why_settings_refused,
 )
 from hopsml.cluster.shared import tls
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.fast
 def test_spark_task_may_fail_as_often_as_the_master_and_settings_allow(
     master: str, settings: Mapping[str, str], most: int
 ) -> None:
-    assert most_failures(master, lambda key, default: settings.get(key, default)) == most
+    assert max_task_failures(master, lambda key, default: settings.get(key, default)) == most
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_agent_gets_its_own_job_if_spark_would_copy_it_or_end_others(
     def setting(key: str, default: str) -> str:
         return settings.get(key, default)
 
-    assert needs_own_job(most_failures(master, setting), setting) == alone
-    assert not refused_setting(setting)
+    assert needs_own_job(max_task_failures(master, setting), setting) == alone
+    assert not why_settings_refused(setting)
 
 
 def test_speculation_threshold_is_refused_with_its_name() -> None:
     settings = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "30min"}
-    text = refused_setting(lambda key, default: settings.get(key, default))
+    text = why_settings_refused(lambda key, default: settings.get(key, default))
     assert "second copy of each agent" in text and "Remove spark.speculation.task.duration.threshold" in text
 
 

@@ -30,7 +30,7 @@ import pytest
 
 from hopsml.cluster.driver import capture as capture_module
 from hopsml.cluster.driver.capture import capture
-from hopsml.cluster.driver.captured_objects import is_own_path, refusal
+from hopsml.cluster.driver.captured_objects import is_user_path, refusal
 from hopsml.errors import ArgumentError, ArgumentTypeError, CaptureError
 from hopsml.maggy import distributed
 from tests.helpers.clock import END_S
@@ -579,10 +579,10 @@ def test_payload_of_a_megabyte_or_more_lists_its_large_objects(caplog: pytest.Lo
 
 
 def test_is_own_path_is_true_for_user_files_only(tmp_path: Path) -> None:
-    assert is_own_path(__file__)
-    assert not is_own_path(np.__file__)
-    assert not is_own_path(logging.__file__)
-    assert not is_own_path(str(tmp_path / "extension.so"))
+    assert is_user_path(__file__)
+    assert not is_user_path(np.__file__)
+    assert not is_user_path(logging.__file__)
+    assert not is_user_path(str(tmp_path / "extension.so"))
 
 
 @pytest.mark.parametrize("by_pip", [False, True])
@@ -593,4 +593,4 @@ def test_packages_installed_by_pip_into_a_folder_are_not_user_files(tmp_path: Pa
         (folder / "__init__.py").touch()
     if by_pip:
         (tmp_path / "lib-1.0.dist-info").mkdir()
-    assert is_own_path(str(package / "__init__.py")) is not by_pip
+    assert is_user_path(str(package / "__init__.py")) is not by_pip

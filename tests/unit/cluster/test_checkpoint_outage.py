@@ -45,9 +45,9 @@ def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
         try:
             while not reports or reports[-1][1].problem:
                 commits += 1
-                slot = held.slots.free(held.slot)
+                slot = held.slots.find_free_slot(held.slot)
                 held.slots.write(slot, commits, [b"content"])
-                held.committed(commits, slot)
+                held.record_commit(commits, slot)
                 held.persist_if_due(formation(run, checkpoint_every_s=0.001))
                 await asyncio.sleep(0.002)
         finally:
@@ -71,11 +71,11 @@ def test_commit_overwritten_before_it_is_read_is_not_reported_as_a_storage_probl
         held = HeldCommits(run.run_id, tmp_path / "agent", "token", reports.append)
         try:
             held.slots.write(0, 1, [b"content"])
-            held.committed(1, 0)
-            held.slots.begin(0)
+            held.record_commit(1, 0)
+            held.slots.mark_incomplete(0)
             await held.persist_last(formation(run))
             held.slots.write(1, 2, [b"content"])
-            held.committed(2, 1)
+            held.record_commit(2, 1)
             held.persist_if_due(formation(run, checkpoint_every_s=0.0))
             await held.persist_last(formation(run))
         finally:

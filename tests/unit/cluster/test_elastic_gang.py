@@ -640,7 +640,7 @@ def test_time_limit_of_the_first_step_follows_from_the_first_generation():
     )  # ten times the 10.5 s that it took
     for first_s, limit in ((2.0, 60.0), (100.0, 600.0)):
         assert Pace(0.0, first_before_s=first_s).limit_s() == limit
-    assert Pace(0.0, first_before_s=7.0).following(5.0).first_before_s == 7.0
+    assert Pace(0.0, first_before_s=7.0).for_next_generation(5.0).first_before_s == 7.0
 
 
 # ---------------------------------------------------------------------------------------------------- bounds

@@ -70,7 +70,7 @@ def test_waiting_group_counts_only_its_own_agents() -> None:
     machine = restarting_group(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
-    assert machine.attendance(5) == (2, "at least 3")
+    assert machine.agent_counts(5) == (2, "at least 3")
 
 
 def test_group_that_remains_too_small_fails_with_the_cause_of_the_last_generation() -> None:

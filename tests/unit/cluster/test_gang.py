@@ -93,7 +93,7 @@ def test_failure_names_the_rank_whose_process_was_stopped():
 
 
 def test_waiting_group_counts_no_more_agents_than_it_needs():
-    assert [ElasticGroupMachine(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [
+    assert [ElasticGroupMachine(SPEC).agent_counts(idle) for idle in (0, 1, 2, 5)] == [
         (0, "2"),
         (1, "2"),
         (2, "2"),

@@ -50,7 +50,7 @@ class World:
             match action:
                 case events.RequestAgents():
                     most = action.most if self.gang.spec.changes else None
-                    self.serve(self.pool.demand(self.run_id, action.count, most))
+                    self.serve(self.pool.add_run(self.run_id, action.count, most))
                 case events.StartGeneration():
                     if isinstance(self.gang, ElasticGroupMachine):
                         self.send_event(events.Ranked(action.agent_ids))
@@ -64,17 +64,17 @@ class World:
                     if action.leave:
                         self.serve(self.pool.dismiss(action.agent_ids, action.leave))
                     else:
-                        self.serve(self.pool.returned(action.agent_ids, self.now))
+                        self.serve(self.pool.take_back_agents(action.agent_ids, self.now))
                 case events.ConcludeRun():
                     assert self.outcome is None
                     self.outcome = action
                     assert not self.held(), "the gang has not given these back by itself"
-                    self.serve(self.pool.withdraw(self.run_id, self.now))
+                    self.serve(self.pool.remove_run(self.run_id, self.now))
 
     def serve(self, actions: list[pool.Action]) -> None:
         for action in actions:
             match action:
-                case pool.Submit():
+                case pool.SubmitAgentRequest():
                     self.requested_slots += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     ready = tuple(int(agent_id[1:]) % 3 > 0 for agent_id in action.agent_ids)
@@ -93,22 +93,22 @@ class World:
         if self.requested_slots:
             agent_id, self.count = f"a{self.count}", self.count + 1
             self.agents[agent_id] = None
-            self.serve(self.pool.connected(agent_id, self.requested_slots.pop(0), agent_id, self.now))
+            self.serve(self.pool.add_agent(agent_id, self.requested_slots.pop(0), agent_id, self.now))
 
     def lose_agent(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.remove_agent(agent_id, False)
             self.send_event(events.MemberLost(agent_id, "its executor died"))
-            self.serve(self.pool.serve())
+            self.serve(self.pool.grant_idle_agents())
 
     def drain(self, agent_id: str) -> None:
         if self.pool.agents[agent_id].run_id is None:
             self.serve(self.pool.dismiss((agent_id,), "its node goes"))
         else:
-            self.pool.leaves(agent_id, "its node goes")
+            self.pool.mark_leaving(agent_id, "its node goes")
             self.send_event(events.DrainRequested(agent_id, "its node goes"))
-            self.serve(self.pool.serve())
+            self.serve(self.pool.grant_idle_agents())
 
     def close(self, agent_id: str) -> None:
         generation, self.agents[agent_id] = self.agents[agent_id], None

@@ -257,7 +257,8 @@ def test_subprocesses_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
         os._exit(0)
     try:
         assert os.read(up_reader, 1) == b"x"
-        claim.forget()  # as the kernel does when the process dies: descriptors are closed, nothing is unlocked explicitly
+        # as the kernel does when the process dies: descriptors are closed, nothing is unlocked explicitly
+        claim.close_without_unlocking()
         with acquire_gpus(HOST[:1], ["0"], bases=[locks], timeout_s=0) as again:
             assert again.indices == (0,)
     finally:
@@ -435,26 +436,26 @@ def test_all_gpus_returns_the_unused_gpus_and_a_note_about_the_others(
     agents.append(Agent(locks, 1, "2"))
     assert agents[0].indices() == (2,)
     with acquire_gpus(HOST, ["0"], bases=[locks]) as slot:
-        wide = gpu_lock.all_gpus(slot.indices, bases=[locks])
+        wide = gpu_lock.acquire_all_gpus(slot.indices, bases=[locks])
         assert wide.indices == (0, 1, 3)
         assert re.fullmatch(
             r"it has 3 of the 5 GPUs that its executor sees; other processes use: GPU 2 by process \d+, "
             r"GPU 4 by 2 process\(es\) that use it",
             wide.note,
         )
-        again = gpu_lock.all_gpus(slot.indices, bases=[locks])
+        again = gpu_lock.acquire_all_gpus(slot.indices, bases=[locks])
         assert again.indices == (0,)
         wide.close()
-        free = gpu_lock.all_gpus(slot.indices, bases=[locks])
+        free = gpu_lock.acquire_all_gpus(slot.indices, bases=[locks])
         assert free.indices == (0, 1, 3)
         free.close()
 
 
 def test_all_gpus_notes_an_executor_with_one_gpu_or_none(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_lock, "host_gpus", lambda: HOST[:1])
-    one = gpu_lock.all_gpus((0,), bases=[locks])
+    one = gpu_lock.acquire_all_gpus((0,), bases=[locks])
     monkeypatch.setattr(gpu_lock, "host_gpus", tuple)
-    none = gpu_lock.all_gpus((), bases=[locks])
+    none = gpu_lock.acquire_all_gpus((), bases=[locks])
     assert (one.indices, one.note) == ((0,), "its executor has 1 GPU, so nothing is mirrored between GPUs")
     assert (none.indices, none.note) == ((), "its executor has no GPUs, so nothing is mirrored between GPUs")
 

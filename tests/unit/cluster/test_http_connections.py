@@ -18,7 +18,7 @@ import uvicorn
 from hopsml.cluster.agent import agent
 from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, HeadWatch, accepting, mark_authenticated
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, IdleConnectionCloser, accepting, mark_authenticated
 from hopsml.cluster.shared.tls import make_identity
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.simulated import client_tls
@@ -106,7 +106,7 @@ async def _play() -> tuple[bytes, bytes, bytes]:
     await used.readuntil(b"\r\n\r\n")
     while sum(one.cycle is not None for one in server.server_state.connections) < 2:
         await asyncio.sleep(0.001)
-    watch = HeadWatch()
+    watch = IdleConnectionCloser()
     watch.close_idle(server.server_state.connections, 0.0)
     used_out.write(b"GET / HTTP/1.1\r\n\r\n")
     await used.readuntil(b"\r\n\r\n")

@@ -67,7 +67,10 @@ def test_each_granted_agent_gets_a_lane_at_once():
 
 
 def test_waiting_search_counts_all_agents_and_needs_one():
-    assert [IndependentGroupMachine(spec()).attendance(idle) for idle in (0, 9)] == [(0, "1 or more"), (9, "1 or more")]
+    assert [IndependentGroupMachine(spec()).agent_counts(idle) for idle in (0, 9)] == [
+        (0, "1 or more"),
+        (9, "1 or more"),
+    ]
 
 
 def test_failed_worker_is_replaced_by_a_new_lane_on_its_agent():
@@ -335,7 +338,7 @@ class World:
         for action in actions:
             match action:
                 case events.RequestAgents():
-                    self.serve(self.pool.demand("run", action.count, action.most))
+                    self.serve(self.pool.add_run("run", action.count, action.most))
                 case events.StartGeneration(number, (agent_id,)):
                     assert self.agents[agent_id] is None, "two workers on one agent"
                     assert not self.lanes or number > self.lanes[-1], "numbers only grow"
@@ -353,7 +356,7 @@ class World:
                     if action.leave:
                         self.serve(self.pool.dismiss(action.agent_ids, action.leave))
                     else:
-                        self.serve(self.pool.returned(action.agent_ids, self.now))
+                        self.serve(self.pool.take_back_agents(action.agent_ids, self.now))
                 case events.Announce("joined"):
                     assert action.rank not in self.joined
                     self.joined.add(action.rank)
@@ -363,12 +366,12 @@ class World:
                 case events.ConcludeRun():
                     assert self.outcome is None
                     self.outcome = action
-                    self.serve(self.pool.withdraw("run", self.now))
+                    self.serve(self.pool.remove_run("run", self.now))
 
     def serve(self, actions: list[pool.Action]) -> None:
         for action in actions:
             match action:
-                case pool.Submit():
+                case pool.SubmitAgentRequest():
                     self.coming += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
@@ -386,14 +389,14 @@ class World:
             slot = self.coming.pop(which % len(self.coming))
             agent_id, self.count = f"a{self.count}", self.count + 1
             self.agents[agent_id] = None
-            self.serve(self.pool.connected(agent_id, slot, agent_id, self.now))
+            self.serve(self.pool.add_agent(agent_id, slot, agent_id, self.now))
 
     def lose_agent(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
             self.pool.remove_agent(agent_id, False)
             self.send_event(events.MemberLost(agent_id, "its executor died"))
-            self.serve(self.pool.serve())
+            self.serve(self.pool.grant_idle_agents())
 
     def end_worker(self, agent_id: str, dies: bool) -> None:
         lane = self.agents[agent_id]

@@ -30,7 +30,7 @@ def _no_registered_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def result_of(captured: Captured) -> Any:
     """Return the result of the captured function, called as by a worker."""
-    function, arguments = cloudpickle.loads(captured.shipped)
+    function, arguments = cloudpickle.loads(captured.payload_with_secrets)
     return function(**arguments)
 
 
@@ -126,7 +126,7 @@ def test_value_of_a_secret_variable_is_extracted_wherever_it_occurs(monkeypatch:
 
 def test_shipped_and_recorded_payload_are_equal_without_a_secret() -> None:
     captured = capture(lambda **given: given, {"max_tokens": 5, "pad_token": "<pad>", "url": "abfs://c@a.dfs.net/x"})
-    assert captured.shipped is captured.payload and captured.secrets == ()
+    assert captured.payload_with_secrets is captured.payload and captured.secrets == ()
 
 
 def test_secret_assigned_within_an_argument_is_left_out_of_the_recorded_payload() -> None:
@@ -146,7 +146,7 @@ def test_type_annotation_under_a_secret_name_is_not_a_secret() -> None:
 
 def test_recorded_payload_does_not_depend_on_the_value_of_the_secret() -> None:
     first, second = (capture(max, {"password": f"s3cr3t-{number}"}) for number in (1, 2))
-    assert first.payload == second.payload and first.shipped != second.shipped
+    assert first.payload == second.payload and first.payload_with_secrets != second.payload_with_secrets
 
 
 def test_function_with_an_inseparable_secret_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,15 +170,17 @@ def test_recorded_payload_is_restored_with_new_values_of_its_secrets() -> None:
         pickle.loads(captured.payload)
     recorded = [one.facts() for one in captured.secrets]
     again = {"API_KEY": "new-1", "HOPSML_SECRET_TOKEN": "new-2", "HOPSML_SECRET_PASSWORD": "3"}
-    secrets = secret_extraction.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
+    secrets = secret_extraction.supply_secrets_again(recorded, {"API_KEY": "new-1"}, again, "run x")
     function, arguments = pickle.loads(secret_extraction.seal(captured.payload, secrets))
     assert function(**arguments) == {"api_key": "new-1", "token": b"new-2", "password": 3}
 
 
 def test_missing_secret_is_named_with_the_remedy() -> None:
     recorded = [{"name": "DB_PASSWORD", "type": "str", "variable": "DB_PASSWORD"}]
-    assert secret_extraction.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
+    assert secret_extraction.supply_secrets_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
     with pytest.raises(ArgumentError, match=r"run x received secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"):
-        secret_extraction.given_again(recorded, {}, {}, "run x")
+        secret_extraction.supply_secrets_again(recorded, {}, {}, "run x")
     with pytest.raises(ArgumentError, match="HOPSML_SECRET_PIN must be a whole number"):
-        secret_extraction.given_again([{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x")
+        secret_extraction.supply_secrets_again(
+            [{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x"
+        )

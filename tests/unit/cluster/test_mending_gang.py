@@ -167,7 +167,9 @@ def test_host_with_lost_workers_is_excluded() -> None:
     kill(machine, "c")
     assert report_reconfigured(machine, "a", "b")[1:] == [events.Note("host host-c is set aside for 60 s: 1 failures")]
     close(machine, "c", now=4.2)
-    assert machine.policy.exclusions.excluded("host-c", 64.0) and not machine.policy.exclusions.excluded("host-c", 64.1)
+    assert machine.policy.exclusions.is_excluded("host-c", 64.0) and not machine.policy.exclusions.is_excluded(
+        "host-c", 64.1
+    )
 
 
 def test_two_simultaneous_losses_reconfigure_the_group_twice() -> None:

@@ -101,8 +101,8 @@ def test_remedy_of_a_failure_follows_from_cause_and_traceback(cause: str, traceb
 
 
 def test_is_here_is_true_for_importable_modules_only() -> None:
-    assert run_texts.is_here("json") and run_texts.is_here("hopsml.cluster")
-    assert not run_texts.is_here("no_such_module") and not run_texts.is_here("no_such_module.below")
+    assert run_texts.is_importable("json") and run_texts.is_importable("hopsml.cluster")
+    assert not run_texts.is_importable("no_such_module") and not run_texts.is_importable("no_such_module.below")
 
 
 @pytest.mark.parametrize(

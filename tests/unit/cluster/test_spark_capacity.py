@@ -127,16 +127,16 @@ def test_all_agents_are_alike_if_spark_refuses_a_second_profile(settings: dict[s
     ],
 )
 def test_lack_of_slots_for_both_kinds_is_explained(size: int, bare: int, words: str) -> None:
-    assert Capacity(2, "", 2, bare=4, together=4).lacks(size, bare) == words
+    assert Capacity(2, "", 2, bare=4, together=4).why_too_small(size, bare) == words
 
 
 def test_each_kind_has_its_own_limit_on_separate_executors() -> None:
     capacity = Capacity(2, "", 2, bare=1)
-    assert capacity.lacks(3, 1) == ""
-    assert capacity.lacks(4, 2) == "2 of them need no GPU, and this cluster has at most 1 slots without one"
-    assert Capacity(None, "", 2, bare=None).lacks(40, 20) == ""
+    assert capacity.why_too_small(3, 1) == ""
+    assert capacity.why_too_small(4, 2) == "2 of them need no GPU, and this cluster has at most 1 slots without one"
+    assert Capacity(None, "", 2, bare=None).why_too_small(40, 20) == ""
 
 
 def test_all_slots_are_one_worker_per_gpu_plus_the_bare_agents() -> None:
-    assert Capacity(2, "", 2, bare=6, together=6).all_slots(1) == 3
-    assert Capacity(2, "", 2, bare=2, together=2).all_slots(1) == 2  # an executor has a single core
+    assert Capacity(2, "", 2, bare=6, together=6).default_agents(1) == 3
+    assert Capacity(2, "", 2, bare=2, together=2).default_agents(1) == 2  # an executor has a single core

@@ -7,7 +7,13 @@ import sys
 import pytest
 
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
-from hopsml.cluster.driver.backends.spark_executors import Launches, driver_addresses, job_failure, parse, why_none
+from hopsml.cluster.driver.backends.spark_executors import (
+    Launches,
+    driver_addresses,
+    job_failure,
+    parse,
+    why_no_executor,
+)
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of
 from hopsml.cluster.gang.events import ConcludeRun, Phase
@@ -32,7 +38,7 @@ Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078
 def test_executors_of_a_standalone_cluster_are_distinguished() -> None:
     found = parse(STANDALONE)
     assert found == Launches({"app-1/0": "10.0.0.5", "app-1/1": "10.0.0.6"}, {"app-1/0": "Command exited with code 1"})
-    text = why_none(found, None, ADDRESS, ["java.net.ConnectException: refused"])
+    text = why_no_executor(found, None, ADDRESS, ["java.net.ConnectException: refused"])
     assert text.startswith(
         "Spark was granted 2 executors, of which none has registered with the driver; 1 of them ended: Command exited with "
         "code 1; its last lines:\n    java.net.ConnectException: refused\nAn executor must reach the driver at 10.0.0.9:7078"
@@ -40,13 +46,13 @@ def test_executors_of_a_standalone_cluster_are_distinguished() -> None:
 
 
 def test_reason_of_a_failed_yarn_container_includes_its_last_log_lines() -> None:
-    text = why_none(parse(YARN), 0, ADDRESS)
+    text = why_no_executor(parse(YARN), 0, ADDRESS)
     assert "granted 1 executor, of which none has registered" in text and "Exit status: 1.; its last lines:" in text
     assert "\n    Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078\n" in text
 
 
 def test_containers_without_executors_are_explained_by_an_unreachable_driver() -> None:
-    text = why_none(Launches(), 2, ADDRESS)
+    text = why_no_executor(Launches(), 2, ADDRESS)
     assert text.startswith(
         "Spark was granted 2 executors, of which none has registered with the driver. An executor must"
     )
@@ -55,17 +61,17 @@ def test_containers_without_executors_are_explained_by_an_unreachable_driver() -
 
 
 def test_cluster_that_granted_no_executor_is_reported_as_full() -> None:
-    text = why_none(Launches(), 0, ADDRESS)
+    text = why_no_executor(Launches(), 0, ADDRESS)
     assert text.startswith("Spark has granted no executor: the cluster is full") and ADDRESS not in text
 
 
 def test_both_causes_are_named_if_the_number_of_granted_executors_is_unknown() -> None:
-    text = why_none(Launches(), None, ADDRESS)
+    text = why_no_executor(Launches(), None, ADDRESS)
     assert "the cluster is full" in text and "cannot reach the driver" in text and ADDRESS in text
 
 
 def test_error_about_failed_executors_does_not_suggest_a_new_session() -> None:
-    reason = f"{FAILED_AT_LAUNCH}: {why_none(parse(YARN), None, ADDRESS)}"
+    reason = f"{FAILED_AT_LAUNCH}: {why_no_executor(parse(YARN), None, ADDRESS)}"
     outcome = ConcludeRun(Phase.FAILED, "application", reason)
     text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))
     assert "could not be launched" in text and "Failed to connect to" in text and "new Spark session" not in text

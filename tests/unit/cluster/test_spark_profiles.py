@@ -42,15 +42,15 @@ def test_resource_profile_of_each_kind_follows_from_the_spark_settings(
     settings: dict[str, str], with_gpu: Any, bare: Any
 ) -> None:
     found = profiles(**settings)
-    assert (amounts(found.of(bare=False)), amounts(found.of(bare=True))) == (with_gpu, bare)
+    assert (amounts(found.profile_for(bare=False)), amounts(found.profile_for(bare=True))) == (with_gpu, bare)
 
 
 def test_profile_has_the_gpu_discovery_script_of_the_application() -> None:
-    found = profiles(**GPUS, **DYNAMIC, **SCRIPT).of(bare=False)
+    found = profiles(**GPUS, **DYNAMIC, **SCRIPT).profile_for(bare=False)
     assert found.executorResources["gpu"].discoveryScript == "./discover_gpus.py"
 
 
 def test_profile_is_created_once_per_kind() -> None:
     found = profiles(**GPUS, **DYNAMIC)
-    assert found.of(bare=False) is found.of(bare=False)
-    assert found.of(bare=True) is found.of(bare=True) is not found.of(bare=False)
+    assert found.profile_for(bare=False) is found.profile_for(bare=False)
+    assert found.profile_for(bare=True) is found.profile_for(bare=True) is not found.profile_for(bare=False)

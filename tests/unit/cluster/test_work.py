@@ -81,7 +81,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
             formation(folder, resume_url),
             LAUNCH,
             send=messages.append,
-            room=Outbox().room,
+            room=Outbox().wait_for_room,
             folder=(scratch or folder) / "agent",
             environment={},
             sys_path=(),
@@ -140,7 +140,7 @@ def test_agent_that_finds_a_newer_checkpoint_reports_it_and_starts_no_worker(tmp
             complete,
             LAUNCH,
             send=messages.append,
-            room=Outbox().room,
+            room=Outbox().wait_for_room,
             folder=tmp_path / "agent",
             environment={},
             sys_path=(),
@@ -170,9 +170,9 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
     async def scenario() -> None:
         held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda messages: None)
         held.slots.write(0, 9, [b"content"])
-        held.committed(9, 0)
+        held.record_commit(9, 0)
         work = Work(
-            complete, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().room,
+            complete, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().wait_for_room,
             folder=tmp_path / "agent", environment={}, sys_path=(), commits=held,
         )  # fmt: skip
         await work._close_tree()
@@ -295,7 +295,7 @@ def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, mon
         await server.ready
         complete = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
         work = Work(
-            complete, LAUNCH, send=messages.append, room=Outbox().room, folder=tmp_path / "agent", environment={},
+            complete, LAUNCH, send=messages.append, room=Outbox().wait_for_room, folder=tmp_path / "agent", environment={},
             sys_path=(),
         )  # fmt: skip
         await work.run(server)
@@ -338,7 +338,8 @@ def report_of_killed(folder: Path, function: Callable[[], Any], procs: Path | No
             procs.write_text(str(server.pid))
         complete = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
         work = Work(
-            complete, LAUNCH, send=messages.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
+            complete, LAUNCH, send=messages.append, room=Outbox().wait_for_room, folder=folder / "agent", environment={},
+            sys_path=(),
         )  # fmt: skip
         await work.run(server)
         await server.close()

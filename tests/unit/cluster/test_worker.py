@@ -66,13 +66,13 @@ def options(one: socket.socket) -> tuple[int, ...]:
 
 
 def test_every_tcp_socket_of_the_process_gets_keepalive(pair: tuple[socket.socket, ...]) -> None:
-    known = server_guard.scan_sockets(6.0, set())
+    known = server_guard.set_keepalive(6.0, set())
     assert [options(one) for one in pair] == [(1, 6, 2, server_guard.PROBES)] * 3
     listening = pair[0]
     with socket.create_connection(listening.getsockname()) as ours, listening.accept()[0] as theirs:
         assert options(theirs) == (1, 6, 2, server_guard.PROBES)  # as the socket that listens
         assert options(ours)[0] == 0
-        assert server_guard.scan_sockets(6.0, known) > known
+        assert server_guard.set_keepalive(6.0, known) > known
         assert options(ours) == (1, 6, 2, server_guard.PROBES)
 
 
@@ -80,14 +80,14 @@ def test_socket_with_keepalive_of_its_owner_is_unchanged(pair: tuple[socket.sock
     one = pair[1]
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    server_guard.scan_sockets(6.0, set())
+    server_guard.set_keepalive(6.0, set())
     assert options(one)[:2] == (1, 77)
 
 
 def test_unix_and_udp_sockets_are_unchanged() -> None:
     near, far = socket.socketpair()
     with near, far, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        server_guard.scan_sockets(6.0, set())
+        server_guard.set_keepalive(6.0, set())
         assert not any(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for one in (near, far, datagrams))
 
 
@@ -120,11 +120,11 @@ def test_folder_is_left_in_the_first_directory_with_enough_space(tmp_path: Path)
     place.mkdir()
     (folder / "model").write_text("weights")
     with small_disk.mounted(tmp_path / "disk", 1_000) as elsewhere:
-        left = returned.leave_folder(folder, "hopsml-left", (tmp_path / "missing", elsewhere, place))
+        left = returned.rescue_folder(folder, "hopsml-left", (tmp_path / "missing", elsewhere, place))
         assert list(elsewhere.iterdir()) == []
     assert left.parent == place and (left / "model").read_text() == "weights" and not folder.exists()
     with pytest.raises(OSError, match="missing"):
-        returned.leave_folder(left, "hopsml-left", (tmp_path / "missing",))
+        returned.rescue_folder(left, "hopsml-left", (tmp_path / "missing",))
 
 
 def test_missing_path_hint_is_given_for_relative_paths_only(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_error_in_a_torch_callback_is_shown_without_frames(tmp_path: Path, capfd
     said = "PeerLost: rank 0 has ended the group: the training function has ended,\nwhile this one was in all_reduce"
     frames = "At:\n  /lib/hopsml/training/torch/backend.py(122): _value_of\n  <frozen runpy>(88): _run_code\n"
     error = RuntimeError(f"Got the following error when running the callback: {said}\n\n{frames}")
-    assert calling.words_of(error) == said
+    assert calling.short_error_text(error) == said
     shown = calling.report_traceback(error, tmp_path / "whole", "file:///whole")
     assert shown.rstrip().endswith(said) and "_value_of" not in shown
     assert said in capfd.readouterr().err and "_run_code" in (tmp_path / "whole").read_text()
     assert (
-        calling.words_of(RuntimeError("At:\n  a.py(1): b")) == "RuntimeError: At:\n  a.py(1): b"
+        calling.short_error_text(RuntimeError("At:\n  a.py(1): b")) == "RuntimeError: At:\n  a.py(1): b"
     )  # the user's own text

@@ -19,7 +19,7 @@ def test_folder_is_deleted_once_its_process_has_released_the_lock(tmp_path: Path
     other = tmp_path / "other"
     other.mkdir()
     os.close(left_lock)
-    file_locks.delete_left_folders(tmp_path, "agent-*", "lock")
+    file_locks.delete_abandoned_folders(tmp_path, "agent-*", "lock")
     assert ours.is_dir() and not left.exists() and other.is_dir()
     os.close(lock)
 
@@ -58,5 +58,5 @@ def test_folders_of_other_users_are_neither_opened_nor_deleted(tmp_path: Path) -
         folder.mkdir()
         os.mkfifo(folder / "lock")
     os.chown(other, 12002, 12002)
-    file_locks.delete_left_folders(tmp_path, "agent-*", "lock")
+    file_locks.delete_abandoned_folders(tmp_path, "agent-*", "lock")
     assert other.exists()

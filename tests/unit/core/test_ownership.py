@@ -87,7 +87,7 @@ def test_files_of_the_owner_of_a_private_working_directory_are_used(shared: Path
     os.chown(shared, OTHER, OTHER)
     shared.chmod(0o755)
     assert profiles.load("local").description == "planted"
-    assert ownership.foreign(path, shared) == ""
+    assert ownership.why_foreign(path, shared) == ""
 
 
 @pytest.mark.parametrize("part", ["", "Experiments"])

@@ -22,10 +22,10 @@ def test_process_with_an_undecodable_name_is_handled_like_any_other(name: bytes)
         assert process.stdout is not None and process.stdout.readline() == b"\n"
         assert process.pid in processes.children_of(os.getpid())
         assert not processes.has_ended(process.pid) and not processes.is_stopped(process.pid)
-        started = processes.process_started(process.pid)
-        assert started is not None and started >= (processes.process_started(os.getpid()) or 0)
+        started = processes.start_time_of(process.pid)
+        assert started is not None and started >= (processes.start_time_of(os.getpid()) or 0)
         process.communicate()
-    assert processes.has_ended(process.pid) and processes.process_started(process.pid) is None
+    assert processes.has_ended(process.pid) and processes.start_time_of(process.pid) is None
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (34, "SIGRTMIN"), (37, "SIGRTMIN+3"), (32, "signal 32")])

@@ -25,30 +25,30 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_members_bypass_the_proxy_for_http_clients_and_grpc() -> None:
-    assert proxies.bypassing(["10.0.0.1", "node2"], {}) == {
+    assert proxies.bypass_variables(["10.0.0.1", "node2"], {}) == {
         "no_proxy": "10.0.0.1,node2",
         "NO_PROXY": "10.0.0.1,node2",
     }
 
 
 def test_ipv6_address_bypasses_the_proxy_with_and_without_brackets() -> None:
-    assert proxies.bypassing(["fd00::1"], {})["no_proxy"] == "fd00::1,[fd00::1]"
+    assert proxies.bypass_variables(["fd00::1"], {})["no_proxy"] == "fd00::1,[fd00::1]"
 
 
 def test_hosts_excluded_by_the_user_are_retained_and_the_runs_variables_win() -> None:
     of_run, of_agent = {"no_proxy": "store.example"}, {"no_proxy": "other.example", "NO_PROXY": ".corp, node2"}
-    assert proxies.bypassing(["node2"], of_run, of_agent) == {
+    assert proxies.bypass_variables(["node2"], of_run, of_agent) == {
         "no_proxy": "store.example,node2",
         "NO_PROXY": ".corp,node2",
     }
 
 
 def test_upper_case_no_proxy_is_copied_to_the_lower_case_variable() -> None:
-    assert proxies.bypassing(["node2"], {"NO_PROXY": ".corp"})["no_proxy"] == ".corp,node2"
+    assert proxies.bypass_variables(["node2"], {"NO_PROXY": ".corp"})["no_proxy"] == ".corp,node2"
 
 
 def test_no_grpc_proxy_is_extended_if_set() -> None:
-    assert proxies.bypassing(["node2"], {"no_grpc_proxy": "a", "no_proxy": "b"}) == {
+    assert proxies.bypass_variables(["node2"], {"no_grpc_proxy": "a", "no_proxy": "b"}) == {
         "no_proxy": "b,node2",
         "NO_PROXY": "b,node2",
         "no_grpc_proxy": "a,node2",
@@ -56,7 +56,7 @@ def test_no_grpc_proxy_is_extended_if_set() -> None:
 
 
 def test_star_in_no_proxy_is_unchanged_and_no_grpc_proxy_lists_the_members() -> None:
-    assert proxies.bypassing(["node2"], {"no_proxy": "*"}) == {
+    assert proxies.bypass_variables(["node2"], {"no_proxy": "*"}) == {
         "no_proxy": "*",
         "NO_PROXY": "*",
         "no_grpc_proxy": "node2",
@@ -64,7 +64,7 @@ def test_star_in_no_proxy_is_unchanged_and_no_grpc_proxy_lists_the_members() -> 
 
 
 def test_no_variable_is_set_without_members() -> None:
-    assert proxies.bypassing([], {"no_proxy": "a"}) == {}
+    assert proxies.bypass_variables([], {"no_proxy": "a"}) == {}
 
 
 def test_hosts_of_all_roles_are_members() -> None:
@@ -92,7 +92,7 @@ def test_failed_request_names_the_proxy_without_its_password(monkeypatch: pytest
         hadoop_http.request("http://manager.invalid:8088/ws", 2.0)
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("no_proxy", "manager.invalid")
-    assert proxies.explain("http://manager.invalid:8088/ws") == ""
+    assert proxies.proxy_hint("http://manager.invalid:8088/ws") == ""
 
 
 def test_failed_request_of_the_service_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

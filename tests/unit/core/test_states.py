@@ -53,7 +53,7 @@ def test_every_phase_has_a_state_and_final_phases_have_distinct_ones() -> None:
     ],
 )
 def test_final_state_of_a_run_follows_from_its_error(error: BaseException | None, state: str) -> None:
-    assert states.end(error) == state and states.end(error) in states.ENDS
+    assert states.final_state(error) == state and states.final_state(error) in states.ENDS
 
 
 def test_state_names_are_spelled_only_in_their_module() -> None:

@@ -34,14 +34,14 @@ ARGUMENTS = [field.name for field in dataclasses.fields(RunOptions)]
     ],
 )
 def test_similar_returns_the_nearest_names(name: str, meant: list[str]) -> None:
-    assert suggestions.similar(name, ARGUMENTS) == meant
+    assert suggestions.similar_names(name, ARGUMENTS) == meant
 
 
 def test_few_names_are_listed_and_many_are_not() -> None:
-    assert suggestions.instead("zzz", ["a", "b"], "see there") == "there are: a, b"
-    assert suggestions.instead("zzz", ARGUMENTS, "see there") == "see there"
-    assert suggestions.instead("zzz", [], "see there") == "see there"
-    assert suggestions.instead("scoop", [*ARGUMENTS, "scope"], "see there") == "did you mean scope?"
+    assert suggestions.suggestion_text("zzz", ["a", "b"], "see there") == "there are: a, b"
+    assert suggestions.suggestion_text("zzz", ARGUMENTS, "see there") == "see there"
+    assert suggestions.suggestion_text("zzz", [], "see there") == "see there"
+    assert suggestions.suggestion_text("scoop", [*ARGUMENTS, "scope"], "see there") == "did you mean scope?"
 
 
 def test_misspelt_verb_is_refused_with_a_suggestion() -> None:

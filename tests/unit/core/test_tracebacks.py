@@ -57,13 +57,13 @@ def called_back() -> BaseException:
 def test_frames_of_hopsml_after_the_users_frames_are_removed() -> None:
     error = raised_in_hopsml()
     assert len(names(error.__traceback__)) > 2
-    assert names(tracebacks.of_user(error.__traceback__)) == ["raised_in_hopsml", "user_code"]
+    assert names(tracebacks.user_part(error.__traceback__)) == ["raised_in_hopsml", "user_code"]
 
 
 def test_user_frames_called_by_hopsml_are_retained() -> None:
     error = called_back()
-    assert names(error.__traceback__) != names(tracebacks.of_user(error.__traceback__))
-    assert names(tracebacks.of_user(error.__traceback__)) == ["called_back", "user_code", "item", "broken"]
+    assert names(error.__traceback__) != names(tracebacks.user_part(error.__traceback__))
+    assert names(tracebacks.user_part(error.__traceback__)) == ["called_back", "user_code", "item", "broken"]
 
 
 def test_worker_traceback_starts_in_user_code() -> None:
@@ -73,16 +73,20 @@ def test_worker_traceback_starts_in_user_code() -> None:
     assert inner is not None and inner.tb_next is not None and inner.tb_next.tb_next is not None
     ours = inner.tb_next.tb_next  # as in a worker: the first frame is ours
     assert ours.tb_frame.f_code.co_filename == returned.__file__
-    assert names(tracebacks.from_user(ours)) == ["item", "broken"]
+    assert names(tracebacks.from_first_user_frame(ours)) == ["item", "broken"]
 
 
 def test_error_with_only_frames_of_hopsml_keeps_its_traceback() -> None:
     error = raised_in_hopsml()
     ours = error.__traceback__
-    while ours is not None and not tracebacks.is_own(ours.tb_frame.f_code.co_filename):
+    while ours is not None and not tracebacks.is_hopsml_file(ours.tb_frame.f_code.co_filename):
         ours = ours.tb_next
-    assert ours is not None and tracebacks.from_user(ours) is ours and tracebacks.from_user(None) is None
-    assert tracebacks.of_user(ours) is None
+    assert (
+        ours is not None
+        and tracebacks.from_first_user_frame(ours) is ours
+        and tracebacks.from_first_user_frame(None) is None
+    )
+    assert tracebacks.user_part(ours) is None
 
 
 def test_source_lines_of_notebook_cells_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +243,6 @@ def test_control_sequences_in_an_error_are_removed(tmp_path: Path, capfd: pytest
     from hopsml.cluster.worker import calling
 
     error = ValueError("\x1b[1mInput 0 is incompatible\x1b[0m")
-    assert calling.words_of(error) == "ValueError: Input 0 is incompatible"
+    assert calling.short_error_text(error) == "ValueError: Input 0 is incompatible"
     assert "ValueError: Input 0 is incompatible\n" in calling.report_traceback(error, tmp_path / "all.log", "")
     assert "\x1b" not in capfd.readouterr().err

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hopsml.core import tracing
-from hopsml.experiment.reporting import LaunchPart, stages
+from hopsml.experiment.reporting import LaunchPart, launch_parts
 from tests.helpers import leaks
 from tests.helpers.otlp import receiver
 
@@ -40,19 +40,19 @@ def no_exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_malformed_trace_context_is_ignored(given: str, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tracing.PARENT, given)
-    assert tracing.given() == taken
+    assert tracing.inherited_context() == taken
 
 
 @pytest.mark.fast
 def test_child_contexts_share_the_trace_of_their_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tracing.named("digits-17 1000.25")
-    assert root == tracing.named("digits-17 1000.25") != tracing.named("digits-17 1000.5")
-    below = tracing.child(root)
+    root = tracing.context_of_name("digits-17 1000.25")
+    assert root == tracing.context_of_name("digits-17 1000.25") != tracing.context_of_name("digits-17 1000.5")
+    below = tracing.child_context(root)
     assert below.split("-")[1] == root.split("-")[1] and below.split("-")[2] != root.split("-")[2]
-    assert tracing.child("").split("-")[1] != tracing.child("").split("-")[1]
-    for context in (root, below, tracing.child("")):
+    assert tracing.child_context("").split("-")[1] != tracing.child_context("").split("-")[1]
+    for context in (root, below, tracing.child_context("")):
         monkeypatch.setenv(tracing.PARENT, context)
-        assert tracing.given() == context
+        assert tracing.inherited_context() == context
 
 
 @pytest.mark.fast
@@ -69,14 +69,14 @@ def test_otlp_headers_are_omitted_from_variables_unless_requested(monkeypatch: p
 @pytest.mark.fast
 def test_parts_of_a_launch_are_consecutive() -> None:
     reached = {"executors": 11.0, "rendezvous": 12.5, "first step": 14.0}
-    assert list(stages(10.0, reached, 20.0)) == [
+    assert list(launch_parts(10.0, reached, 20.0)) == [
         LaunchPart("executors", 10.0, 11.0),
         LaunchPart("rendezvous", 11.0, 12.5),
         LaunchPart("first step", 12.5, 14.0),
     ]
     del reached["first step"]
-    assert [one.name for one in stages(10.0, reached, 20.0)] == ["executors", "rendezvous"], "it reports nothing"
-    failed = list(stages(10.0, {"executors": 11.0}, 20.0, "WorkerFailed: no"))
+    assert [one.name for one in launch_parts(10.0, reached, 20.0)] == ["executors", "rendezvous"], "it reports nothing"
+    failed = list(launch_parts(10.0, {"executors": 11.0}, 20.0, "WorkerFailed: no"))
     assert failed[1:] == [LaunchPart("rendezvous", 11.0, 20.0, "WorkerFailed: no")]
 
 
@@ -84,9 +84,9 @@ def test_parts_of_a_launch_are_consecutive() -> None:
 def test_span_is_received_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver() as taken:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", taken.url)
-        below = tracing.child(CONTEXT)
+        below = tracing.child_context(CONTEXT)
         with leaks.not_of_this_test():
-            tracing.record("part", below, CONTEXT, 1000.25, 1001.5, "it broke", run="app_1", rank=2)
+            tracing.record_span("part", below, CONTEXT, 1000.25, 1001.5, "it broke", run="app_1", rank=2)
         tracing.flush()
         processor = tracing._processor()
         assert processor is not None
@@ -106,7 +106,7 @@ def test_tracing_imports_nothing_when_off_and_a_missing_package_is_logged_once()
     )
     subprocess.run([sys.executable, "-c", off], check=True)
     missing = "import sys; sys.modules['opentelemetry.exporter'] = None; from hopsml.core import tracing\n"
-    missing += f"for _ in range(2): tracing.record('x', '{CONTEXT}', '', 1.0, 2.0)"
+    missing += f"for _ in range(2): tracing.record_span('x', '{CONTEXT}', '', 1.0, 2.0)"
     stderr = subprocess.run(
         [sys.executable, "-c", missing],
         env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},

@@ -20,9 +20,9 @@ from hopsml.core.versions import (
     SupportedVersions,
     check_version,
     parse_version,
-    show_version,
-    show_versions,
     spark_needs,
+    version_text,
+    versions_text,
 )
 from hopsml.errors import UnsupportedVersion
 from tools import supported_versions
@@ -45,8 +45,8 @@ def test_versions_are_parsed_up_to_their_suffix() -> None:
 
 
 def test_consecutive_versions_are_shown_as_spans() -> None:
-    assert show_versions(NUMPY.supported) == "1.26, 2.0 to 2.5"
-    assert show_versions([(2,), (3,)]) == "2 to 3"
+    assert versions_text(NUMPY.supported) == "1.26, 2.0 to 2.5"
+    assert versions_text([(2,), (3,)]) == "2 to 3"
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def bounds(requirement: str) -> set[str]:
 
 
 def test_bounds_of_the_package_equal_those_of_the_table() -> None:
-    assert f'requires-python = ">={show_version(PYTHON.supported[0])}"' in PYPROJECT
-    assert f">={show_version(PYSPARK.supported[0])}" in bounds("pyspark")
-    assert f">={show_version(NUMPY.supported[0])}" in bounds("numpy")
+    assert f'requires-python = ">={version_text(PYTHON.supported[0])}"' in PYPROJECT
+    assert f">={version_text(PYSPARK.supported[0])}" in bounds("pyspark")
+    assert f">={version_text(NUMPY.supported[0])}" in bounds("numpy")
     newest = TENSORFLOW.supported[-1]
     for name in ("tensorflow", "tensorflow-cpu"):
-        assert bounds(name) == {f">={show_version(TENSORFLOW.oldest)}", f"<{newest[0]}.{newest[1] + 1}"}
+        assert bounds(name) == {f">={version_text(TENSORFLOW.oldest)}", f"<{newest[0]}.{newest[1] + 1}"}
     newest = TORCH.supported[-1]  # newer ones failed before: the extra brings one that was tried
-    assert bounds("torch") == {f">={show_version(TORCH.supported[0])}", f"<{newest[0]}.{newest[1] + 1}"}
-    assert f">={show_version(KERAS.supported[0])}" in bounds("keras")
+    assert bounds("torch") == {f">={version_text(TORCH.supported[0])}", f"<{newest[0]}.{newest[1] + 1}"}
+    assert f">={version_text(KERAS.supported[0])}" in bounds("keras")
 
 
 def test_page_of_supported_versions_is_up_to_date() -> None:

@@ -71,7 +71,7 @@ def test_files_shipped_by_the_bundled_profiles_exist() -> None:
     ],
 )
 def test_project_store_is_checked(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    check_finding(examination.store(facts, needs), status, *words)
+    check_finding(examination.check_store(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_project_store_is_checked(facts: StoreFacts, needs: Needs, status: Statu
     ],
 )
 def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    check_finding(examination.hdfs(facts, needs), status, *words)
+    check_finding(examination.check_hdfs(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: 
     ],
 )
 def test_yarn_is_checked(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    check_finding(examination.yarn(facts, needs), status, *words)
+    check_finding(examination.check_yarn(facts, needs), status, *words)
 
 
 def test_logs_of_drivers_are_checked() -> None:
@@ -147,9 +147,9 @@ def test_error_of_the_clean_up_does_not_replace_that_of_the_write() -> None:
 
 
 def test_spark_master_is_checked() -> None:
-    check_finding(examination.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
+    check_finding(examination.check_spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
     dead = MasterFacts("spark://m:7077", "", ("m:7077: Connection refused",))
-    check_finding(examination.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
+    check_finding(examination.check_spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_spark_master_is_checked() -> None:
     ],
 )
 def test_clock_skew_is_checked(skews: dict[str, float], status: Status, words: list[str]) -> None:
-    check_finding(examination.clock(1_800_000_000, skews), status, *words)
+    check_finding(examination.check_clock(1_800_000_000, skews), status, *words)
 
 
 def test_clock_that_was_never_set_fails() -> None:
-    check_finding(examination.clock(3600.0, {}), FAIL, "years behind")
+    check_finding(examination.check_clock(3600.0, {}), FAIL, "years behind")
 
 
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])
 def test_skew_is_zero_between_two_readings(theirs: float, skew: float) -> None:
-    assert facts.skew(theirs, 100.0, 102.0) == skew
+    assert facts.clock_skew_s(theirs, 100.0, 102.0) == skew

@@ -119,7 +119,7 @@ def test_supervisor_imports_no_module_from_the_working_directory(
     assert (folder / OUTPUT).read_text() == f"{evil}\n", "the driver begins in the caller's folder"
 
 
-OWN = {"pid": os.getpid(), "ticks": processes.process_started(os.getpid()), "host": "h", "pid_namespace": ""}
+OWN = {"pid": os.getpid(), "ticks": processes.start_time_of(os.getpid()), "host": "h", "pid_namespace": ""}
 OWN["pid_namespace"] = processes.pid_namespace()
 
 
@@ -132,7 +132,7 @@ OWN["pid_namespace"] = processes.pid_namespace()
         "\0" * ROOM,
         '{"pid": ' + "9" * 5000 + "}",
         json.dumps(OWN | {"pid": -1, "ticks": None}),
-        json.dumps(OWN | {"pid": 1, "ticks": processes.process_started(1)}),
+        json.dumps(OWN | {"pid": 1, "ticks": processes.start_time_of(1)}),
         json.dumps(OWN | {"pid": 0, "driver": 0, "driver_ticks": 0}),
         json.dumps(OWN | {"driver": -1, "driver_ticks": None}),
         json.dumps(OWN | {"driver": "x", "driver_ticks": None}),
@@ -157,7 +157,7 @@ def test_process_that_reuses_the_pid_of_an_ended_one_receives_no_signal(
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
     monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append(pid))
-    me = processes.process_started(os.getpid())
+    me = processes.start_time_of(os.getpid())
     assert me is not None
     of_earlier = {"pid": os.getpid(), "ticks": me - 1, "driver": os.getpid(), "driver_ticks": me - 1}
     of_earlier_boot = {**of_earlier, "ticks": me, "driver_ticks": me, "pid_namespace": "another boot/pid:[1]"}

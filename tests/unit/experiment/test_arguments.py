@@ -240,7 +240,7 @@ def test_unwritable_project_error_names_hopsml_project_url_without_internal_fram
     monkeypatch.setattr(settings, "project_url", project_url)
     with pytest.raises((PermissionRefused, QuotaExceeded), match="HOPSML_PROJECT_URL") as refusal:
         experiment.collective_all_reduce(train, num_workers=1)
-    assert refusal.value.__suppress_context__ and refusal.traceback[-1].name == "start_on"
+    assert refusal.value.__suppress_context__ and refusal.traceback[-1].name == "start_with_application"
 
 
 def test_deleted_working_directory_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,12 @@ import msgspec
 import pytest
 
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.worker_files import fetch, fetch_further_fits, sources, stored_ahead
+from hopsml.cluster.agent.worker_files import (
+    checkpoint_sources,
+    fetch_checkpoint,
+    fetch_later_fit_checkpoints,
+    newer_stored_step,
+)
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError
@@ -168,13 +173,13 @@ def test_workers_fetch_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
     checkpoint(first, tmp_path, 4, fit=2)
     checkpoint(first, tmp_path, 6, fit=2)
     begins = formation(second, fits=((first.url, 2, 4),))
-    found, passed_over = fetch_further_fits(begins, tmp_path / "fits")
+    found, passed_over = fetch_later_fit_checkpoints(begins, tmp_path / "fits")
     assert [str(path.relative_to(found)) for path in Path(found).glob("*/*")] == ["fit-2/step-000000004"]
     assert not passed_over
-    assert fetch_further_fits(formation(second), tmp_path / "none") == ("", [])
+    assert fetch_later_fit_checkpoints(formation(second), tmp_path / "none") == ("", [])
     checkpoint(second, tmp_path, 9, fit=3)
     later = formation(second, generation=1, fits=((first.url, 2, 4),))
-    found, _ = fetch_further_fits(later, tmp_path / "later")
+    found, _ = fetch_later_fit_checkpoints(later, tmp_path / "later")
     assert sorted(str(path.relative_to(found)) for path in Path(found).glob("*/*")) == [
         "fit-2/step-000000004",
         "fit-3/step-000000009",
@@ -221,9 +226,9 @@ def test_disconnected_agent_adds_no_checkpoint_to_a_run_continued_elsewhere(tmp_
         held = HeldCommits(first.run_id, tmp_path / "agent", "token", reported.append)
         try:
             for step in (3, 5):
-                slot = held.slots.free(held.slot)
+                slot = held.slots.find_free_slot(held.slot)
                 held.slots.write(slot, step, [b"content"])
-                held.committed(step, slot)
+                held.record_commit(step, slot)
                 await held.persist_last(formation(first), patience_s=60.0)  # of no use: not tried again
                 takeover.end(first.url, second)  # while it was away
         finally:
@@ -250,9 +255,9 @@ def test_last_checkpoint_is_retried_while_the_store_is_unavailable(tmp_path: Pat
     async def life() -> None:
         held = HeldCommits(first.run_id, tmp_path / "agent", "token", tell)
         try:
-            slot = held.slots.free(held.slot)
+            slot = held.slots.find_free_slot(held.slot)
             held.slots.write(slot, 7, [b"content"])
-            held.committed(7, slot)
+            held.record_commit(7, slot)
             await held.persist_last(formation(first), patience_s=30.0)
         finally:
             await held.close()
@@ -268,7 +273,7 @@ def test_all_members_start_from_the_checkpoint_chosen_by_the_driver(tmp_path: Pa
     for step in (2, 4):
         checkpoint(first, tmp_path, step)
     begins = formation(second, url=first.url, step=2)  # step 4 was stored later, by an agent that was cut off
-    found, passed_over = fetch(begins, tmp_path / "resume")
+    found, passed_over = fetch_checkpoint(begins, tmp_path / "resume")
     assert Path(found).name == "step-000000002" and not passed_over
 
 
@@ -280,28 +285,28 @@ def test_commit_on_the_store_that_is_newer_than_the_drivers_is_found(tmp_path: P
         return msgspec.structs.replace(formation(own, generation=1), commit=source)
 
     checkpoint(own, tmp_path, 26)
-    assert stored_ahead(begins(26)) is None
+    assert newer_stored_step(begins(26)) is None
     checkpoint(own, tmp_path, 36)
-    assert stored_ahead(begins(26)) == 36 and stored_ahead(begins(36)) is None
-    assert stored_ahead(begins(26, step=30)) is None, "others hold one"
-    assert stored_ahead(begins(-1)) is None, "all take the newest"
+    assert newer_stored_step(begins(26)) == 36 and newer_stored_step(begins(36)) is None
+    assert newer_stored_step(begins(26, step=30)) is None, "others hold one"
+    assert newer_stored_step(begins(-1)) is None, "all take the newest"
     Path(own.checkpoints, step_name(36), "state.hopsml").rename(Path(own.checkpoints, step_name(36), "weights"))
-    assert stored_ahead(begins(26)) is None, "it is incomplete"
+    assert newer_stored_step(begins(26)) is None, "it is incomplete"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "weights").write_text("the user's")
     checkpoints.commit(tmp_path / "own", own.checkpoints, 40)
-    assert stored_ahead(begins(26)) is None, "it is no commit"
+    assert newer_stored_step(begins(26)) is None, "it is no commit"
 
 
 def test_later_generation_prefers_its_own_checkpoint_to_the_resumed_one(tmp_path: Path) -> None:
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     checkpoint(first, tmp_path, 2)
     later = formation(second, generation=1, url=first.url, step=2)
-    assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000002"
+    assert Path(fetch_checkpoint(later, tmp_path / "resume")[0]).name == "step-000000002"
     checkpoint(second, tmp_path, 9)
-    assert Path(fetch(later, tmp_path / "resume")[0]).name == "step-000000009"
-    assert sources(formation(second, generation=1, commit_step=11)) == []
-    assert fetch(formation(second), tmp_path / "resume") == ("", [])
+    assert Path(fetch_checkpoint(later, tmp_path / "resume")[0]).name == "step-000000009"
+    assert checkpoint_sources(formation(second, generation=1, commit_step=11)) == []
+    assert fetch_checkpoint(formation(second), tmp_path / "resume") == ("", [])
 
 
 def test_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path) -> None:
@@ -310,6 +315,6 @@ def test_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path) -> N
         checkpoint(first, tmp_path, step)
     damaged = Path(first.checkpoints, step_name(4), "state.hopsml")
     damaged.write_text("spoil")  # of the same length
-    found, passed_over = fetch(formation(first, generation=1), tmp_path / "resume")
+    found, passed_over = fetch_checkpoint(formation(first, generation=1), tmp_path / "resume")
     assert Path(found).name == "step-000000002"
     assert len(passed_over) == 1 and "step-000000004" in passed_over[0] and "CRC" in passed_over[0]

@@ -235,7 +235,7 @@ def build_search(named: dict[str, Any]) -> Any:
 
     space = experiment.Searchspace(x=("DOUBLE", [0.0, 1.0]))
     given = search._verb.options(function, space, **{"num_trials": 4, **named})
-    return calls.checked("search", given, 1 if given.seed is None else given.seed)
+    return calls.checked_call("search", given, 1 if given.seed is None else given.seed)
 
 
 VERBS: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], set[str]]] = {

@@ -52,7 +52,7 @@ def test_positional_arguments_of_a_search_follow_both_releases(
     options = verb.options(train, *rest)
     assert (options.name, options.description, options.direction) == ("n", "text", "min")
     assert {name: getattr(options, name) for name in expected} == expected
-    of = {"grid_search": predecessor.of_grid, "random_search": predecessor.of_random}
-    notes = " ".join(of.get(verb._called, predecessor.of_evolution)(options).notes)
+    of = {"grid_search": predecessor.grid_call, "random_search": predecessor.random_call}
+    notes = " ".join(of.get(verb._called, predecessor.evolution_call)(options).notes)
     assert options.versioned_resources == (["x"] if ["x"] in rest else None)
     assert ("cleanup_generations=True has no effect" in notes) is (True in rest and len(rest) == 11)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster.agent.profiler import explained
+from hopsml.cluster.agent.profiler import explain_failure
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
 from hopsml.errors import ArgumentError
@@ -123,8 +123,8 @@ def test_invalid_profile_request_is_refused(values: tuple[int, int, str]) -> Non
 
 def test_py_spy_errors_are_explained_with_a_remedy() -> None:
     refused = "Error: Permission Denied: Try running again with elevated permissions by going 'sudo env ...'"
-    assert "kernel.yama.ptrace_scope is 2 there" in explained(refused, 1, False, "2")
-    assert "CAP_SYS_PTRACE" in explained("Error: Operation not permitted (os error 1)", 1, False, "")
-    assert "--idle" in explained("Error: No stack counts found", 1, False, "")
-    assert explained("Error: no such process", 1, True, "") == "the worker ended before it could be profiled"
-    assert explained("x\nError: Failed\n\n", 1, False, "") == "py-spy has ended with status 1: Error: Failed"
+    assert "kernel.yama.ptrace_scope is 2 there" in explain_failure(refused, 1, False, "2")
+    assert "CAP_SYS_PTRACE" in explain_failure("Error: Operation not permitted (os error 1)", 1, False, "")
+    assert "--idle" in explain_failure("Error: No stack counts found", 1, False, "")
+    assert explain_failure("Error: no such process", 1, True, "") == "the worker ended before it could be profiled"
+    assert explain_failure("x\nError: Failed\n\n", 1, False, "") == "py-spy has ended with status 1: Error: Failed"

@@ -23,7 +23,7 @@ WITH_BUDGETS = pytest.mark.parametrize(
 
 
 def checked(function: Callable[..., Any], **given: Any) -> calls.SearchCall:
-    return calls.checked("search", SearchOptions(function, SPACE, **given), seed=1)
+    return calls.checked_call("search", SearchOptions(function, SPACE, **given), seed=1)
 
 
 @WITH_BUDGETS

@@ -40,8 +40,8 @@ def test_failing_event_log_is_noted_once_and_so_is_its_recovery() -> None:
     journal, notes = Journal(6), list[str]()
     writing = SearchWriter(journal, notes.append)
     try:
-        writing.journal(["a", "b"], lambda: True)
-        writing.journal(["c"], lambda: True)
+        writing.append_events(["a", "b"], lambda: True)
+        writing.append_events(["c"], lambda: True)
     finally:
         writing.close()
     assert journal.lines == ["a", "b", "c"] and journal.asked == 8
@@ -53,7 +53,7 @@ def test_cancelled_search_does_not_wait_for_its_event_log() -> None:
     writing = SearchWriter(journal, notes.append)
     try:
         with pytest.raises(StorageError):
-            writing.journal(["a"], lambda: journal.asked < 3)
+            writing.append_events(["a"], lambda: journal.asked < 3)
     finally:
         writing.close()
     assert journal.asked == 3 and len(notes) == 1
@@ -85,7 +85,7 @@ def test_status_files_of_a_search_are_retried_slowly_while_the_store_is_unavaila
             wait_until(lambda: (folder / "best.json").exists() and (folder / "trials.json").exists(), "both files")
     finally:
         writing.close()
-    assert tried <= 12 and RECORDS.settle(10)  # handlers are called on a thread of their own
+    assert tried <= 12 and RECORDS.wait_until_delivered(10)  # handlers are called on a thread of their own
     assert [("written again" in line, "could not" in line) for line in caplog.messages] == [
         (False, True),
         (True, False),

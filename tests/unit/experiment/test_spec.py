@@ -20,8 +20,8 @@ from hopsml.cluster.shared.spec import (
     Roles,
     RunSpec,
     Section,
-    recorded,
-    specified,
+    section_from_options,
+    spec_record,
 )
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
@@ -142,17 +142,17 @@ def test_collectives_without_encryption_are_refused(options: Any, words: str, mo
     spec = collective.build(options).spec
     monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
     with pytest.raises(ArgumentError, match=refusal):
-        plan.encrypted(spec.communication)
+        plan.with_required_encryption(spec.communication)
 
 
 def test_encryption_variable_enables_encryption_and_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, expected in (("", False), ("0", False), ("1", True)):
         monkeypatch.setenv("HOPSML_ENCRYPTION", text)
-        assert plan.encrypted(Communication()).encryption is expected
-        assert plan.encrypted(Communication(encryption=True)).encryption
+        assert plan.with_required_encryption(Communication()).encryption is expected
+        assert plan.with_required_encryption(Communication(encryption=True)).encryption
     monkeypatch.setenv("HOPSML_ENCRYPTION", "yes")
     with pytest.raises(ArgumentError, match=r"HOPSML_ENCRYPTION='yes': the value must be 1 .* or 0"):
-        plan.encrypted(Communication())
+        plan.with_required_encryption(Communication())
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_encryption_variable_enables_encryption_and_is_validated(monkeypatch: py
 )
 def test_gradient_settings_are_described_in_words(given: dict[str, Any], words: str) -> None:
     settings = GradientSettings(**given)
-    assert settings.described == words
-    assert sorted(settings.given) == sorted(given)
+    assert settings.description == words
+    assert sorted(settings.changed_names) == sorted(given)
 
 
 def test_worker_record_and_rerun_have_the_arguments_of_the_verb(store: Path) -> None:
@@ -193,11 +193,11 @@ def test_section_copies_and_validates_known_fields() -> None:
         start_timeout: Any = 5
         unknown: int = 3
 
-    assert specified(FixedGroup, Called(), size=2) == FixedGroup(size=2, start_timeout_s=5.0)
+    assert section_from_options(FixedGroup, Called(), size=2) == FixedGroup(size=2, start_timeout_s=5.0)
     with pytest.raises(ValueError, match=r"start_timeout=0 is too small; it must be greater than 0 seconds"):
-        specified(FixedGroup, Called(0))
+        section_from_options(FixedGroup, Called(0))
     with pytest.raises(TypeError, match=r"start_timeout='5' is a str; it must be a number of seconds"):
-        specified(FixedGroup, Called("5"))
+        section_from_options(FixedGroup, Called("5"))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_section_copies_and_validates_known_fields() -> None:
     ],
 )
 def test_requested_workers_are_limited_by_the_cluster_and_minimum(group: FixedGroup, limit: int, expected: int) -> None:
-    assert group.within(limit) == expected
+    assert group.size_within(limit) == expected
 
 
 def test_specification_of_parameter_servers_and_mirrored_round_trips() -> None:
@@ -222,7 +222,7 @@ def test_specification_of_parameter_servers_and_mirrored_round_trips() -> None:
     mirrored = collective.build_mirrored(MirroredOptions(report_specification, logical_devices=2)).spec
     assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
     for spec in (servers, mirrored):
-        assert msgspec.convert(json.loads(json.dumps(recorded(spec))), RunSpec) == spec
+        assert msgspec.convert(json.loads(json.dumps(spec_record(spec))), RunSpec) == spec
 
 
 @pytest.mark.parametrize(("value", "servers"), [(None, 1), ("3", 3)])

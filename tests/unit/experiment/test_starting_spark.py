@@ -83,8 +83,12 @@ def test_error_at_spark_start_is_raised_and_other_threads_keep_the_signal_handle
 
 def test_note_explains_local_workers_after_stopped_spark() -> None:
     local: Any = functools.partial(applications.Application, "local-1", None, None, None, profile="local")
-    assert "SparkSession.builder.getOrCreate()" in local(after_spark=True).passed_over(None)
-    assert local(after_spark=True).passed_over("local") == local(after_spark=False).passed_over(None) == ""
+    assert "SparkSession.builder.getOrCreate()" in local(after_spark=True).other_application_note(None)
+    assert (
+        local(after_spark=True).other_application_note("local")
+        == local(after_spark=False).other_application_note(None)
+        == ""
+    )
 
 
 @pytest.mark.parametrize(

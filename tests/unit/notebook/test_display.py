@@ -159,7 +159,7 @@ def test_progress_falls_back_to_lines_without_a_display(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(display, "RunDisplay", Refusing)
     monkeypatch.setattr(display, "is_live", lambda: True)
-    assert isinstance(progress.of_run()(state, "digits", DIRECTORY), progress.RunLines)
+    assert isinstance(progress.run_observer_maker()(state, "digits", DIRECTORY), progress.RunLines)
 
 
 # -- an error that is shown next to the display

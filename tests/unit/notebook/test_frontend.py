@@ -53,4 +53,4 @@ def test_unknown_progress_setting_is_refused_before_the_start(store, monkeypatch
 def test_process_outside_a_notebook_prints_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert not display.is_live()
-    assert isinstance(progress.of_run()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.RunLines)
+    assert isinstance(progress.run_observer_maker()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.RunLines)

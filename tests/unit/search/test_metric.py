@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.driver.run_state import Change, RunState
-from hopsml.cluster.shared.plain import outputs
+from hopsml.cluster.shared.plain import result_as_dict
 from hopsml.errors import ArgumentError
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.searches import executors, result
@@ -115,7 +115,7 @@ def test_run_table_shows_the_metric_or_the_first_number(
     tmp_path: Path, requested: str, values: Values, name: str
 ) -> None:
     directory = make_run(tmp_path, "app_1", spec={"metric_key": requested})
-    directory.write_json(directory.outputs_json, outputs(values, "/log"))
+    directory.write_json(directory.outputs_json, result_as_dict(values, "/log"))
     first = next((pair for pair in values.items() if isinstance(pair[1], float)), None)
     assert catalog.read(directory).main_metric == ((name, values[name]) if name in values else first)
 

@@ -155,7 +155,7 @@ def test_missing_library_of_a_searcher_is_named_with_its_install_command() -> No
         "    except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=END_S, check=True)
-    how = extras.install("search")
+    how = extras.install_command("search")
     assert how.startswith("pip install ") and "/" in how and how.endswith("[search]'")
     assert done.stdout.splitlines() == [
         f"TPE needs optuna, scipy: {how}",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopsml.core.states import Lifecycle
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import feeds
-from hopsml.service.rest.feeds import JobFeed, unbroken, whole_characters
+from hopsml.service.rest.feeds import JobFeed, count_consecutive, whole_characters
 from tests.helpers.service.followed import PlayedJob, events, until, until_end, within_time
 from tests.helpers.service.served import Served
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fast
 @given(st.integers(0, 5), st.sets(st.integers(1, 9)))
 def test_unbroken_counts_ids_up_to_the_first_gap(after: int, later: set[int]) -> None:
     ids = sorted(after + one for one in later)
-    count = unbroken(after, ids)
+    count = count_consecutive(after, ids)
     assert ids[:count] == list(range(after + 1, after + 1 + count))
     assert count == len(ids) or ids[count] != after + count + 1
 

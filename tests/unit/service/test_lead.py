@@ -110,10 +110,12 @@ def test_living_process_and_one_of_another_machine_are_not_taken_for_ended() -> 
     with subprocess.Popen(["true"]) as process:
         process.wait()
     ended = f"{process.pid}.1.{token}"
-    assert not processes.is_gone(own)
-    assert processes.is_gone(f"{machine}.{ended}") and processes.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
-    assert not processes.is_gone(f"{machine.rpartition('-')[0]}-1.{ended}"), "of another PID namespace"
-    assert not processes.is_gone(f"another-boot.{ended}")
+    assert not processes.has_named_process_ended(own)
+    assert processes.has_named_process_ended(f"{machine}.{ended}") and processes.has_named_process_ended(
+        f"{machine}.{pid}.{int(started) + 1}.{token}"
+    )
+    assert not processes.has_named_process_ended(f"{machine.rpartition('-')[0]}-1.{ended}"), "of another PID namespace"
+    assert not processes.has_named_process_ended(f"another-boot.{ended}")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
@@ -127,4 +129,4 @@ def test_container_on_the_same_host_has_another_machine_name() -> None:
         pytest.skip("this machine makes no PID namespaces")
     assert inside.stdout.count(".") == 3, inside.stderr
     assert inside.stdout.split(".")[0] != processes.process_name().split(".")[0], inside.stderr
-    assert not processes.is_gone(inside.stdout.strip())
+    assert not processes.has_named_process_ended(inside.stdout.strip())

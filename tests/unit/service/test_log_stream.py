@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cli.terminal import RESET, harmless
+from hopsml.cli.terminal import RESET, without_control_sequences
 from hopsml.core import log_stream
 from hopsml.errors import ServiceError
 from hopsml.service.rest.event_stream import encoded
@@ -42,7 +42,7 @@ class Server:
         self.now += seconds
 
     def follow(self) -> list[str]:
-        return list(log_stream.pieces(self.opens, "", pause=self.sleep, clock=lambda: self.now))
+        return list(log_stream.follow_log(self.opens, "", pause=self.sleep, clock=lambda: self.now))
 
 
 def test_log_stream_resumes_at_its_position_and_ends_with_the_job() -> None:
@@ -74,10 +74,10 @@ def test_unreachable_server_is_reported_and_one_without_streams_is_distinguished
     with pytest.raises(ServiceError, match=r"refused.*the job continues"):
         server.follow()
     assert server.now == log_stream.PATIENCE_S
-    with pytest.raises(log_stream.NoStreamHere):
-        Server(log_stream.NoStreamHere()).follow()
+    with pytest.raises(log_stream.StreamUnavailable):
+        Server(log_stream.StreamUnavailable()).follow()
     with pytest.raises(ServiceError, match="no longer has this stream"):
-        Server(lines(HELLO), *[log_stream.NoStreamHere()] * 200).follow()
+        Server(lines(HELLO), *[log_stream.StreamUnavailable()] * 200).follow()
 
 
 HARMFUL = {
@@ -97,18 +97,20 @@ HARMFUL = {
 def test_terminal_sequences_are_removed_wherever_they_are_split(harmful: str, length: int) -> None:
     text = f"begin {harmful}middle\t10 %\r20 % ü𝄞\n{harmful}"
     pieces = [text[at : at + length] for at in range(0, len(text), length)]
-    assert "".join(harmless(pieces)) == "begin middle\t10 %\r20 % ü𝄞\n"
+    assert "".join(without_control_sequences(pieces)) == "begin middle\t10 %\r20 % ü𝄞\n"
 
 
 def test_colours_are_retained_and_reset_at_the_end_of_the_log() -> None:
-    assert "".join(harmless(["\x1b[1;3", "1mred\n", "plain"])) == "\x1b[1;31mred\nplain" + RESET
-    assert "".join(harmless(["\x1b]0;" + "x" * 100_000, "\nnext\n"])).endswith("\nnext\n"), "it swallows no later line"
+    assert "".join(without_control_sequences(["\x1b[1;3", "1mred\n", "plain"])) == "\x1b[1;31mred\nplain" + RESET
+    assert "".join(without_control_sequences(["\x1b]0;" + "x" * 100_000, "\nnext\n"])).endswith("\nnext\n"), (
+        "it swallows no later line"
+    )
 
 
 @settings(max_examples=40)
 @given(st.lists(st.text("\x1b[]P\\mHx;0 \x07\n\x9b\x9d?", max_size=8)))
 def test_no_sequence_start_other_than_colours_remains(pieces: list[str]) -> None:
-    shown = "".join(harmless(pieces))
+    shown = "".join(without_control_sequences(pieces))
     for colour in ("\x1b[m", "\x1b[0m", *(f"\x1b[{'0' * count}m" for count in range(2, 30))):
         shown = shown.replace(colour, "")
     while "\x1b[" in shown and (end := shown.find("m", shown.index("\x1b["))) > 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.core.metrics import text
+from hopsml.core.metrics import prometheus_text
 from hopsml.serving import metrics, request_log
 from hopsml.serving.definitions import ServingFolder, ServingLimits
 from hopsml.serving.messages import ServingSettings
@@ -39,7 +39,7 @@ def test_histogram_buckets_are_ordered_by_their_bounds() -> None:
     meter = ReplicaMeter()
     for rows in (1, 3, 2000):
         meter.batch(rows)
-    lines = [line for line in text(meter.counts, metrics.FAMILIES).splitlines() if "bucket" in line]
+    lines = [line for line in prometheus_text(meter.counts, metrics.FAMILIES).splitlines() if "bucket" in line]
     assert [line.split()[1] for line in lines] == ["1", "1", *["2"] * (len(lines) - 3), "3"]
     assert lines[-1].startswith('hopsml_batch_rows_bucket{le="+Inf"}')
 

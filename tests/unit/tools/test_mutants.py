@@ -21,9 +21,12 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("hopsml.cluster.gang.machine.x_first_of__mutmut_5", "hopsml.cluster.gang.machine.first_of"),
+        ("hopsml.cluster.gang.machine.x_root_failure__mutmut_5", "hopsml.cluster.gang.machine.root_failure"),
         ("hopsml.cluster.shared.layout.x__by_bus__mutmut_12", "hopsml.cluster.shared.layout._by_bus"),
-        ("hopsml.cluster.gang.pace.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.gang.pace.Drains.to_store"),
+        (
+            "hopsml.cluster.gang.pace.xǁDrainsǁrequest_storing_agent__mutmut_7",
+            "hopsml.cluster.gang.pace.Drains.request_storing_agent",
+        ),
         ("hopsml.cluster.gang.machine.xǁGroupMachineǁrank__mutmut_7", "hopsml.cluster.gang.machine.GroupMachine.rank"),
     ],
 )

@@ -53,13 +53,13 @@ def test_packages_of_source_archives_and_of_wheels_are_found(entry: str, tmp_pat
 
 
 def test_process_start_time_distinguishes_reused_pids() -> None:
-    started = processes.process_started(os.getpid())
+    started = processes.start_time_of(os.getpid())
     assert started is not None and started == provenance.who()["process_started"]
     child = subprocess.Popen(["sleep", "60"])
-    assert (processes.process_started(child.pid) or 0) >= started
+    assert (processes.start_time_of(child.pid) or 0) >= started
     child.kill()
     child.wait()
-    assert processes.process_started(child.pid) is None
+    assert processes.start_time_of(child.pid) is None
 
 
 @pytest.mark.parametrize(("given", "expected"), [("0", "0"), ("7", "7"), (None, "random"), ("random", "random")])

@@ -471,7 +471,7 @@ def test_missing_mlflow_package_is_noted_and_the_run_continues(
     run = experiment.submit(lambda: 1, progress=False, num_workers=1)
     assert run.result(END_S).metrics["metric"] == 1
     wait_until(lambda: run.state.notes, "the note")
-    assert extras.install("mlflow") in run.state.notes[0]
+    assert extras.install_command("mlflow") in run.state.notes[0]
     record = store / "Experiments" / run.run_id / "mlflow.json"
     wait_until(lambda: json.loads(record.read_text())["state"] == "refused", "the recorded refusal")
 

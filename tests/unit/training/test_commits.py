@@ -87,19 +87,19 @@ def test_slot_holds_a_complete_commit_or_none(slots: CommitSlots) -> None:
         slots.read(0)
     slots.write(0, 5, [b"abc", memoryview(b"defg")])
     assert (slots.step(0), bytes(slots.read(0))) == (5, b"abcdefg")
-    slots.begin(0)
+    slots.mark_incomplete(0)
     slots.put(0, 0, b"half")
     assert slots.step(0) is None
-    slots.complete(0, 6, 4)
+    slots.mark_complete(0, 6, 4)
     assert (slots.step(0), bytes(slots.read(0))) == (6, b"half")
 
 
 def test_pinned_slot_is_not_chosen_for_the_next_write(slots: CommitSlots) -> None:
-    assert slots.free(-1) == 0 and slots.free(0) == 1
+    assert slots.find_free_slot(-1) == 0 and slots.find_free_slot(0) == 1
     slots.pin(1, True)
-    assert slots.free(0) == 2
+    assert slots.find_free_slot(0) == 2
     slots.pin(1, False)
-    assert slots.free(0) == 1
+    assert slots.find_free_slot(0) == 1
 
 
 def test_commit_too_large_for_memory_is_on_disk_for_worker_and_agent(slots: CommitSlots, tmp_path: Path) -> None:
@@ -306,17 +306,17 @@ def test_newcomer_accepts_a_newer_commit_and_other_members_require_the_exact_ste
         try:
             for step, slot in ((4, 0), (6, 1)):
                 trains.slots.write(slot, step, [b"commit of step %d" % step])
-                trains.committed(step, slot)
+                trains.record_commit(step, slot)
             identity = trains.door.identity
             assert identity is not None
             source = CommitSource(4, f"127.0.0.1:{trains.door.port}", identity.certificate)
             begins = Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source, joins=joins)
             if joins:
-                await newcomer.obtain(begins)
+                await newcomer.fetch_starting_commit(begins)
                 assert (newcomer.step, bytes(newcomer.slots.read(newcomer.slot))) == (6, b"commit of step 6")
             else:
                 with pytest.raises(LookupError, match="step 4"):
-                    await newcomer.obtain(begins)
+                    await newcomer.fetch_starting_commit(begins)
         finally:
             await trains.close()
             await newcomer.close()
@@ -331,14 +331,14 @@ def test_fetched_commit_replaces_older_commits_on_disk(tmp_path: Path) -> None:
         await trains.door.open("127.0.0.1")
         try:
             trains.slots.write(0, 50, [b"the newest"])
-            trains.committed(50, 0)
+            trains.record_commit(50, 0)
             for slot, step in ((0, 10), (1, 20)):  # of its worker of the generation before
                 newcomer.slots.write(slot, step, [b"old"], in_memory=False)
             newcomer.forget()
             identity = trains.door.identity
             assert identity is not None
             source = CommitSource(50, f"127.0.0.1:{trains.door.port}", identity.certificate)
-            await newcomer.obtain(Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source))
+            await newcomer.fetch_starting_commit(Formation("run", 1, RunSpec(), b"", "", "", "", 2, commit=source))
             of_worker = CommitSlots([os.dup(one) for one in newcomer.slots.descriptors], tmp_path / "comes" / "commits")
             for reader in (newcomer.slots, of_worker):
                 assert (reader.step(newcomer.slot), bytes(reader.read(newcomer.slot))) == (50, b"the newest")
@@ -634,9 +634,9 @@ def test_agent_stores_lower_steps_after_restart_from_before_a_corrupt_checkpoint
     formation = Formation("run", 1, RunSpec(), b"", run.url, "", "", 1)
 
     async def stored(held: HeldCommits, step: int) -> None:
-        slot = held.slots.free(held.slot)
+        slot = held.slots.find_free_slot(held.slot)
         held.slots.write(slot, step, [b"commit of step %d" % step])
-        held.committed(step, slot)
+        held.record_commit(step, slot)
         await held.persist_last(formation)
 
     async def scenario() -> None:

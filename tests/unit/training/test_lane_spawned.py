@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.cluster.worker.context import Inbox, WorkerContext
 from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
@@ -62,7 +62,7 @@ def test_trials_run_in_separate_interpreters_where_forking_is_unsafe(tmp_path: P
         for number in range(3):
             config = pickle.dumps({"x": number})
             lane.stdin.write(framed(messages.encode(RunTrial(number, 0, trial_id=f"t{number}", config=config))))
-        frames, ends = Frames(), list[ToDriver]()
+        frames, ends = FrameDecoder(), list[ToDriver]()
         while len(ends) < 3:
             received = [messages.decode_for_driver(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
             ends += [message for message in received if isinstance(message, TrialEnded)]
@@ -89,7 +89,7 @@ def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) 
         for trial in trials:
             lane._give(trial)  # returns at once
         lane._end_messages()
-        frames, received = Frames(), list[RunTrial]()
+        frames, received = FrameDecoder(), list[RunTrial]()
         while piece := theirs.recv(1 << 16):
             received += [messages.decode_for_lane(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
             lane._push()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
@@ -48,7 +48,7 @@ class LaneEnd:
         self.thread.start()
 
     def _serve(self) -> None:
-        frames = Frames()
+        frames = FrameDecoder()
         while piece := self.connection.recv(1 << 16):
             for data in frames.feed(piece):
                 report = _decode.decode(data)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
-from hopsml.yarn import ResourceManager, rm_addresses
+from hopsml.yarn import ResourceManager, rm_web_addresses
 from tests.helpers import clock
 from tools.hadoop.ports import free_ports
 
@@ -121,7 +121,7 @@ RM = "yarn.resourcemanager."
 def test_addresses_are_derived_from_the_yarn_configuration(
     known: dict[str, str], expected: tuple[str, tuple[str, ...]]
 ) -> None:
-    assert rm_addresses(known) == expected
+    assert rm_web_addresses(known) == expected
 
 
 def test_application_is_parsed_from_the_answer(serve: Serve) -> None:

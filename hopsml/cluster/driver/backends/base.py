@@ -31,12 +31,12 @@ class Capacity:
     together: int | None = None  # agents of both kinds, at most, if they share executors
     alike: str = ""  # why all are alike, although slots have GPUs
 
-    def all_slots(self, bare: int) -> int:
+    def default_agents(self, bare: int) -> int:
         """Return the default number of agents of a run, of which ``bare`` need no GPU."""
         most = self.preferred + bare
         return most if self.together is None else min(most, self.together)
 
-    def lacks(self, size: int, bare: int) -> str:
+    def why_too_small(self, size: int, bare: int) -> str:
         """Return why ``size`` agents, of which ``bare`` need no GPU, exceed the cluster's capacity; "" if they fit."""
         if bare and self.limit is not None and size - bare > self.limit:
             return f"{size - bare} of them need a GPU, and this cluster has at most {self.limit} slots with one"
@@ -47,7 +47,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Warned:
+class EndWarning:
     """Warning that an executor is about to end: the reason, and in how many seconds; None if that is unknown."""
 
     text: str
@@ -100,7 +100,7 @@ class Backend(Protocol):
     def is_contended(self) -> bool:
         """Return True if other work of the application finds no free slot."""
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+    def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return those of these agents' tasks whose executors are about to end, each with the reason.
 
         At each call that returns some, the backend has requested their successors from the cluster.

@@ -20,7 +20,7 @@ import msgspec
 
 from hopsml.cluster.agent.agent import LAST_MESSAGE_BYTES, NEVER_JOINED, folder_prefix
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.driver.backends.base import AskEnded, Capacity, EndWarning, SlotEnded
 from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
@@ -182,7 +182,7 @@ class LocalBackend:
         """Return False, as only this application uses the slots."""
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+    def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return an empty dict: agents of this machine are warned only by SIGTERM."""
         return {}
 

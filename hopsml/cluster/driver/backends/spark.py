@@ -20,7 +20,7 @@ from typing import Any
 from hopsml.cluster.agent.agent import NEVER_JOINED
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends import spark_executors, spark_task
-from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, EndWarning, SlotEnded
 from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
 from hopsml.core.callbacks import nonblocking_logger
 
@@ -50,7 +50,7 @@ class SparkBackend:
         self.cores_per_agent = self._int("spark.task.cpus", 0)
         self._profiles = ResourceProfiles(context, self._conf.get)
         self.grows = self._profiles.dynamic
-        self._most_failures = spark_task.most_failures(context.master, self._conf.get)
+        self._most_failures = spark_task.max_task_failures(context.master, self._conf.get)
         self._has_own_jobs = spark_task.needs_own_job(self._most_failures, self._conf.get)
         self._jobs: dict[int, threading.Thread] = {}
         self._job_counts: dict[int, int] = {}  # agent request -> number of Spark jobs that run its agents
@@ -69,7 +69,7 @@ class SparkBackend:
     def capacity(self) -> Capacity:
         """Return executors times slots per executor; unlimited under dynamic allocation without a maximum."""
         per_executor, slot_setting = self._slots_per_executor()
-        refusal = self._profiles.refusal()
+        refusal = self._profiles.why_no_bare_agents()
         bare = self._tasks_per_executor(bare=True) if self._profiles.gpus and not refusal else 0
         if self.grows:
             most = self._int("spark.dynamicAllocation.maxExecutors", 0)
@@ -162,7 +162,7 @@ class SparkBackend:
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
         """Run the agents of a request, and report its end."""
         try:
-            problem = spark_task.refused_setting(self._conf.get) or self._run_agents(bootstrap, count, slot_ended)
+            problem = spark_task.why_settings_refused(self._conf.get) or self._run_agents(bootstrap, count, slot_ended)
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             problem = self._failed_launches() or spark_executors.job_failure(error)
         ended(bootstrap.request_id, problem)
@@ -172,7 +172,7 @@ class SparkBackend:
 
         Returns its problem, or that of the agent which ended last; "" if there was none.
         """
-        profile = self._profiles.of(bootstrap.bare)
+        profile = self._profiles.profile_for(bootstrap.bare)
         if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
             self._await_executors(min(count, self._fixed_executors()[0]))
         if bootstrap.bare:
@@ -283,7 +283,7 @@ class SparkBackend:
         """Return why no executor is registered: none was granted, or the granted ones cannot reach the driver."""
         launches = self._launches()
         ended = next(reversed(launches.ended), "")
-        return spark_executors.why_none(
+        return spark_executors.why_no_executor(
             launches,
             spark_executors.containers_of(self.context),
             self._announced,
@@ -303,7 +303,7 @@ class SparkBackend:
             if self._had_executor or not launches.ended:
                 return ""
             lines = self._last_lines or spark_executors.last_lines(self.context, next(reversed(launches.ended)))
-            return f"{FAILED_AT_LAUNCH}: {spark_executors.why_none(launches, None, self._announced, lines)}"
+            return f"{FAILED_AT_LAUNCH}: {spark_executors.why_no_executor(launches, None, self._announced, lines)}"
         except Exception as error:  # noqa: BLE001 py4j raises it if the JVM has ended
             log.debug("the state of the executors cannot be read: %s", error)
             return ""
@@ -338,7 +338,7 @@ class SparkBackend:
             return False
         return False
 
-    def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
+    def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return the tasks on executors that Spark is decommissioning, on request or because their nodes are."""
         try:
             scheduler = self.context._jsc.sc().taskScheduler()
@@ -351,7 +351,7 @@ class SparkBackend:
             all_managers = _each(scheduler.taskIdToTaskSetManager().elements(), "hasMoreElements", "nextElement")
             managers = {manager.name(): manager for manager in all_managers}
             return {
-                int(info.taskId()): Warned(
+                int(info.taskId()): EndWarning(
                     f"Spark decommissions executor {info.executorId()} on {info.host()}", time_s.get(str(info.host()))
                 )
                 for manager in managers.values()

@@ -61,7 +61,7 @@ class ResourceProfiles:
         """True if the application's tasks get GPUs without a profile."""
         return float(self._setting("spark.task.resource.gpu.amount", "0")) > 0
 
-    def of(self, bare: bool) -> Any:
+    def profile_for(self, bare: bool) -> Any:
         """Return the profile for agents of this kind; None if they need none."""
         if not self.gpus or (self.every_task_has_a_gpu and not bare) or (bare and self._any_task_is_bare):
             return None
@@ -86,13 +86,13 @@ class ResourceProfiles:
             builder = builder.require(of_executor if bare else of_executor.resource("gpu", self.gpus, script))
         return builder.build
 
-    def refusal(self) -> str:
+    def why_no_bare_agents(self) -> str:
         """Return why this Spark provides no agents without a GPU although executors have some; "" if it does.
 
         The answer is cached.
         """
         if self._refusal is None:
-            profile = self.of(bare=True)
+            profile = self.profile_for(bare=True)
             self._refusal = self._refused(profile) if profile is not None else ""
         return self._refusal
 
@@ -151,7 +151,7 @@ def parse(messages: str) -> Launches:
     return found
 
 
-def why_none(launches: Launches, containers: int | None, address: str, last_lines: Sequence[str] = ()) -> str:
+def why_no_executor(launches: Launches, containers: int | None, address: str, last_lines: Sequence[str] = ()) -> str:
     """Return the error message that explains why no executor has registered with the driver.
 
     Args:

@@ -32,7 +32,7 @@ _THRESHOLD = "spark.speculation.task.duration.threshold"
 _EXCLUSIONS = ("spark.excludeOnFailure.enabled", "spark.excludeOnFailure.taskAndStage.enabled")
 
 
-def most_failures(master: str, setting: Callable[[str, str], str]) -> int:
+def max_task_failures(master: str, setting: Callable[[str, str], str]) -> int:
     """Return how often a Spark task may fail until Spark ends its job, and with it all other agents of the request.
 
     If Spark excludes machines after a failure it is 1: there might be no other machine for the agent.
@@ -61,13 +61,13 @@ def needs_own_job(most: int, setting: Callable[[str, str], str]) -> bool:
     longest, and end one of the two when the other ends. If a task may fail only once, its failure ends its whole job.
 
     Args:
-        most: Number of failures of a task that end its job (``most_failures``).
+        most: Number of failures of a task that end its job (``max_task_failures``).
         setting: Function of a key and a default, as ``SparkConf.get``.
     """
     return most <= 1 or _is_true(setting, "spark.speculation")
 
 
-def refused_setting(setting: Callable[[str, str], str]) -> str:
+def why_settings_refused(setting: Callable[[str, str], str]) -> str:
     """Return why agents cannot run with Spark's settings, with the remedy; "" if they can."""
     if _is_true(setting, "spark.speculation") and setting(_THRESHOLD, ""):
         return (

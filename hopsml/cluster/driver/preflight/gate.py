@@ -33,7 +33,7 @@ SMALL = 64  # members; smaller groups that do not wait are evaluated at each rep
 
 
 @dataclass(frozen=True)
-class Pass:
+class AdmitAgents:
     """Admission of these agents to the run."""
 
     run_id: str
@@ -41,7 +41,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Probe:
+class RequestProbe:
     """Request that this agent exchanges bytes with the other one."""
 
     agent_id: str
@@ -50,7 +50,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class SetAside:
+class ExcludeAgents:
     """Exclusion of agents whose slots are not good enough for the run; no run may use them while it continues."""
 
     run_id: str
@@ -58,7 +58,7 @@ class SetAside:
 
 
 @dataclass(frozen=True)
-class RepeatProbe:
+class ReplaceAgents:
     """Replacement of agents after some were refused: release these, and wait for ``count`` agents again."""
 
     run_id: str
@@ -67,7 +67,7 @@ class RepeatProbe:
 
 
 @dataclass(frozen=True)
-class Warn:
+class PublishWarning:
     """Message to be published to the observers of the run."""
 
     run_id: str
@@ -75,14 +75,14 @@ class Warn:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class RefuseRun:
     """End of a run for which more slots were excluded than it has workers, while none trains."""
 
     run_id: str
     text: str
 
 
-Action = Pass | Probe | SetAside | RepeatProbe | Warn | Refuse
+Action = AdmitAgents | RequestProbe | ExcludeAgents | ReplaceAgents | PublishWarning | RefuseRun
 
 
 @dataclass
@@ -126,19 +126,19 @@ class Gate:
 
     # -------------------------------------------------------------------------------- events
 
-    def begin(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
+    def add_run(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
         """Add a run that needs ``size`` agents; ``whole``: all at once."""
         if mode != "off":
             self.groups[run_id] = _Group(mode, size, whole)
 
-    def granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+    def check_granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """Check agents that the pool has granted to the run, and return the actions to carry out."""
         group = self.groups.get(run_id)
         if group is None:
-            return [Pass(run_id, agent_ids)]
+            return [AdmitAgents(run_id, agent_ids)]
         if group.mode == "warn":
             group.passed |= dict.fromkeys(agent_ids)
-            return [Pass(run_id, agent_ids), *self._news(agent_ids, now)]
+            return [AdmitAgents(run_id, agent_ids), *self._news(agent_ids, now)]
         group.waiting |= dict.fromkeys(agent_ids)
         group.silent.update(one for one in agent_ids if one not in self.facts)
         group.deadline = now + FIGURES_S
@@ -166,7 +166,7 @@ class Gate:
             group.silent.discard(agent_id)
         return self._news((agent_id,), now)
 
-    def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
+    def probe_ended(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
         """Process the result of an exchange; a successful one matters only to a run that waits for it."""
         pair = (agent_id, result.agent_id)
         if pair not in self.probes:
@@ -193,7 +193,7 @@ class Gate:
             group.forget(agent_id)
             group.meeting -= met
             if broken:
-                actions.append(RepeatProbe(run_id, tuple(group.waiting), group.size))
+                actions.append(ReplaceAgents(run_id, tuple(group.waiting), group.size))
                 group.waiting.clear()
                 group.silent.clear()
                 group.meeting.clear()
@@ -201,12 +201,12 @@ class Gate:
                 actions += self._evaluate_if_due(run_id, group, now)
         return actions
 
-    def ended(self, run_id: str) -> tuple[str, ...]:
+    def remove_run(self, run_id: str) -> tuple[str, ...]:
         """Remove a run that has ended, and return the agents that were excluded for it."""
         group = self.groups.pop(run_id, None)
         return tuple(group.aside) if group is not None else ()
 
-    def returned(self, agent_ids: Iterable[str]) -> None:
+    def remove_agents(self, agent_ids: Iterable[str]) -> None:
         """Remove these agents from their runs, which have released them and continue."""
         for group in self.groups.values():
             for one in agent_ids:
@@ -289,7 +289,7 @@ class Gate:
                 self.peers.setdefault(other, set()).add(one)
                 facts = self.facts[pair[1]]
                 host = f"[{facts.host}]" if ":" in facts.host else facts.host
-                actions.append(Probe(pair[0], pair[1], f"{host}:{facts.door}"))
+                actions.append(RequestProbe(pair[0], pair[1], f"{host}:{facts.door}"))
         return actions, pairs
 
     def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
@@ -297,10 +297,10 @@ class Gate:
         actions: list[Action] = []
         if group.size > 1:  # a single worker starts no server
             members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
-            for host, text in rules.shared_hosts(members).items():
+            for host, text in rules.shared_host_warnings(members).items():
                 if (host, "shared") not in group.noted:
                     group.noted.add((host, "shared"))
-                    actions.append(Warn(run_id, f"preflight: {text}"))
+                    actions.append(PublishWarning(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:
                 of_host = fault.rule == rules.CLOCK_SKEW and group.mode != "enforce"  # all its slots have it
@@ -312,7 +312,7 @@ class Gate:
                         if group.mode == "enforce" and one in group.waiting
                         else "it is used nevertheless"
                     )
-                    actions.append(Warn(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
+                    actions.append(PublishWarning(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
         if not group.waiting:
             return actions
         bad = tuple(one for one in group.waiting if one in faults)
@@ -322,15 +322,15 @@ class Gate:
         group.meeting.clear()
         if bad:
             group.aside |= dict.fromkeys(bad)
-            actions.append(SetAside(run_id, bad))
+            actions.append(ExcludeAgents(run_id, bad))
         if bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
             why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
-            actions.append(Refuse(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
+            actions.append(RefuseRun(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
         elif bad and group.whole:
-            actions.append(RepeatProbe(run_id, good, group.size))
+            actions.append(ReplaceAgents(run_id, good, group.size))
         elif good:
             group.passed |= dict.fromkeys(good)
-            actions.append(Pass(run_id, good))
+            actions.append(AdmitAgents(run_id, good))
         return actions
 
     def _name(self, agent_id: str) -> str:
@@ -367,14 +367,14 @@ class Inspection:
         self._carry_out, self._grant, self._tell = carry_out, grant, tell
         self._gate = Gate()
 
-    def begin(self, request: RunRequest) -> None:
+    def add_run(self, request: RunRequest) -> None:
         """Add a run that has begun."""
         spec = request.spec
-        self._gate.begin(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
+        self._gate.add_run(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
 
-    def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
+    def check_granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
         """Check agents that the pool has granted to the run, which gets those that pass."""
-        self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
+        self._do(self._gate.check_granted(run_id, agent_ids, time.monotonic()))
 
     def message_received(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
         """Process an agent's figures, or the result of an exchange with a neighbour."""
@@ -383,22 +383,22 @@ class Inspection:
             received, now = time.time(), time.monotonic()
             self._do(self._gate.facts_received(session.agent_id, place, message, session.admitted, received, now))
         else:
-            self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
+            self._do(self._gate.probe_ended(session.agent_id, message, time.monotonic()))
 
     def agent_left(self, agent_id: str) -> None:
         """Remove an agent that has disconnected."""
         self._do(self._gate.agent_left(agent_id, time.monotonic()))
 
-    def returned(self, agent_ids: tuple[str, ...]) -> None:
+    def remove_agents(self, agent_ids: tuple[str, ...]) -> None:
         """Remove agents from their run, which has released them."""
-        self._gate.returned(agent_ids)
+        self._gate.remove_agents(agent_ids)
 
-    def ended(self, run_id: str) -> None:
+    def remove_run(self, run_id: str) -> None:
         """Dismiss the agents that were excluded for a run that has ended.
 
         Those that it held are released separately.
         """
-        if aside := self._gate.ended(run_id):
+        if aside := self._gate.remove_run(run_id):
             self._carry_out(self._pool.dismiss(aside, "its slot failed the preflight"))
 
     def tick(self) -> None:
@@ -408,7 +408,7 @@ class Inspection:
     def _do(self, actions: list[Action]) -> None:
         """Carry out actions of the gate."""
         for action in actions:
-            if isinstance(action, Probe):
+            if isinstance(action, RequestProbe):
                 if session := self._agents.get(action.agent_id):
                     session.post(protocol.ProbePeer(action.peer, action.address))
                 continue
@@ -416,16 +416,16 @@ class Inspection:
             if run is None:
                 continue
             match action:
-                case Pass():
+                case AdmitAgents():
                     self._grant(run, action.agent_ids)
-                case SetAside():
-                    self._carry_out(self._pool.set_aside(run.run_id, action.agent_ids))
-                case RepeatProbe():
+                case ExcludeAgents():
+                    self._carry_out(self._pool.exclude_agents(run.run_id, action.agent_ids))
+                case ReplaceAgents():
                     now, bare = time.monotonic(), run.request.bare
                     self._carry_out(
                         self._pool.request_replacements(run.run_id, action.count, action.agent_ids, now, bare)
                     )
-                case Warn():
+                case PublishWarning():
                     run.state.publish(Change("note", text=action.text))
-                case Refuse():
+                case RefuseRun():
                     self._tell(run.run_id, events.Refused(action.text, "slots"))

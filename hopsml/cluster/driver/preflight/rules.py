@@ -98,7 +98,7 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
     return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
 
 
-def shared_hosts(members: Sequence[PreflightFacts]) -> dict[str, str]:
+def shared_host_warnings(members: Sequence[PreflightFacts]) -> dict[str, str]:
     """Return a warning for each host that other users share; empty if all members guard TensorFlow's server.
 
     It is no fault of a slot, as another slot would be no better.

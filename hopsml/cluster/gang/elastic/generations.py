@@ -16,7 +16,7 @@ from __future__ import annotations
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.state import ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.machine import Failure, MemberState, first_of
+from hopsml.cluster.gang.machine import Failure, MemberState, root_failure
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.storage.backoff import pause_s
 
@@ -32,13 +32,13 @@ def start_if_enough(group: ElasticGroupState, now: float) -> list[Action]:
     """Start a generation if enough agents can be used, after a wait for more in the first one."""
     if now < group.policy.try_again_at:
         return []
-    membership, usable = group.membership, group.usable(now)
+    membership, usable = group.membership, group.usable_spares(now)
     if len(usable) < group.spec.minimum:
         membership.start_at = None
         return []
     if group.generation == 0 and len(usable) < membership.target:
         if membership.start_at is None:
-            membership.start_at = now + group.limits.join_s
+            membership.start_at = now + group.elastic_options.join_s
         if now < membership.start_at:
             return []
     return _form(group, usable, now)
@@ -50,18 +50,18 @@ def _form(group: ElasticGroupState, usable: list[str], now: float) -> list[Actio
     # The first generation waits for all workers; later ones do not wait for agents that are still importing.
     ready = [agent_id for agent_id in usable if membership.spares[agent_id]]
     candidates = ready if len(ready) >= group.spec.minimum and group.generation else usable
-    newest, stored = commits.newest(), commits.drains.stored
+    newest, stored = commits.newest_step(), commits.drains.stored
     if commits.drains.handed_over > newest:  # else what the survivors hold is enough: shared storage is not needed
         commits.newest_of.clear()
         newest = -1
-    candidates.sort(key=commits.held, reverse=True)  # agents that hold the state must be among them
+    candidates.sort(key=commits.held_step, reverse=True)  # agents that hold the state must be among them
     chosen = tuple(candidates[: membership.target])
     for agent_id in chosen:
         del membership.spares[agent_id]
     others = membership.staying(membership.spares)
-    if newest >= 0 and all(commits.held(agent_id) < newest for agent_id in chosen):
-        # Only agents on excluded hosts hold the state: they stay until the members have it (``shed``).
-        others = [agent_id for agent_id in others if commits.held(agent_id) < newest]
+    if newest >= 0 and all(commits.held_step(agent_id) < newest for agent_id in chosen):
+        # Only agents on excluded hosts hold the state: they stay until the members have it (``release_surplus_spares``).
+        others = [agent_id for agent_id in others if commits.held_step(agent_id) < newest]
     returned = group.give_back(tuple(others) if len(chosen) == membership.target else ())
     _begin_generation(group, chosen, now)
     commits.base, commits.parked = newest, None
@@ -79,7 +79,7 @@ def _begin_generation(group: ElasticGroupState, chosen: tuple[str, ...], now: fl
     if group.spec.regroups:  # the start deadline of a fixed group begins with the request for its agents
         group.deadline = now + group.spec.start_timeout_s
     group.failures, group.liveness = [], Liveness()
-    group.progress.left_at, group.progress.pace = None, group.progress.pace.following(now)
+    group.progress.left_at, group.progress.pace = None, group.progress.pace.for_next_generation(now)
     in_place, growth = group.in_place, group.growth
     in_place.grow_at, in_place.problem = 0.0, ""
     in_place.mendable, in_place.since = set(), dict.fromkeys(group.members, group.generation)
@@ -111,12 +111,12 @@ def change_at_commit(group: ElasticGroupState, now: float) -> list[Action]:
     if (grows_only and now < group.in_place.grow_at) or group.has_finished_member():
         return []
     leaving = [agent_id for agent_id in group.members if agent_id in membership.leaving]
-    ready = group.ready(now)
+    ready = group.ready_spares(now)
     if leaving:
         # Leaving members continue training until all successors are ready, so that there is one change instead of
         # several.
         successors = min(membership.target, count) - (count - len(leaving))
-        if len(ready) < successors and not group.commits.drains.must_park(leaving, now, group.progress.pace.usual_s):
+        if len(ready) < successors and not group.commits.drains.must_pause(leaving, now, group.progress.pace.usual_s):
             return []
         why = f"rank {group.members[leaving[0]].rank} leaves: {membership.leaving[leaving[0]]}"
     elif count > membership.target:
@@ -131,7 +131,7 @@ def change_at_commit(group: ElasticGroupState, now: float) -> list[Action]:
 
 
 def restart(group: ElasticGroupState, now: float, dump: bool = False, problem: str = "") -> list[Action]:
-    """End the workers of this generation; ``next_if_over`` decides what follows once all have ended.
+    """End the workers of this generation; ``start_next_if_ended`` decides what follows once all have ended.
 
     Args:
         group: The group.
@@ -146,15 +146,20 @@ def restart(group: ElasticGroupState, now: float, dump: bool = False, problem: s
     group.policy.resets -= in_place.attempts
     in_place.lost, in_place.attempts, in_place.mendable = [], 0, set()
     group.phase, group.deadline = Phase.REFORMING, now + END_S
-    working, actions = group.working(), list[Action]()
+    working, actions = group.agents_with_processes(), list[Action]()
     if working:
         actions.append(events.StopWorkers(group.generation, working, 0.0, 0.0, keep=True, dump=dump))
-    return actions + next_if_over(group, now)
+    return actions + start_next_if_ended(group, now)
 
 
-def next_if_over(group: ElasticGroupState, now: float) -> list[Action]:
+def start_next_if_ended(group: ElasticGroupState, now: float) -> list[Action]:
     """Start the next generation, or end the run, once all workers of this one have ended."""
-    if group.growth.newcomers or group.in_place.ending or group.phase is not Phase.REFORMING or group.working():
+    if (
+        group.growth.newcomers
+        or group.in_place.ending
+        or group.phase is not Phase.REFORMING
+        or group.agents_with_processes()
+    ):
         return []
     actions: list[Action] = []
     if group.failures:
@@ -163,16 +168,16 @@ def next_if_over(group: ElasticGroupState, now: float) -> list[Action]:
             return actions + group.end(verdict, now)
     group.membership.spares |= {agent_id: True for agent_id, member in group.members.items() if not member.lost}
     group.members = {}
-    actions += let_go(group, now)
+    actions += release_leaving_spares(group, now)
     ended, group.generation = group.generation, group.next_number()
-    group.phase, group.deadline = Phase.WAITING, now + group.limits.min_workers_timeout_s
+    group.phase, group.deadline = Phase.WAITING, now + group.elastic_options.min_workers_timeout_s
     actions.append(events.Note(f"generation {ended} {_where_it_ended(group)}: {group.policy.why}"))
     return actions + start_if_enough(group, now)
 
 
 def _where_it_ended(group: ElasticGroupState) -> str:
     """Return as text how far the generation is known to have come, and what the next one starts from."""
-    commits, newest = group.commits, group.commits.newest()
+    commits, newest = group.commits, group.commits.newest_step()
     step = max(newest, commits.drains.handed_over) if newest >= 0 else commits.drains.stored
     furthest = max(commits.reached, *group.progress.pace.steps.values(), -1)
     if 0 <= step == max(step, furthest):
@@ -182,7 +187,7 @@ def _where_it_ended(group: ElasticGroupState) -> str:
         goes_on = f"continues from the {kind} of step {step}"
     elif commits.committed:
         goes_on = "no agent holds a commit, so the newest checkpoint counts"
-    elif group.limits.commits:
+    elif group.elastic_options.commits:
         goes_on = "nothing was committed, so the training restarts at this run's start"
     else:
         goes_on = "its function is called again"
@@ -192,10 +197,11 @@ def _where_it_ended(group: ElasticGroupState) -> str:
 # ------------------------------------------------------------------------------------ release of agents
 
 
-def shed(group: ElasticGroupState) -> list[Action]:
+def release_surplus_spares(group: ElasticGroupState) -> list[Action]:
     """Release surplus spare agents of a training group that has reached its target size.
 
-    Spare agents that leave are released by ``let_go``. Members that leave do not count: spares will replace them.
+    Spare agents that leave are released by ``release_leaving_spares``. Members that leave do not count: spares will
+    replace them.
     """
     membership = group.membership
     if len(membership.staying(group.members)) < membership.target:
@@ -203,7 +209,7 @@ def shed(group: ElasticGroupState) -> list[Action]:
     return group.give_back(tuple(membership.staying(membership.spares)))
 
 
-def let_go(group: ElasticGroupState, now: float) -> list[Action]:
+def release_leaving_spares(group: ElasticGroupState, now: float) -> list[Action]:
     """Release the spare agents that leave and are not needed any more."""
     actions: list[Action] = []
     for agent_id, reason in list(group.membership.leaving.items()):
@@ -216,17 +222,17 @@ def let_go(group: ElasticGroupState, now: float) -> list[Action]:
 def _is_needed(group: ElasticGroupState, agent_id: str, now: float) -> bool:
     """Return True if a leaving agent must stay for its state: others will fetch it, or only agents hold it yet."""
     commits = group.commits
-    newest = max((commits.held(other) for other in group.membership.staying(commits.newest_of)), default=-1)
-    if commits.held(agent_id) <= newest:
+    newest = max((commits.held_step(other) for other in group.membership.staying(commits.newest_of)), default=-1)
+    if commits.held_step(agent_id) <= newest:
         return False
-    is_fetched = group.phase is Phase.FORMING or len(group.usable(now)) >= group.spec.minimum
-    return is_fetched or not commits.drains.is_safe(commits.held(agent_id))
+    is_fetched = group.phase is Phase.FORMING or len(group.usable_spares(now)) >= group.spec.minimum
+    return is_fetched or not commits.drains.is_stored(commits.held_step(agent_id))
 
 
-def secure(group: ElasticGroupState) -> list[Action]:
+def store_endangered_commit(group: ElasticGroupState) -> list[Action]:
     """Store the newest commit on shared storage if only leaving agents hold it."""
     once = group.phase in (Phase.RUNNING, Phase.PARKING)
-    requested = group.commits.drains.to_store(group.commits.newest_of, group.membership.leaving, once=once)
+    requested = group.commits.drains.request_storing_agent(group.commits.newest_of, group.membership.leaving, once=once)
     return [events.PersistCommit(requested)] if requested is not None else []
 
 
@@ -235,7 +241,7 @@ def secure(group: ElasticGroupState) -> list[Action]:
 
 def _verdict(group: ElasticGroupState, now: float, actions: list[Action]) -> ConcludeRun | None:
     """Return how the run ends because of this generation's failures; None if it continues."""
-    first, growth = first_of(group.failures), group.growth
+    first, growth = root_failure(group.failures), group.growth
     if growth.grown and not growth.anew and DIVERGED in first.cause:
         # A new member called other operations: all workers restart, now and for each later joining worker.
         growth.anew = first.cause
@@ -255,29 +261,29 @@ def _judge(group: ElasticGroupState, first: Failure, now: float, actions: list[A
     In this order: an unavailable store is waited for; the failure of a joining worker costs only its own place; an error
     of the user's code would occur again; anything else is retried, until it has occurred too often without a new commit.
     """
-    policy, blamed, limits = group.policy, group.blamed(), group.limits
+    policy, blamed, limits = group.policy, group.outcome_by_blame(), group.elastic_options
     policy.why = f"rank {first.rank}: {first.cause}"
     if first.storage:
         return _wait_for_store(group, first, now, actions)
-    if group.costs_only_its_place(first):
+    if group.is_dispensable_newcomer(first):
         _set_aside(group, first, now, actions)
         return None
     if (first.raised and not first.echo) or blamed.agent_id != first.agent_id:
         return blamed
     policy.resets += 1
     # Commits of lost agents do not count: the work that was lost with them has to be repeated.
-    policy.fruitless = 0 if group.commits.newest() > group.commits.base else policy.fruitless + 1
+    policy.fruitless = 0 if group.commits.newest_step() > group.commits.base else policy.fruitless + 1
     if limits.reset_limit is not None and policy.resets > limits.reset_limit:
         return _with_reason(blamed, f"the reset limit of {limits.reset_limit} is reached")
     if policy.fruitless >= limits.fruitless_limit:
-        newcomers = group.unproven()
+        newcomers = group.unproven_members()
         if not newcomers:
             return _with_reason(blamed, f"{policy.fruitless} generations in a row ended without a new commit")
         policy.fruitless = limits.fruitless_limit - 1  # whichever worker died: the group failed because it grew
         text = "no generation with the new workers has committed, and the group continues as before"
         actions.append(events.Note(f"{text}; they may try again later: {first.cause}"))
         for agent_id in newcomers:
-            policy.unfit.failed(agent_id, now)
+            policy.unfit.record_failure(agent_id, now)
     if not first.echo:  # a secondary failure is no evidence against its host
         count_against_host(group, first, now, actions)
     return None
@@ -287,14 +293,14 @@ def count_against_host(group: ElasticGroupState, failure: Failure, now: float, a
     """Count a failure against its host, and report it if the host is excluded."""
     hosts, exclusions = group.membership.hosts, group.policy.exclusions
     host = hosts[failure.agent_id]
-    length = exclusions.failed(host, now)
+    length = exclusions.record_failure(host, now)
     if length is not None and len(set(hosts.values())) > 1:
         actions.append(events.Note(f"host {host} is set aside for {length:g} s: {exclusions.failures[host]} failures"))
 
 
 def _set_aside(group: ElasticGroupState, newcomer: Failure, now: float, actions: list[Action]) -> None:
     """Exclude the agent of a failed joining worker for a while, and report it."""
-    length = group.policy.unfit.failed(newcomer.agent_id, now)
+    length = group.policy.unfit.record_failure(newcomer.agent_id, now)
     host = group.membership.hosts[newcomer.agent_id]
     text = f"a new worker on {host} failed before the first commit with it, and the group continues as before: "
     member = group.members.get(newcomer.agent_id)
@@ -305,7 +311,7 @@ def _set_aside(group: ElasticGroupState, newcomer: Failure, now: float, actions:
 
 def _wait_for_store(group: ElasticGroupState, first: Failure, now: float, actions: list[Action]) -> ConcludeRun | None:
     """Let the run wait for shared storage; return the run's outcome if it has waited for long enough."""
-    policy, limit = group.policy, group.limits.min_workers_timeout_s
+    policy, limit = group.policy, group.elastic_options.min_workers_timeout_s
     policy.store_away = now if policy.store_away is None else policy.store_away
     if now - policy.store_away >= limit:
         reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"

@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic.generations import next_if_over, restart, start_if_enough
+from hopsml.cluster.gang.elastic.generations import restart, start_if_enough, start_next_if_ended
 from hopsml.cluster.gang.elastic.in_place import (
     MEND_S,
     consider_change,
+    continue_without_newcomers,
     give_up_pause,
     regroup,
     request_pause,
-    turn_away,
-    turn_back,
+    stop_failed_newcomer,
 )
 from hopsml.cluster.gang.elastic.state import TRAINING, ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
@@ -34,14 +34,14 @@ STALLED = (
 # ------------------------------------------------------------------------------------ failures
 
 
-def settle(group: ElasticGroupState, now: float) -> list[Action]:
+def wait_for_cause(group: ElasticGroupState, now: float) -> list[Action]:
     """Wait for the failure that may have caused the known ones, while members remain that may report one."""
     # A process that was killed, or a lost agent, is a cause by itself. An error of the user's code may follow from the
     # death of a member, which is reported within moments; a secondary failure always follows from another one, and waits
     # longer. Each further failure can only shorten the wait.
-    surest = min(failure.certainty for failure in group.failures)
+    surest = min(failure.consequence_likelihood for failure in group.failures)
     if not surest or all(member.is_end_known for member in group.members.values()):
-        return settled(group, now)
+        return act_on_failures(group, now)
     until = now + (group.spec.settle_s if surest == 2 else group.spec.raised_settle_s)
     is_first = group.phase is not Phase.SETTLING
     group.deadline = until if is_first or group.deadline is None else min(group.deadline, until)
@@ -49,34 +49,34 @@ def settle(group: ElasticGroupState, now: float) -> list[Action]:
     return []
 
 
-def settled(group: ElasticGroupState, now: float) -> list[Action]:
+def act_on_failures(group: ElasticGroupState, now: float) -> list[Action]:
     """Continue with the failures that are known, without a further wait: regroup, or end a fixed group's run."""
-    return regroup(group, now) if group.spec.regroups else group.end(group.blamed(), now)
+    return regroup(group, now) if group.spec.regroups else group.end(group.outcome_by_blame(), now)
 
 
-def end_worker(group: ElasticGroupState, agent_id: str, now: float) -> list[Action]:
+def record_worker_end(group: ElasticGroupState, agent_id: str, now: float) -> list[Action]:
     """Record that no process of a member's worker remains."""
     member = group.members.get(agent_id)
     if member is None:
-        return next_if_over(group, now)
+        return start_next_if_ended(group, now)
     is_unreported = group.phase in TRAINING and not member.is_end_known
     member.over = True
     if is_unreported:
         group.failures.append(Failure(agent_id, member.rank, UNREPORTED))
-    follows = settle if is_unreported or group.phase is Phase.SETTLING else None
+    follows = wait_for_cause if is_unreported or group.phase is Phase.SETTLING else None
     actions = follows(group, now) if follows else group.conclude()
-    return actions + next_if_over(group, now)
+    return actions + start_next_if_ended(group, now)
 
 
-def resume(group: ElasticGroupState, now: float) -> list[Action]:
+def continue_after_end(group: ElasticGroupState, now: float) -> list[Action]:
     """Continue with the steps that waited for the end of a lost worker."""
-    return [*next_if_over(group, now), *group.conclude()]
+    return [*start_next_if_ended(group, now), *group.conclude()]
 
 
-def lose_member(group: ElasticGroupState, event: events.MemberLost, now: float) -> list[Action]:
+def record_lost_member(group: ElasticGroupState, event: events.MemberLost, now: float) -> list[Action]:
     """Record the loss of an agent, which ends the run of a fixed group, and the generation of an elastic one."""
     actions = _lost_member(group, event, now)
-    return [*actions, *resume(group, now)] if group.spec.regroups else actions
+    return [*actions, *continue_after_end(group, now)] if group.spec.regroups else actions
 
 
 def _lost_member(group: ElasticGroupState, event: events.MemberLost, now: float) -> list[Action]:
@@ -96,22 +96,22 @@ def _lost_member(group: ElasticGroupState, event: events.MemberLost, now: float)
     if not member.over and (ends_it or (group.phase is Phase.REFORMING and group.failures)):
         group.failures.append(Failure(event.agent_id, member.rank, event.reason, outside=True))
     if not member.over and ends_it:
-        actions = settled(group, now)
-    return actions + end_worker(group, event.agent_id, now)
+        actions = act_on_failures(group, now)
+    return actions + record_worker_end(group, event.agent_id, now)
 
 
 # ------------------------------------------------------------------------------------ idle and stopped members
 
 
-def watch(group: ElasticGroupState, now: float) -> list[Action]:
+def check_workers(group: ElasticGroupState, now: float) -> list[Action]:
     """Process a tick while workers are active: end or regroup for stopped processes, absent members or a standstill."""
     working = {agent_id: member for agent_id, member in group.members.items() if not member.is_end_known}
-    held = group.liveness.stopped_for(working, group.spec.stopped_s, now)
+    held = group.liveness.suspended_for(working, group.spec.stopped_s, now)
     for agent_id in held:
         cause = f"its process has been stopped (SIGSTOP) for {group.spec.stopped_s:g} s"
         group.failures.append(Failure(agent_id, group.members[agent_id].rank, cause, outside=True))
         group.members[agent_id].failed = True
-    return settled(group, now) if held else _left_alone(group, working, now) or _stalled(group, working, now)
+    return act_on_failures(group, now) if held else _left_alone(group, working, now) or _stalled(group, working, now)
 
 
 def _stalled(group: ElasticGroupState, working: dict[str, MemberState], now: float) -> list[Action]:
@@ -195,7 +195,7 @@ UNCOMMITTED_S = 60.0  # training time after which a missing commit is reported: 
 
 def tick_fixed(group: ElasticGroupState, event: events.Tick, now: float) -> list[Action]:
     """Enforce the deadlines of a group of fixed size, and check its members' liveness."""
-    if group.phase in TRAINING and (actions := watch(group, now)):
+    if group.phase in TRAINING and (actions := check_workers(group, now)):
         return actions
     if group.explained_by is not None and now >= group.explained_by:
         group.explained_by = None
@@ -217,10 +217,10 @@ def _tick_in_place(group: ElasticGroupState, now: float) -> list[Action]:
     for agent_id, newcomer in growth.newcomers.items():
         if newcomer.ready_at is None and now >= newcomer.until:
             cause = f"it was not ready after {group.spec.start_timeout_s:g} s"
-            return turn_away(group, agent_id, cause, now)
+            return stop_failed_newcomer(group, agent_id, cause, now)
     is_running, is_late = group.phase is Phase.RUNNING, group.deadline is not None and now >= group.deadline
     if group.phase is Phase.MENDING and is_late and growth.came:
-        return turn_back(group, _late(group), now)
+        return continue_without_newcomers(group, _late(group), now)
     is_pause_over = is_running and growth.pause_until is not None and now >= growth.pause_until
     if is_pause_over and (actions := give_up_pause(group, now)):
         return actions
@@ -230,7 +230,7 @@ def _tick_in_place(group: ElasticGroupState, now: float) -> list[Action]:
     if overdue:
         for name in overdue:
             group.forget(name)
-        return [events.DropAgents(overdue, "did not report its worker's end in time"), *resume(group, now)]
+        return [events.DropAgents(overdue, "did not report its worker's end in time"), *continue_after_end(group, now)]
     if group.phase is Phase.MENDING and is_late:
         return restart(group, now, problem=_late(group))
     if is_running and 0.0 < in_place.grow_at <= now:
@@ -247,7 +247,7 @@ def _late(group: ElasticGroupState) -> str:
 
 def _tick_training(group: ElasticGroupState, now: float) -> list[Action]:
     """Check the liveness, progress and commits of the members, and whether spare agents can be used by now."""
-    if group.phase in TRAINING and (actions := watch(group, now)):
+    if group.phase in TRAINING and (actions := check_workers(group, now)):
         return actions
     if group.phase is Phase.WAITING:
         return start_if_enough(group, now)
@@ -267,25 +267,25 @@ def _enforce_deadline(group: ElasticGroupState, now: float) -> list[Action]:
         return []
     match group.phase:
         case Phase.SETTLING:
-            return settled(group, now)
+            return act_on_failures(group, now)
         case Phase.PARKING:
             return regroup(group, now)
         case Phase.REFORMING:
-            return _cut_off(group, group.working(), "did not report its worker's end in time", now)
+            return _cut_off(group, group.agents_with_processes(), "did not report its worker's end in time", now)
         case Phase.FORMING if group.generation:
             late = tuple(agent_id for agent_id, m in group.members.items() if not m.started and not m.over)
             return _cut_off(group, late, f"did not start its worker within {group.spec.start_timeout_s:g} s", now)
         case Phase.STOPPING:
             group.commits.given_up = True
-            return [*group.drop_silent(), *group.conclude()]
-    return group.end(start_timeout(group), now)
+            return [*group.drop_unfinished_agents(), *group.conclude()]
+    return group.end(start_timeout_outcome(group), now)
 
 
 def _cut_off(group: ElasticGroupState, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:
     """Disconnect agents that did not respond in time, and treat them as lost."""
     actions: list[Action] = [events.DropAgents(agent_ids, reason)]
     for agent_id in agent_ids:
-        actions += lose_member(group, events.MemberLost(agent_id, f"the agent {reason}"), now)
+        actions += record_lost_member(group, events.MemberLost(agent_id, f"the agent {reason}"), now)
     return actions
 
 
@@ -310,7 +310,7 @@ def end_hung(group: ElasticGroupState, now: float) -> list[Action]:
     """End a generation without progress, and record a failure for the members that block the others."""
     pace = group.progress.pace
     members = tuple(agent_id for agent_id, member in group.members.items() if not member.finished)
-    behind = pace.behind(members)
+    behind = pace.blocking_members(members)
     limit = f"no step for {pace.limit_s():.0f} s"
     for agent_id in behind or members:
         how = "its process is stopped" if agent_id in pace.stopped else "it is behind the others"
@@ -323,23 +323,23 @@ def report_missing_commits(group: ElasticGroupState, now: float) -> list[Action]
     """Report once that a run that should survive failures has made no commit to continue from."""
     commits = group.commits
     since = commits.uncommitted_since
-    if commits.committed or not group.limits.commits or since is None or now - since < UNCOMMITTED_S:
+    if commits.committed or not group.elastic_options.commits or since is None or now - since < UNCOMMITTED_S:
         return []
     commits.uncommitted_since = math.inf
     return [events.Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
 
 
-def start_timeout(group: ElasticGroupState) -> ConcludeRun:
+def start_timeout_outcome(group: ElasticGroupState) -> ConcludeRun:
     """Return the outcome of a run for which too few agents connected or remained in time."""
     if not group.spec.regroups or group.phase is not Phase.WAITING:
-        return group.missing_at_start()
+        return group.start_timeout_outcome()
     connected, minimum = len(group.membership.staying(group.membership.spares)), group.spec.minimum
     missing = tuple((rank, "no agent") for rank in range(connected, minimum))
     if not group.generation:
         reason = f"{connected} of at least {minimum} workers had connected after {group.spec.start_timeout_s:g} s"
         return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
     reason = (
-        f"{connected} of at least {minimum} workers were left for {group.limits.min_workers_timeout_s:g} s "
+        f"{connected} of at least {minimum} workers were left for {group.elastic_options.min_workers_timeout_s:g} s "
         f"(min_workers_timeout); what ended the last generation: {group.policy.why}"
     )
     return ConcludeRun(Phase.FAILED, "minimum", reason, missing=missing)

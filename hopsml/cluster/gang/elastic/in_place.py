@@ -28,7 +28,7 @@ from hopsml.cluster.gang.elastic.generations import (
 )
 from hopsml.cluster.gang.elastic.state import ElasticGroupState, Newcomer
 from hopsml.cluster.gang.events import Action, Phase
-from hopsml.cluster.gang.machine import Failure, MemberState, first_of, ranks
+from hopsml.cluster.gang.machine import Failure, MemberState, ranks, root_failure
 
 MEND_S = 5.0  # deadline for all members to continue; they need a hundredth of that
 GROW_S = 10.0  # after a loss, before all restart to admit a joining worker: more agents may be about to connect
@@ -55,8 +55,8 @@ def _staying(group: ElasticGroupState) -> tuple[str, ...]:
         return _able_without(group, failed)
     if not failed or any(failure.raised or failure.storage or failure.echo for failure in failures):
         return ()
-    limit = group.limits.reset_limit
-    if group.costs_only_its_place(first_of(failures)) or (limit is not None and group.policy.resets >= limit):
+    limit = group.elastic_options.reset_limit
+    if group.is_dispensable_newcomer(root_failure(failures)) or (limit is not None and group.policy.resets >= limit):
         return ()
     return _able_without(group, failed)
 
@@ -74,7 +74,7 @@ def _continue_without_failed(
 ) -> list[Action]:
     """Continue without failed members; losses of newly joined ones do not count towards the reset limit."""
     in_place, growth, failures = group.in_place, group.growth, group.failures
-    first = first_of(failures)
+    first = root_failure(failures)
     group.policy.why = f"rank {first.rank}: {first.cause}"
     in_place.lost += failures
     group.failures = []
@@ -95,7 +95,7 @@ def _blame_newcomer(group: ElasticGroupState, failure: Failure, now: float) -> N
     if failure.raised and not failure.echo:
         group.growth.anew = failure.cause
     else:
-        group.policy.unfit.failed(failure.agent_id, now)
+        group.policy.unfit.record_failure(failure.agent_id, now)
 
 
 def continue_with(group: ElasticGroupState, staying: tuple[str, ...], now: float, dump: bool = False) -> list[Action]:
@@ -108,8 +108,8 @@ def continue_with(group: ElasticGroupState, staying: tuple[str, ...], now: float
     group.in_place.ending |= dict.fromkeys(working, now + END_S)
     group.membership.spares |= {name: True for name, member in left.items() if member.over and not member.lost}
     for name in left:
-        group.progress.pace.without(name, now)
-        group.liveness.without(name)
+        group.progress.pace.remove_member(name, now)
+        group.liveness.remove_agent(name)
     group.members = {name: MemberState(rank) for rank, name in enumerate(staying)}
     group.progress.left_at = None
     return [*actions, begin_in_place(group, staying, now)]
@@ -125,7 +125,7 @@ def begin_in_place(group: ElasticGroupState, members: tuple[str, ...], now: floa
     return events.ReconfigureGroup(group.generation, members, group.growth.meets)
 
 
-def turn_back(group: ElasticGroupState, problem: str, now: float) -> list[Action]:
+def continue_without_newcomers(group: ElasticGroupState, problem: str, now: float) -> list[Action]:
     """Continue without the workers that were joining, as the group could not be reconfigured with them.
 
     All restart if one has returned meanwhile, since a process whose function has returned cannot continue.
@@ -137,7 +137,7 @@ def turn_back(group: ElasticGroupState, problem: str, now: float) -> list[Action
     plural = "s" if len(came) > 1 else ""
     text = f"{len(came)} new worker{plural} could not join the others, which continue as before: {problem}"
     for agent_id in came:
-        group.policy.unfit.failed(agent_id, now)
+        group.policy.unfit.record_failure(agent_id, now)
     growth.came, growth.again_at = (), now + AGAIN_S
     growth.fresh -= set(came)
     staying = tuple(name for name in group.by_rank() if name not in came)
@@ -153,7 +153,7 @@ def report_continuation(group: ElasticGroupState, now: float) -> list[Action]:
         count_against_host(group, failure, now, actions)
     if in_place.lost:
         in_place.grow_at = now + GROW_S
-    group.commits.base, in_place.lost, in_place.attempts = group.commits.newest(), [], 0
+    group.commits.base, in_place.lost, in_place.attempts = group.commits.newest_step(), [], 0
     if came:
         who = f"{len(came)} more joined at step {in_place.went_on}"
         actions.append(events.Note(f"{who}: {len(group.members)} workers go on in their processes"))
@@ -215,7 +215,7 @@ def _is_known(group: ElasticGroupState) -> bool:
     """Return True if a member is past the point at which it would have reported that it can continue in place."""
     steps, commits = group.progress.pace.steps, group.commits
     others = group.members.keys() - group.in_place.mendable
-    return any(max(steps.get(name, -1), commits.held(name)) > commits.base for name in others)
+    return any(max(steps.get(name, -1), commits.held_step(name)) > commits.base for name in others)
 
 
 def _why_anew(group: ElasticGroupState) -> str:
@@ -230,12 +230,12 @@ def _prepare(group: ElasticGroupState, now: float) -> list[Action]:
     """Launch joining workers on spare agents, if there is a commit from which they can prepare."""
     growth, spares, commits = group.growth, group.membership.spares, group.commits
     wanted = group.membership.target - len(group.members) - len(growth.newcomers)
-    chosen, newest = tuple(group.ready(now)[: max(0, wanted)]), commits.newest()
+    chosen, newest = tuple(group.ready_spares(now)[: max(0, wanted)]), commits.newest_step()
     if not chosen or newest < 0:
         return request_pause(group, now)
     growth.launched = group.next_number()
     members = group.by_rank()
-    holders = tuple(a for a in (*members, *spares) if commits.held(a) == newest)
+    holders = tuple(a for a in (*members, *spares) if commits.held_step(a) == newest)
     for agent_id in chosen:
         del spares[agent_id]
         if agent_id not in holders:  # its own commit is dropped when its worker begins
@@ -248,21 +248,21 @@ def _prepare(group: ElasticGroupState, now: float) -> list[Action]:
 # ------------------------------------------------------------------------------------ joining workers
 
 
-def turn_away(group: ElasticGroupState, agent_id: str, cause: str, now: float) -> list[Action]:
+def stop_failed_newcomer(group: ElasticGroupState, agent_id: str, cause: str, now: float) -> list[Action]:
     """Stop a joining worker that has failed or is late; it may try again unless the user's code is the reason."""
     note = record_failed_newcomer(group, agent_id, cause, now)
-    return [note, *dismiss(group, (agent_id,), now), *use_spares(group, now)]
+    return [note, *stop_newcomers(group, (agent_id,), now), *use_spares(group, now)]
 
 
 def record_failed_newcomer(group: ElasticGroupState, agent_id: str, cause: str, now: float) -> Action:
     """Exclude a joining worker's agent for a while unless the user's code is the reason; return a note for the user."""
     if not group.growth.anew:
-        group.policy.unfit.failed(agent_id, now)
+        group.policy.unfit.record_failure(agent_id, now)
     host = group.membership.hosts[agent_id]
     return events.Note(f"a new worker on {host} could not be prepared, and the group continues as it is: {cause}")
 
 
-def unneeded(group: ElasticGroupState) -> tuple[str, ...]:
+def unneeded_newcomers(group: ElasticGroupState) -> tuple[str, ...]:
     """Return the joining workers that are no longer needed.
 
     That is all of them if the group ends or restarts; else those beyond the target size, and those on leaving agents.
@@ -277,7 +277,7 @@ def unneeded(group: ElasticGroupState) -> tuple[str, ...]:
     return tuple(agent_id for agent_id in newcomers if agent_id not in staying)
 
 
-def dismiss(group: ElasticGroupState, agent_ids: tuple[str, ...], now: float) -> list[Action]:
+def stop_newcomers(group: ElasticGroupState, agent_ids: tuple[str, ...], now: float) -> list[Action]:
     """Stop joining workers; their agents are spare again when they have reported the end."""
     actions: list[Action] = []
     for agent_id in agent_ids:
@@ -294,7 +294,7 @@ def dismiss(group: ElasticGroupState, agent_ids: tuple[str, ...], now: float) ->
 def request_pause(group: ElasticGroupState, now: float) -> list[Action]:
     """Pause the members once joining workers are ready, at most ``TOGETHER_S`` after the first of them."""
     growth = group.growth
-    if not growth.ready() or now < growth.again_at:
+    if not growth.ready_newcomers() or now < growth.again_at:
         return []
     times = [one.ready_at for one in growth.newcomers.values()]
     if None in times and now < min(time for time in times if time is not None) + TOGETHER_S:
@@ -313,7 +313,7 @@ def member_paused(group: ElasticGroupState, agent_id: str, now: float) -> list[A
     growth.pausing = True
     growth.paused.add(agent_id)
     growth.pause_until = now + PAUSE_S if growth.pause_until is None else growth.pause_until
-    return _admit(group, growth.ready(), now) if growth.paused >= group.members.keys() else []
+    return _admit(group, growth.ready_newcomers(), now) if growth.paused >= group.members.keys() else []
 
 
 def give_up_pause(group: ElasticGroupState, now: float) -> list[Action]:

@@ -21,19 +21,33 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic.generations import let_go, restart, secure, shed, start_if_enough
-from hopsml.cluster.gang.elastic.health import check_absent, end_worker, lose_member, resume, settle, tick, tick_fixed
+from hopsml.cluster.gang.elastic.generations import (
+    release_leaving_spares,
+    release_surplus_spares,
+    restart,
+    start_if_enough,
+    store_endangered_commit,
+)
+from hopsml.cluster.gang.elastic.health import (
+    check_absent,
+    continue_after_end,
+    record_lost_member,
+    record_worker_end,
+    tick,
+    tick_fixed,
+    wait_for_cause,
+)
 from hopsml.cluster.gang.elastic.in_place import (
     consider_change,
-    dismiss,
+    continue_without_newcomers,
     member_paused,
     record_failed_newcomer,
     regroup,
     report_continuation,
     request_pause,
-    turn_away,
-    turn_back,
-    unneeded,
+    stop_failed_newcomer,
+    stop_newcomers,
+    unneeded_newcomers,
     use_spares,
 )
 from hopsml.cluster.gang.elastic.state import TRAINING, ElasticGroupState
@@ -112,7 +126,7 @@ def _train(group: ElasticGroupState, agent_id: str, now: float) -> list[Action]:
         return []
     if not group.generation and commits.uncommitted_since is None:
         commits.uncommitted_since = now
-    return [*let_go(group, now), *consider_change(group, now), *shed(group)]
+    return [*release_leaving_spares(group, now), *consider_change(group, now), *release_surplus_spares(group)]
 
 
 def _forming(group: ElasticGroupState, event: events.Forming, now: float) -> list[Action]:
@@ -148,8 +162,8 @@ def _elastic_heartbeat(group: ElasticGroupState, event: events.Stepped, now: flo
     member = group.members.get(event.agent_id)
     if member is not None and event.step >= 0:
         pace = group.progress.pace
-        pace.stepped(event.agent_id, event.step, event.stopped, now, event.age_s)
-        if group.phase is Phase.RUNNING and pace.newly_slow(event.agent_id):
+        pace.record_step(event.agent_id, event.step, event.stopped, now, event.age_s)
+        if group.phase is Phase.RUNNING and pace.detect_slow_member(event.agent_id):
             who = f"rank {member.rank} on {group.membership.hosts[event.agent_id]}"
             notes.append(events.Note(f"{who} is slower than the others, which wait for it in every step"))
     return notes + (use_spares(group, now) if group.growth.enabled else [])
@@ -173,7 +187,7 @@ def _paused_at_commit(group: ElasticGroupState, event: events.PausedAtCommit, no
     if event.agent_id not in group.members:
         return []
     if group.commits.parked is None:
-        group.commits.parked, group.deadline = event.step, now + group.limits.agree_s
+        group.commits.parked, group.deadline = event.step, now + group.elastic_options.agree_s
     return _record_commit(group, event.agent_id, event.step, now)
 
 
@@ -186,7 +200,7 @@ def _record_commit(group: ElasticGroupState, agent_id: str, step: int, now: floa
         policy.proven, policy.store_away, policy.store_tries = frozenset(group.members), None, 0
         group.growth.fresh = set()
     parked = commits.parked
-    if group.phase is not Phase.PARKING or parked is None or any(commits.held(a) < parked for a in group.members):
+    if group.phase is not Phase.PARKING or parked is None or any(commits.held_step(a) < parked for a in group.members):
         return []
     return regroup(group, now)
 
@@ -198,13 +212,13 @@ def _persisted(group: ElasticGroupState, event: events.CommitPersisted, now: flo
     driver.
     """
     commits = group.commits
-    commits.drains.persisted(event.step, event.seconds, event.agent_id in group.membership.leaving)
-    for spare in [one for one in group.membership.spares if commits.held(one) < event.step]:
+    commits.drains.record_checkpoint(event.step, event.seconds, event.agent_id in group.membership.leaving)
+    for spare in [one for one in group.membership.spares if commits.held_step(one) < event.step]:
         commits.newest_of.pop(spare, None)  # its worker has ended, so what it holds gets no newer
     if group.phase is Phase.FORMING and 0 <= commits.from_store < event.step:
         group.policy.why = f"the checkpoint of step {event.step} was found, which is newer"
         return regroup(group, now)
-    return let_go(group, now) if group.phase is Phase.WAITING else group.conclude()
+    return release_leaving_spares(group, now) if group.phase is Phase.WAITING else group.conclude()
 
 
 # ------------------------------------------------------------------------------------ ends of single workers
@@ -213,7 +227,7 @@ def _persisted(group: ElasticGroupState, event: events.CommitPersisted, now: flo
 def _finished(group: ElasticGroupState, event: events.Finished, now: float) -> list[Action]:
     """Record that a member's function has returned; the run has finished once all have."""
     if event.agent_id in group.growth.newcomers:
-        return turn_away(group, event.agent_id, "its function returned before it had joined", now)
+        return stop_failed_newcomer(group, event.agent_id, "its function returned before it had joined", now)
     member = group.members.get(event.agent_id)
     if member is None or group.phase not in (*TRAINING, Phase.SETTLING):
         return []
@@ -221,12 +235,12 @@ def _finished(group: ElasticGroupState, event: events.Finished, now: float) -> l
     member.exited = event.exited
     group.progress.left_at = now if group.progress.left_at is None else group.progress.left_at
     if group.phase is Phase.SETTLING:
-        return settle(group, now)
+        return wait_for_cause(group, now)
     if not all(m.finished for m in group.members.values()):
         return [*_train_again(group, now), *check_absent(group, now)]
     group.phase, group.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED)
     group.deadline = now + group.spec.grace_s + group.spec.flush_s + 10
-    return group.take_no_more() + group.conclude()
+    return group.withdraw_request() + group.conclude()
 
 
 def _failed(group: ElasticGroupState, event: events.Failed, now: float) -> list[Action]:
@@ -234,14 +248,14 @@ def _failed(group: ElasticGroupState, event: events.Failed, now: float) -> list[
     if event.agent_id in group.growth.newcomers:
         if event.raised and not event.secondary:
             group.growth.anew = event.cause
-        return turn_away(group, event.agent_id, event.cause, now)
+        return stop_failed_newcomer(group, event.agent_id, event.cause, now)
     member = group.members.get(event.agent_id)
     counts = group.phase in (*TRAINING, Phase.SETTLING, Phase.REFORMING)
     if member is None or member.failed or not counts:
         return []
     member.failed = True
     group.failures.append(failure_of(event, member))
-    return [] if group.phase is Phase.REFORMING else settle(group, now)
+    return [] if group.phase is Phase.REFORMING else wait_for_cause(group, now)
 
 
 def _closed(group: ElasticGroupState, event: events.Closed, now: float) -> list[Action]:
@@ -249,12 +263,12 @@ def _closed(group: ElasticGroupState, event: events.Closed, now: float) -> list[
     agent_id, actions = event.agent_id, list[Action]()
     if agent_id in group.growth.newcomers:  # one that has not been stopped has failed
         actions = [record_failed_newcomer(group, agent_id, UNREPORTED, now)]
-        dismiss(group, (agent_id,), now)
+        stop_newcomers(group, (agent_id,), now)
     if group.in_place.ending.pop(agent_id, None) is None:
-        return end_worker(group, agent_id, now)
+        return record_worker_end(group, agent_id, now)
     group.membership.spares[agent_id] = True
-    actions += group.give_back((agent_id,)) if group.phase is Phase.STOPPING else let_go(group, now)
-    return [*actions, *resume(group, now), *use_spares(group, now)]
+    actions += group.give_back((agent_id,)) if group.phase is Phase.STOPPING else release_leaving_spares(group, now)
+    return [*actions, *continue_after_end(group, now), *use_spares(group, now)]
 
 
 # ------------------------------------------------------------------------------------ reconfiguration in place
@@ -282,7 +296,7 @@ def _reconfigured(group: ElasticGroupState, event: events.Reconfigured, now: flo
         failed = events.Failed(event.agent_id, event.generation, event.problem, secondary=True)
         return _failed(group, failed, now) if event.problem else []
     if event.problem and group.growth.came:
-        return turn_back(group, event.problem, now)
+        return continue_without_newcomers(group, event.problem, now)
     if event.problem:
         return restart(group, now, problem=f"rank {member.rank} could not go on in its process: {event.problem}")
     member.started = True
@@ -295,7 +309,12 @@ def _train_again(group: ElasticGroupState, now: float) -> list[Action]:
     if group.phase is not Phase.MENDING or not all(one.started for one in group.members.values()):
         return []
     group.phase, group.deadline = Phase.RUNNING, None
-    return [*report_continuation(group, now), *shed(group), *let_go(group, now), *consider_change(group, now)]
+    return [
+        *report_continuation(group, now),
+        *release_surplus_spares(group),
+        *release_leaving_spares(group, now),
+        *consider_change(group, now),
+    ]
 
 
 def _paused(group: ElasticGroupState, event: events.Paused, now: float) -> list[Action]:
@@ -330,9 +349,11 @@ def _drain(group: ElasticGroupState, event: events.DrainRequested, now: float) -
     if member is None and agent_id not in group.membership.spares:
         return []
     leaving[agent_id] = event.reason
-    group.commits.drains.warn(agent_id, now, group.limits.drain_s if event.time_s is None else event.time_s)
+    group.commits.drains.record_warning(
+        agent_id, now, group.elastic_options.drain_s if event.time_s is None else event.time_s
+    )
     if member is None:
-        return let_go(group, now)
+        return release_leaving_spares(group, now)
     return [events.Note(f"rank {member.rank} is about to leave ({event.reason})"), *use_spares(group, now)]
 
 
@@ -342,7 +363,7 @@ def _resize(group: ElasticGroupState, event: events.ResizeRequested, now: float)
     if group.phase is Phase.STOPPING:
         return []
     actions = [events.RequestAgents(0, target), *use_spares(group, now)]
-    return [*actions, *(shed(group) if group.phase in TRAINING else [])]
+    return [*actions, *(release_surplus_spares(group) if group.phase in TRAINING else [])]
 
 
 # ------------------------------------------------------------------------------------ the table
@@ -356,7 +377,7 @@ _BOTH = (
     (events.Finished, LIVE, _finished),
     (events.Failed, LIVE, _failed),
     (events.Closed, LIVE, _closed),
-    (events.MemberLost, LIVE, lose_member),
+    (events.MemberLost, LIVE, record_lost_member),
     (events.CancelRequested, LIVE, cancel),
 )
 FIXED = table(
@@ -403,7 +424,7 @@ class ElasticGroupMachine(ElasticGroupState):
         """
         self.membership.target = self.spec.size
         if self.spec.regroups:
-            limits, policy = self.limits, self.policy
+            limits, policy = self.elastic_options, self.policy
             self.membership.target = limits.first_target or limits.size
             policy.exclusions = Exclusions(limits.host_failure_limit, limits.host_cooldown_s)
             policy.unfit = Exclusions(1, limits.host_cooldown_s)
@@ -424,15 +445,15 @@ class ElasticGroupMachine(ElasticGroupState):
         actions = super().handle(event, now)
         goes_on = self.phase in (*TRAINING, Phase.SETTLING, Phase.REFORMING, Phase.WAITING)
         if self.membership.leaving and goes_on:
-            actions = actions + secure(self)
-        return actions + dismiss(self, unneeded(self), now)
+            actions = actions + store_endangered_commit(self)
+        return actions + stop_newcomers(self, unneeded_newcomers(self), now)
 
-    def attendance(self, idle: int) -> tuple[int, str]:
+    def agent_counts(self, idle: int) -> tuple[int, str]:
         """Return how many agents a waiting group has, and as text how many it needs.
 
         Args:
             idle: Number of idle agents, which count for a group of fixed size only.
         """
         if not self.spec.regroups:
-            return super().attendance(idle)
+            return super().agent_counts(idle)
         return len(self.membership.spares), f"at least {self.spec.minimum}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.machine import Exclusions, Failure, GroupMachine, MemberState, first_of, ranks
+from hopsml.cluster.gang.machine import Exclusions, Failure, GroupMachine, MemberState, ranks, root_failure
 from hopsml.cluster.gang.pace import Drains, Pace
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 
@@ -46,17 +46,17 @@ class Commits:
     from_store: int = -1  # or the checkpoint
     parked: int | None = None  # the step at which the first worker of the generation has paused
 
-    def held(self, agent_id: str) -> int:
+    def held_step(self, agent_id: str) -> int:
         """Return the newest step that an agent holds; -1 for none."""
         return self.newest_of.get(agent_id, -1)
 
-    def newest(self) -> int:
+    def newest_step(self) -> int:
         """Return the newest step that any agent holds; -1 for none."""
         return max(self.newest_of.values(), default=-1)
 
     def record(self, agent_id: str, step: int) -> None:
         """Record that an agent holds the state after ``step``."""
-        self.newest_of[agent_id] = max(step, self.held(agent_id))
+        self.newest_of[agent_id] = max(step, self.held_step(agent_id))
         self.reached = max(step, self.reached)
 
 
@@ -85,7 +85,7 @@ class GroupProgress:
 
 
 @dataclass
-class InPlace:
+class InPlaceState:
     """Reconfiguration without lost members in the processes of the others."""
 
     enabled: bool = True
@@ -133,7 +133,7 @@ class Growth:
         """Reset the state of the pause."""
         self.pausing, self.paused, self.pause_until = False, set(), None
 
-    def ready(self) -> tuple[str, ...]:
+    def ready_newcomers(self) -> tuple[str, ...]:
         """Return the joining workers that are ready and not stopped."""
         return tuple(name for name, one in self.newcomers.items() if one.ready_at is not None and not one.stopped)
 
@@ -148,11 +148,11 @@ class ElasticGroupState(GroupMachine):
     commits: Commits = field(default_factory=Commits)
     policy: FailurePolicy = field(default_factory=FailurePolicy)
     progress: GroupProgress = field(default_factory=GroupProgress)
-    in_place: InPlace = field(default_factory=InPlace)
+    in_place: InPlaceState = field(default_factory=InPlaceState)
     growth: Growth = field(default_factory=Growth)
 
     @property
-    def limits(self) -> ElasticGroup:
+    def elastic_options(self) -> ElasticGroup:
         """Options of an elastic group."""
         assert isinstance(self.spec, ElasticGroup)
         return self.spec
@@ -182,7 +182,7 @@ class ElasticGroupState(GroupMachine):
         """Return True if any member's agent is about to end."""
         return bool(self.membership.leaving.keys() & self.members.keys())
 
-    def usable(self, now: float) -> list[str]:
+    def usable_spares(self, now: float) -> list[str]:
         """Return the spare agents that may get a worker: not leaving, and not on an excluded host.
 
         If all agents are on one host, exclusions do not apply. Agents that failed as joining workers are left out, too,
@@ -193,36 +193,36 @@ class ElasticGroupState(GroupMachine):
         usable = [
             agent_id
             for agent_id in self.membership.staying(spares)
-            if is_one_host or not self.policy.exclusions.excluded(hosts[agent_id], now)
+            if is_one_host or not self.policy.exclusions.is_excluded(hosts[agent_id], now)
         ]
-        fit = [agent_id for agent_id in usable if not self.policy.unfit.excluded(agent_id, now)]
+        fit = [agent_id for agent_id in usable if not self.policy.unfit.is_excluded(agent_id, now)]
         return fit if len(fit) >= self.spec.minimum or self.members else usable
 
-    def ready(self, now: float) -> list[str]:
+    def ready_spares(self, now: float) -> list[str]:
         """Return the usable spare agents that have imported the modules."""
-        return [agent_id for agent_id in self.usable(now) if self.membership.spares[agent_id]]
+        return [agent_id for agent_id in self.usable_spares(now) if self.membership.spares[agent_id]]
 
-    def unproven(self) -> list[str]:
+    def unproven_members(self) -> list[str]:
         """Return the members that joined since the last commit, if the group could continue without them."""
         proven = self.policy.proven
         left = [a for a in proven if a in self.members and not self.members[a].lost]
         is_enough = len(self.membership.staying(left)) >= self.spec.minimum
         return [a for a in self.members if a not in proven] if is_enough else []
 
-    def costs_only_its_place(self, first: Failure) -> bool:
+    def is_dispensable_newcomer(self, first: Failure) -> bool:
         """Return True if a joining worker failed before its first commit, and the group can continue without it."""
         proven = [failure for failure in self.failures if failure.agent_id in self.policy.proven]
         if first in proven or any(failure.raised and not failure.echo for failure in proven):
             return False
-        return bool(self.unproven())
+        return bool(self.unproven_members())
 
     def next_number(self) -> int:
         """Return the next generation's number, above those of members and joining workers."""
         return max(self.generation, self.growth.launched) + 1
 
-    def blamed(self) -> ConcludeRun:
+    def outcome_by_blame(self) -> ConcludeRun:
         """Return the outcome by the first failure, or by a member that left with sys.exit(0) if others lost contact."""
-        first = first_of(self.failures)
+        first = root_failure(self.failures)
         exited = next(((name, m) for name, m in self.members.items() if m.exited), None)
         if first.echo and exited is not None:
             reason = f"called sys.exit(0) while rank {first.rank} still worked with it, which then met: {first.cause}"
@@ -259,8 +259,8 @@ class ElasticGroupState(GroupMachine):
             return []
         self.phase, self.outcome = Phase.STOPPING, outcome
         self.deadline = now + self.spec.grace_s + self.spec.failed_flush_s + 2
-        working = self.working()
-        actions = self.take_no_more()
+        working = self.agents_with_processes()
+        actions = self.withdraw_request()
         if working:
             actions.append(events.StopWorkers(self.generation, working, self.spec.grace_s, self.spec.failed_flush_s))
         return actions + self.conclude()
@@ -275,9 +275,9 @@ class ElasticGroupState(GroupMachine):
             return []
         commits, actions = self.commits, list[Action]()
         finishes = self.outcome is not None and self.outcome.phase is Phase.FINISHED
-        is_over = self.phase is Phase.STOPPING and not self.working()
-        if finishes and is_over and not commits.drains.is_safe(commits.reached):
-            holders = [name for name in self.members if commits.held(name) == commits.reached]
+        is_over = self.phase is Phase.STOPPING and not self.agents_with_processes()
+        if finishes and is_over and not commits.drains.is_stored(commits.reached):
+            holders = [name for name in self.members if commits.held_step(name) == commits.reached]
             if holders and not commits.given_up and any(member.lost for member in self.members.values()):
                 return self._store_last(holders)
             stored = commits.drains.stored
@@ -293,7 +293,7 @@ class ElasticGroupState(GroupMachine):
         self.commits.storing_last = holders[0]
         return [events.PersistCommit(holders[0])]
 
-    def take_no_more(self) -> list[Action]:
+    def withdraw_request(self) -> list[Action]:
         """Withdraw the request for agents, and then release the spare ones, which would be granted again otherwise."""
         if not self.spec.regroups:
             return []

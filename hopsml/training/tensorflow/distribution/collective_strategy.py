@@ -111,7 +111,7 @@ def _reduced(tensors: list[Any], mean: bool) -> list[Any]:
     """Return the sums or means of dense tensors."""
     if not tensors:
         return []
-    collective_stats.reduced(len(tensors), 1, 0, "collective")
+    collective_stats.record_reduction(len(tensors), 1, 0, "collective")
     floats = [position for position, tensor in enumerate(tensors) if tensor.dtype.is_floating]
     others = [position for position in range(len(tensors)) if position not in floats]
     results: list[Any] = [None] * len(tensors)
@@ -190,7 +190,7 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
         install_loss_scaling()
         gradient_hooks.install()
         groups.remember(self)
-        collective_stats.formed("hopsml", self.num_replicas_in_sync)
+        collective_stats.record_group("hopsml", self.num_replicas_in_sync)
 
 
 class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):  # type: ignore[misc]
@@ -332,7 +332,7 @@ def _exchange(gradients: GradientSettings) -> GradientExchange | None:
     """Return the gradient exchange for the settings; None if they are the defaults."""
     context = current()
     changes = context is not None and context.spec.group.regroups
-    return GradientExchange(gradients, changes) if gradients.given else None
+    return GradientExchange(gradients, changes) if gradients.changed_names else None
 
 
 class CollectiveReplicaContext(distribute_lib.ReplicaContext):  # type: ignore[misc]

@@ -104,7 +104,7 @@ class GradientExchange:
         """Return True if an optimizer has passed gradients; on a joining worker it may have skipped a training."""
         return optimizer in self._of_optimizer
 
-    def finish(self, optimizer: Any, apply: ApplyTo) -> None:
+    def apply_withheld(self, optimizer: Any, apply: ApplyTo) -> None:
         """Reduce and apply the gradients that accumulation or double buffering has withheld so far for an optimizer.
 
         Called eagerly, outside of ``tf.function``, by all workers.
@@ -131,8 +131,8 @@ class GradientExchange:
 
     def _list(self, gradients: Sequence[Any], variables: Sequence[Any]) -> _List:
         """Return the buffers for these variables and kinds of gradients, created on first use."""
-        collective_stats.reduced(len(gradients), 1, 0, "collective")
-        collective_stats.settings(self.settings.described)
+        collective_stats.record_reduction(len(gradients), 1, 0, "collective")
+        collective_stats.record_settings(self.settings.description)
         kinds = tuple(_kind(gradient) for gradient in gradients)
         key = (tuple(variable._unique_id for variable in variables), kinds)
         if key not in self._lists:
@@ -147,7 +147,7 @@ class GradientExchange:
         """Print at the end of the process that reduced gradients were not applied, if there are any."""
         if any(one.holds_something() for one in self._held):
             print(
-                f"hopsml: gradients of the last step were not applied ({self.settings.described}): call "
+                f"hopsml: gradients of the last step were not applied ({self.settings.description}): call "
                 "hopsml.tensorflow.finish_updates(optimizer) after the loop, in all workers; fit() does it by itself"
             )
 

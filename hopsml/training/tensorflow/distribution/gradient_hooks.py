@@ -88,7 +88,7 @@ def _finish(exchange: GradientExchange, optimizer: Any) -> None:
                     variable.assign(variable.constraint(variable))
             optimizer._iterations.assign_add(1)
 
-    exchange.finish(optimizer, apply)
+    exchange.apply_withheld(optimizer, apply)
 
 
 def _of_strategy(strategy: Any) -> GradientExchange | None:
@@ -148,7 +148,8 @@ def _install_keras3(module: ModuleType) -> None:
         if self.gradient_accumulation_steps:
             raise ArgumentError(
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps} of the optimizer with "
-                f"{exchange.settings.described} of the strategy: leave it out, and give accumulate= to strategy() or the run"
+                f"{exchange.settings.description} of the strategy: leave it out, and give accumulate= to strategy() or the "
+                "run"
             )
 
         def apply_reduced(reduced: list[Any]) -> None:
@@ -180,7 +181,7 @@ def _install_tf_keras_reduction(module: ModuleType) -> None:
             return original(grads_and_vars)
         if exchange.holds_back:
             raise ArgumentError(
-                f"{exchange.settings.described} with gradients that are reduced before the optimizer gets them, as by "
+                f"{exchange.settings.description} with gradients that are reduced before the optimizer gets them, as by "
                 "tf_keras's LossScaleOptimizer: it cannot hold them back; leave double_buffering and accumulate out, or use "
                 "Keras 3"
             )

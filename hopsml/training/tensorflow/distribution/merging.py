@@ -193,7 +193,9 @@ class GradientReducer:
         options = launcher._options.merge(options)
         groups = plan_groups([tensor.dtype.name for tensor in tensors], self._scope)
         static = self._uses_static(tensors)
-        collective_stats.reduced(len(tensors), len(groups), self._scope or 0, "scoped_allocator" if static else "packs")
+        collective_stats.record_reduction(
+            len(tensors), len(groups), self._scope or 0, "scoped_allocator" if static else "packs"
+        )
         reduce_groups = _reduce_static if static else _reduce_packs
         results: list[Any] = [None] * len(tensors)
         for group, reduced in zip(groups, reduce_groups(launcher, tensors, groups, options), strict=True):

@@ -9,7 +9,13 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_args
 
 from hopsml.cluster.shared import checks
-from hopsml.cluster.shared.spec import ONLY_HOPSMLS, Compression, GradientReduction, GradientSettings, specified
+from hopsml.cluster.shared.spec import (
+    ONLY_HOPSMLS,
+    Compression,
+    GradientReduction,
+    GradientSettings,
+    section_from_options,
+)
 from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, HopsmlError
@@ -62,8 +68,8 @@ def choose(
         return Chosen("tensorflow", f"the {context.role} does not train in hopsml's collective")
     if context.world_size == 1:
         return Chosen("tensorflow", "there is one worker")
-    if run.gradients.given:
-        return Chosen("hopsml", f"the run was given {' and '.join(run.gradients.given)}")
+    if run.gradients.changed_names:
+        return Chosen("hopsml", f"the run was given {' and '.join(run.gradients.changed_names)}")
     if run.encryption:
         return Chosen("hopsml", "it encrypts")
     return _by_devices()
@@ -155,7 +161,7 @@ def strategy(
         )
     tensorflows = {"merge_scope": merge_scope, "scoped_allocator": scoped_allocator, "ring_order": ring_order}
     given = [name for name, value in tensorflows.items() if value is not None]
-    gradients = specified(
+    gradients = section_from_options(
         GradientSettings,
         SimpleNamespace(
             compression=compression,
@@ -166,24 +172,24 @@ def strategy(
             reduction=reduction,
         ),
     )
-    if gradients.given and (given or implementation not in ("auto", "hopsml")):
+    if gradients.changed_names and (given or implementation not in ("auto", "hopsml")):
         other = " and ".join(given) or f"implementation={implementation!r}"
-        raise ArgumentError(f"{' and '.join(gradients.given)} with {other}: {ONLY_HOPSMLS}")
+        raise ArgumentError(f"{' and '.join(gradients.changed_names)} with {other}: {ONLY_HOPSMLS}")
     if parameter_servers.is_chief(context) or mirrored.applies(context):
         setup.prepare(context)
-        own = [*given, *gradients.given, *(["implementation"] if implementation != "auto" else [])]
+        own = [*given, *gradients.changed_names, *(["implementation"] if implementation != "auto" else [])]
         return (mirrored if mirrored.applies(context) else parameter_servers).strategy(own)
-    implementation, why = choose(context, implementation, given, gradients.given)
-    collective_stats.chosen(why)
+    implementation, why = choose(context, implementation, given, gradients.changed_names)
+    collective_stats.record_choice_reason(why)
     if context is not None and context.world_size == 1:
-        _say_without_effect(gradients if gradients.given else _of_run(context))
+        _say_without_effect(gradients if gradients.changed_names else _of_run(context))
     if implementation == "hopsml":
         if given:
             raise ArgumentError(
                 f"implementation='hopsml' with {' and '.join(given)}: a setting of TensorFlow's collectives; leave it out, "
                 "or choose implementation='tensorflow'"
             )
-        return _own(context, timeout_s, gradients if gradients.given else _of_run(context))
+        return _own(context, timeout_s, gradients if gradients.changed_names else _of_run(context))
     scope = checks.merge_scope("merge_scope", merge_scope) if merge_scope is not None else scope_of_run(context)
     if scoped_allocator is None:
         scoped_allocator = allocator_of_run(context)
@@ -240,9 +246,10 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
 
 def _say_without_effect(gradients: GradientSettings) -> None:
     """Print that settings for gradients have no effect with one worker, whose every step updates the model."""
-    if gradients.given:
+    if gradients.changed_names:
         print(
-            f"hopsml: there is one worker, whose gradients are not reduced: no effect of {' and '.join(gradients.given)}"
+            "hopsml: there is one worker, whose gradients are not reduced: no effect of "
+            f"{' and '.join(gradients.changed_names)}"
         )
 
 

@@ -157,7 +157,10 @@ class Feed(ABC):
         return self.total is not None and end_step + 1 >= self.total
 
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
-        """Yield first and last batch of each call and the iterator for it, as Keras's epoch iterator does."""
+        """Yield for each call of the train function the numbers of its first and last batch, and the iterator.
+
+        Keras's epoch iterator does the same.
+        """
         self.between()
         self._tell_of_epochs(epoch_iterator.data_adapter)
         self.join()
@@ -188,7 +191,11 @@ class Feed(ABC):
             self._epochs_told += 1
 
     def alone(self) -> Any:
-        """Return an iterator over the present epoch from its first batch, without counting, for preparing alone."""
+        """Return an iterator over the present epoch from its first batch, for a worker that joins the group.
+
+        With it the worker traces its training step before it joins the others. The position is not changed; the state
+        of drawing from the data is reset (``renew``).
+        """
         position, self.position = self.position, copy.copy(self.position)
         self.position.offset = 0
         try:

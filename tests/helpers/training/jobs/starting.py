@@ -106,9 +106,9 @@ def gradients_applied() -> dict[str, Any]:
         "tf_keras, legacy": tf_keras.optimizers.legacy.SGD(0.1),
         "TensorFlow 1": tf.compat.v1.train.GradientDescentOptimizer(0.1),
     }
-    before, after = collective_stats.seen(), {}
+    before, after = collective_stats.recorded_values(), {}
     for name, optimizer in optimizers.items():
         optimizer.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
-        after[name] = collective_stats.seen()
-        collective_stats.forget()
+        after[name] = collective_stats.recorded_values()
+        collective_stats.reset()
     return {"before": before, "after": after}

@@ -24,7 +24,9 @@ PATIENCE_S = 5.0  # longest duration of a step before the loss: see elastic_work
 
 def agents() -> list[psutil.Process]:
     """Return the processes of the connected agents."""
-    return [psutil.Process(session.hello.pid) for session in applications.current().coordinator.door.agents.values()]
+    return [
+        psutil.Process(session.hello.pid) for session in applications.get_or_start().coordinator.door.agents.values()
+    ]
 
 
 def executor_of(agent: psutil.Process) -> psutil.Process:

@@ -204,22 +204,22 @@ class TestPassingAHold:
     def test_job_within_spare_slots_may_pass_for_any_duration(self):
         nodes = cluster([], a=4)
         hold = self.hold(NOW, nodes, spare=3)
-        assert hold.leaves_room(nodes, waiting("two", 5, least=2)) == ({"a": 2},)
+        assert hold.place_in_spare_room(nodes, waiting("two", 5, least=2)) == ({"a": 2},)
         assert hold.spare[0, 0] == 1 and nodes.free().gpus == 4  # the caller promises it
-        assert hold.leaves_room(nodes, waiting("two more", 2)) is None and hold.refused == {gang(2)}
-        assert hold.leaves_room(nodes, waiting("one", 1)) == ({"a": 1},) and hold.spare[0, 0] == 0
-        assert hold.leaves_room(nodes, waiting("one more", 1)) is None and hold.refused == {gang(2), gang(1)}
+        assert hold.place_in_spare_room(nodes, waiting("two more", 2)) is None and hold.refused == {gang(2)}
+        assert hold.place_in_spare_room(nodes, waiting("one", 1)) == ({"a": 1},) and hold.spare[0, 0] == 0
+        assert hold.place_in_spare_room(nodes, waiting("one more", 1)) is None and hold.refused == {gang(2), gang(1)}
 
     def test_gang_shape_refused_by_a_hold_is_not_tried_again(self):
         nodes = cluster([], a=4)
         hold = self.hold(NOW, nodes, spare=3)
         hold.refused.add(gang(1))
-        assert hold.leaves_room(nodes, waiting("one")) is None and hold.spare[0, 0] == 3
+        assert hold.place_in_spare_room(nodes, waiting("one")) is None and hold.spare[0, 0] == 3
 
     def test_spare_slots_must_also_be_free_now(self):
         running = [runs("runs", {"a": 3})]
         nodes = cluster(running, a=4)
         hold = self.hold(NOW, nodes, spare=3)
-        assert hold.leaves_room(nodes, waiting("two", 2)) is None
-        assert hold.leaves_room(nodes, waiting("one")) == ({"a": 1},)
+        assert hold.place_in_spare_room(nodes, waiting("two", 2)) is None
+        assert hold.place_in_spare_room(nodes, waiting("one")) == ({"a": 1},)
         assert np.array_equal(hold.spare[0], [2, 0, 0])

@@ -122,13 +122,13 @@ def test_ambiguous_infinite_or_oversized_numbers_are_refused() -> None:
 
 def test_number_of_problems_and_suggestions_is_bounded_for_a_malformed_file(monkeypatch: pytest.MonkeyPatch) -> None:
     suggested_for: list[str] = []
-    instead = suggestions.instead
+    instead = suggestions.suggestion_text
 
     def counted(name: str, *more: object) -> str:
         suggested_for.append(name)
         return instead(name, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(suggestions, "instead", counted)
+    monkeypatch.setattr(suggestions, "suggestion_text", counted)
     found = problems(SMALL + "".join(f"unknown{n}: 1\n" for n in range(50_000)))
     assert found[-1] == "job.yaml: and 49900 more" and all(len(line) > 20 for line in found[:-1])
     assert len(suggested_for) == limits.PROBLEMS, "what might have been meant is looked for where it is told"
