@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hopsml.cluster.shared import tls
-from hopsml.core import file_locks, processes, redact
+from hopsml.core import delegation_tokens, file_locks, processes, redact
+from hopsml.core.delegation_tokens import OwnTokenFile
 from hopsml.core.newer_python import asyncio_timeout
-from hopsml.errors import HopsmlError
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
 from hopsml.serving import definitions, replica_launcher
@@ -48,6 +49,7 @@ from hopsml.serving.messages import (
     StartReplica,
     ToAgent,
     ToReplica,
+    UseTokens,
     decode_for_agent,
     encode_for_agents,
 )
@@ -74,12 +76,14 @@ class AgentBootstrap(msgspec.Struct, frozen=True):
         port: Port of the supervisor.
         certificate: Trusted certificate, in PEM format.
         token: Token of the agents.
+        has_tokens: True if the supervisor sends delegation tokens after its welcome.
     """
 
     host: str
     port: int
     certificate: str
     token: str
+    has_tokens: bool = False
 
 
 class AgentResources(msgspec.Struct, frozen=True):
@@ -153,6 +157,7 @@ class ServingAgent:
         settings: ServingSettings,
         host: str,
         means: AgentResources,
+        tokens: OwnTokenFile | None = None,
     ):
         """Initialize the agent without a replica.
 
@@ -162,7 +167,9 @@ class ServingAgent:
             settings: Settings of the serving.
             host: Address of this machine at which the driver can reach the replica.
             means: Resources of the task.
+            tokens: File for delegation tokens, which the replica inherits; None on a cluster without Kerberos.
         """
+        self._tokens = tokens
         self._folder, self._line, self._settings, self._host, self._means = folder, line, settings, host, means
         self._process: LocalProcess | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -199,6 +206,11 @@ class ServingAgent:
             self._to_replica.put_nowait(message.message)
         elif isinstance(message, SendLog):
             self._line.send(self._log(message.last))
+        elif isinstance(message, UseTokens) and self._tokens is not None:
+            try:
+                self._tokens.replace(delegation_tokens.parse(message.data))
+            except (OSError, ArgumentError) as error:
+                log.warning("new delegation tokens could not be stored: %s", error)
 
     async def _start(self, number: int) -> None:
         """Start a replica at a free port, and report its process or the error."""
@@ -287,9 +299,12 @@ def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
     processes.die_with_parent(os.getppid())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     folder, lock = _own_folder()
+    tokens = OwnTokenFile(folder.path) if bootstrap.has_tokens else None
     try:
-        asyncio.run(_connected(bootstrap, means, folder))
+        asyncio.run(_connected(bootstrap, means, folder, tokens))
     finally:
+        if tokens is not None:
+            tokens.close()
         shutil.rmtree(folder.path, ignore_errors=True)
         os.close(lock)
 
@@ -304,7 +319,9 @@ def _own_folder() -> tuple[ServingFolder, int]:
     return ServingFolder(folder), lock
 
 
-async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder) -> None:
+async def _connected(
+    bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder, tokens: OwnTokenFile | None
+) -> None:
     """Connect to the supervisor and run the agent."""
     from websockets.exceptions import InvalidHandshake
 
@@ -327,4 +344,4 @@ async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: S
         # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
         folder.requests.symlink_to(definitions.waiting_requests(welcome.settings.name, welcome.settings.project))
         host = connection.local_address[0]  # the driver can reach this address
-        await ServingAgent(folder, line, welcome.settings, host, means).live()
+        await ServingAgent(folder, line, welcome.settings, host, means, tokens).live()

@@ -17,6 +17,7 @@ import msgspec
 from hopsml.cluster.driver.sessions import AgentHandler, Connection
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, log_once_per_kind, report_failed_handshakes
+from hopsml.core.delegation_tokens import Credentials
 from hopsml.core.newer_python import asyncio_timeout
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
@@ -38,6 +39,7 @@ from hopsml.serving.messages import (
     StartReplica,
     ToAgent,
     ToReplica,
+    UseTokens,
     decode_of_agent,
     encode_for_agents,
 )
@@ -148,6 +150,13 @@ class AgentServer:
         self._free: deque[AgentConnection] = deque()
         self._places: set[AgentConnection] = set()
         self._changed = asyncio.Event()
+        self._tokens: UseTokens | None = None  # the newest, for agents that connect later
+
+    def give_tokens(self, tokens: Credentials) -> None:
+        """Send delegation tokens to all agents, and to those that connect later."""
+        self._tokens = UseTokens(tokens.encode())
+        for place in self._places:
+            place.send(self._tokens)
 
     # ------------------------------------------------------------------------------------------ replica launcher
 
@@ -233,6 +242,8 @@ class AgentServer:
             raise msgspec.DecodeError(f"expected a hello, got {hello!r:.200}")
         place = AgentConnection(connection, hello)
         place.send(self._welcome)
+        if self._tokens is not None:
+            place.send(self._tokens)
         self._places.add(place)
         self._free.append(place)
         self._changed.set()

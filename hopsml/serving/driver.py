@@ -22,8 +22,11 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.driver.backends.spark_executors import driver_addresses
+from hopsml.cluster.driver.tokens.keeper import TokenKeeper
+from hopsml.cluster.driver.tokens.sources import source_of
 from hopsml.core import processes, redact
 from hopsml.core import settings as hopsml_settings
+from hopsml.core.delegation_tokens import Credentials
 from hopsml.core.newer_python import UTC
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
@@ -45,7 +48,7 @@ class ClusterServing:
     def __init__(self, context: Any, granted: ServingAccess) -> None:
         self._context, self._granted, self._settings = context, granted, granted.settings
         self._stopped = asyncio.Event()
-        self._problem = ""
+        self._problem, self._has_tokens = "", False
         self._supervisor: Supervisor | None = None
         self._agents_token = secrets.token_urlsafe(32)
         welcome = AgentWelcome(msgspec.structs.replace(self._settings, versions={}), granted.token)
@@ -62,12 +65,31 @@ class ClusterServing:
         with contextlib.closing(bound(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
+            keeper = await self._keep_tokens()
             await asyncio.to_thread(server_records.register_on_cluster, settings.project, record)
             try:
                 await self._answering(listener, host, bind)
             finally:
                 await asyncio.to_thread(self._release, record)
+                if keeper is not None:
+                    await asyncio.to_thread(keeper.close)
         return self._problem
+
+    async def _keep_tokens(self) -> TokenKeeper | None:
+        """Keep the delegation tokens of this process and of all agents valid; None on a cluster without Kerberos."""
+        source = await asyncio.to_thread(source_of, self._context)
+        if source is None:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def ship(tokens: Credentials) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the serving has ended before
+                loop.call_soon_threadsafe(self._door.give_tokens, tokens)
+
+        self._has_tokens = True
+        keeper = TokenKeeper(source, ship, lambda text: log.warning("%s", text))
+        await asyncio.to_thread(keeper.start)
+        return keeper
 
     async def _answering(self, listener: socket.socket, host: str, bind: str) -> None:
         """Start the replicas, write the outcome of the start, and answer requests until the serving is stopped."""
@@ -144,7 +166,7 @@ class ClusterServing:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the serving has ended before
                 loop.call_soon_threadsafe(self._job_ended, problem)
 
-        body = place_body(host, port, self._door.identity.certificate, self._agents_token)
+        body = place_body(host, port, self._door.identity.certificate, self._agents_token, self._has_tokens)
         arguments = (self._context, self._settings.replicas, body, ended)
         job: threading.Thread = InheritableThread(target=_run_job, args=arguments)
         job.daemon = True
@@ -175,7 +197,9 @@ def _run_job(context: Any, replicas: int, body: Callable[[Iterator[int]], Iterat
         ended(redact.text((str(error).strip() or type(error).__name__)[:2000]))
 
 
-def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[Iterator[int]], Iterator[int]]:
+def place_body(
+    host: str, port: int, certificate: str, token: str, has_tokens: bool = False
+) -> Callable[[Iterator[int]], Iterator[int]]:
     """Return the body of a Spark task: run an agent until the driver ends it.
 
     Args:
@@ -183,6 +207,7 @@ def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[
         port: Port of the driver for agents.
         certificate: Certificate of the driver, in PEM format.
         token: Token of the agents.
+        has_tokens: True if agents are sent delegation tokens.
     """
 
     def body(_: Iterator[int]) -> Iterator[int]:
@@ -194,7 +219,7 @@ def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[
         gpus = task.resources().get("gpu") if task else None
         variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}
         means = AgentResources(task.taskAttemptId(), task.cpus(), variables) if task else AgentResources()
-        run_place(AgentBootstrap(host, port, certificate, token), means)
+        run_place(AgentBootstrap(host, port, certificate, token, has_tokens), means)
         yield 0
 
     return body

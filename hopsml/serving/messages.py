@@ -207,7 +207,16 @@ class EndAgent(msgspec.Struct, frozen=True, tag=True):
     """Command to end the agent, because the serving ends."""
 
 
-ToAgent = AgentWelcome | StartReplica | EndReplica | ForwardToReplica | SendLog | EndAgent
+class UseTokens(msgspec.Struct, frozen=True, tag=True):
+    """Delegation tokens for the agent and its replica, as a Hadoop token file; they replace those sent before."""
+
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"UseTokens({len(self.data)} bytes)"  # a log must not contain them
+
+
+ToAgent = AgentWelcome | StartReplica | EndReplica | ForwardToReplica | SendLog | EndAgent | UseTokens
 
 # ------------------------------------------------------------------------------------------ from an agent
 

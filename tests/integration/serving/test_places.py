@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hopsml import model
 from hopsml.cluster.shared import tls
+from hopsml.core.delegation_tokens import HDFS_KIND, VARIABLE, Credentials, Token, read
 from hopsml.serving import agent_server, messages
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
@@ -310,3 +311,35 @@ def test_no_request_fails_when_a_replica_or_agent_is_lost_or_the_version_changes
 
     asyncio.run(run())
     assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed
+
+
+def test_replica_has_the_newest_delegation_tokens_in_a_private_file(project: Path) -> None:
+    def credentials(password: bytes) -> Credentials:
+        return Credentials((Token("", b"identifier", password, HDFS_KIND, "ha-hdfs:ns1"),))
+
+    async def run() -> None:
+        settings = msgspec.structs.replace(SETTINGS, project=f"file://{project}")
+        server = AgentServer(AgentWelcome(settings, TOKEN), AGENTS_TOKEN, lambda task: None)
+        server.give_tokens(credentials(b"first"))
+        agents: Agents | None = None
+        try:
+            async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+                certificate = server.identity.certificate
+                agents = Agents(AgentBootstrap("127.0.0.1", port, certificate, AGENTS_TOKEN, has_tokens=True))
+                agents.more()
+                replica = await server.start(0)
+                environ = Path(f"/proc/{replica.pid}/environ").read_bytes().split(b"\0")
+                (named,) = [line.partition(b"=")[2] for line in environ if line.startswith(VARIABLE.encode())]
+                file = Path(os.fsdecode(named))
+                assert read(file) == credentials(b"first")
+                assert file.stat().st_mode & 0o777 == 0o600
+                server.give_tokens(credentials(b"second"))
+                while read(file) != credentials(b"second"):
+                    await asyncio.sleep(0.02)
+            await asyncio.to_thread(agents.processes[0].wait, WAIT_S)
+            assert not file.exists()
+        finally:
+            if agents is not None:
+                agents.end()
+
+    asyncio.run(run())
