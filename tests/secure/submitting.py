@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopsml.core import profiles
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
 from tools.hadoop import spark
 from tools.hadoop.kdc import Kdc
 
+ENCRYPTION = ("spark.authenticate", "spark.network.crypto", "spark.io.encryption")  # what the profile adds to `yarn`
 JOBS = Path(__file__).parent / "jobs"
 
 
@@ -56,7 +58,10 @@ def java_options(kdc: Kdc) -> dict[str, str]:
 def settings(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
     """Return Spark's settings for two executors, and a project in HDFS."""
     conf = secure_conf(spark.spark_conf(executors=2), cluster.kdc, user if way.credential == "keytab" else "")
-    return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+    encrypted = {
+        key: value for key, value in profiles.load("yarn-secure").settings().items() if key.startswith(ENCRYPTION)
+    }
+    return {**conf, **encrypted, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
 
 
 def environment(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
