@@ -20,6 +20,7 @@
     │   ├── NotEnoughSlots                    the run needs more slots than the cluster can provide
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
+    │   ├── ResultsNotStored                  the training finished, but its results could not be stored; ``result`` has them
     │   └── CoordinatorLost                   the coordinator itself failed (Spark stopped, agents' job failed)
     ├── ServingError (RuntimeError)           a server could not be started, changed or queried
     ├── CollectiveError (RuntimeError)        an operation of a group failed; ``rank``: the member that caused it
@@ -54,6 +55,7 @@ Messages contain the value, the rule and the remedy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hopsml.core import redact, tracebacks
 
@@ -88,6 +90,7 @@ __all__ = [
     "PermissionRefused",
     "ProviderError",
     "QuotaExceeded",
+    "ResultsNotStored",
     "RuleError",
     "RunCancelled",
     "RunError",
@@ -238,6 +241,16 @@ class WorkerFailed(RunError):
 
 class RunCancelled(RunError):
     """Error raised when the run was cancelled by the user or by an interrupt."""
+
+
+class ResultsNotStored(RunError):
+    """Error raised when a run, search or launch has finished, but could not store what it promised.
+
+    Attributes:
+        result: what the call would have returned; the function's value is ``result.value``.
+    """
+
+    result: Any = None
 
 
 class CoordinatorLost(RunError):

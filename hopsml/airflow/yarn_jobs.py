@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ SUBMIT_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
 SEEN_TIMEOUT_S = 20.0  # from spark-submit's end until the application can be found by its tag
 LAST_LINES_S = 20.0
+_ID = re.compile(r"application_\d+_\d+")
 RECORDS = "Airflow"  # folder in the project
 
 
@@ -56,9 +58,15 @@ def start(request: Request) -> Job:
     before = {application.id for application in yarn.find(request.tag)}
     asked = settings_of(request)
     said = _submit(submit_command(request, asked, "--detach", "--tag", request.tag), hidden_settings(asked))
+    printed = _ID.findall(said)  # the last one, if YARN's list cannot be read any more
     deadline = time.monotonic() + SEEN_TIMEOUT_S
     while True:
-        fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
+        try:
+            fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
+        except ClusterError:
+            if not printed:
+                raise
+            fresh = printed[-1:]
         if fresh:
             return _job(yarn, fresh[0])
         if time.monotonic() > deadline:
@@ -171,9 +179,7 @@ def _submit(command: list[str], variables: Mapping[str, str]) -> str:
         finally:
             process.terminate()
     if process.returncode:
-        raise ClusterError(
-            f"nothing was submitted; hopsml submit ended with exit status {process.returncode}:\n{said[-4000:]}"
-        )
+        raise ClusterError(f"hopsml submit ended with exit status {process.returncode}:\n{said[-4000:]}")
     return said[-4000:]
 
 

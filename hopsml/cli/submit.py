@@ -81,6 +81,13 @@ def submit(
     torch_backend: Annotated[
         str, typer.Option(help="Process group of --framework torch: auto, hopsml, gloo or nccl.")
     ] = "auto",
+    on_lost_contact: Annotated[
+        str,
+        typer.Option(
+            help="What to do if YARN's web services refuse or do not answer after the submission: follow the "
+            "application over Hadoop's RPC, without its output; kill it; or leave it running."
+        ),
+    ] = "follow",
     tag: Annotated[str | None, typer.Option(help="Additional tag of the application in YARN. Default: none.")] = None,
 ) -> None:
     """Run a script on the cluster of a profile, and follow it to its end; the exit status is 0 only if it succeeds.
@@ -109,6 +116,11 @@ def submit(
             f"--torch-backend {torch_backend} needs --framework torch; a script that calls experiment.torch passes "
             "backend= to it"
         )
+    if on_lost_contact not in list(submission.OnLostContact):
+        raise ArgumentError(
+            f"--on-lost-contact {on_lost_contact}: the value must be one of {', '.join(submission.OnLostContact)}"
+        )
+    lost_contact = submission.OnLostContact(on_lost_contact)
     if py_files:
         settings["spark.submit.pyFiles"] = py_files
     with submission.Interrupts() as interrupts, contextlib.ExitStack() as stack:
@@ -131,7 +143,9 @@ def submit(
             if detach:
                 print(submission.start(planned, interrupts=interrupts))
                 return
-            status = submission.run(planned, waiting_timeout_s=timeout, interrupts=interrupts)
+            status = submission.run(
+                planned, waiting_timeout_s=timeout, interrupts=interrupts, on_lost_contact=lost_contact
+            )
         except RunCancelled as cancelled:
             submission.to_stderr(str(cancelled))
             status = 128 + interrupts.last

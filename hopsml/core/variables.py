@@ -187,6 +187,12 @@ class Settings:
         default="30",
         unit="s",
     )
+    storage_retry_s = Variable(
+        "time for which the last files of a run are retried if its store refuses them or is unavailable",
+        _seconds(600.0, ", or 0 for a single attempt"),
+        default="600",
+        unit="s",
+    )
     # Firewalls drop the state of idle connections after a minute or more.
     keepalive_s = Variable(
         "silence after which workers probe a TCP connection; 0: no keepalive",

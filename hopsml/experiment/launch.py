@@ -19,11 +19,12 @@ import msgspec
 from hopsml.cluster.shared.plain import argument_as_json, as_json
 from hopsml.core import settings, states
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
+from hopsml.errors import ArgumentError, ArgumentTypeError, ResultsNotStored, WorkerFailed
 from hopsml.experiment import applications, collective, plan, takeover
+from hopsml.experiment.ending import RecordWriter, status_record
 from hopsml.experiment.options import LaunchOptions, RunOptions, convert_options
 from hopsml.experiment.predecessor import combination_name
-from hopsml.experiment.result import Result, status_record, write_last_records
+from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
@@ -125,22 +126,32 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         raise
     finally:
         recording.join()
-        unrecorded = _record(launch_dir, _status(launch_dir, started_s, error, results), summary)
+        unrecorded, final = _record(launch_dir, started_s, error, results, summary)
     facts = {"name": plans[0].spec.name, "run_dir": launch_dir.url, "run_id": launch_dir.run_id}
     whole_result = Result(launch_dir.url, None, runs=results, state=Lifecycle.FINISHED, value=None, **facts)
     whole_result.unrecorded = unrecorded
+    if isinstance(final, ResultsNotStored):
+        whole_result.state, final.result = Lifecycle.FAILED, whole_result
+        raise final
     return whole_result
 
 
 def _record(
-    launch_dir: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None
-) -> dict[str, str]:
-    """Write the launch's last files; return those that could not be written, with reasons. Raises nothing."""
+    launch_dir: RunDir,
+    started_s: float,
+    error: BaseException | None,
+    results: Sequence[Result],
+    summary: Sequence[Mapping[str, Any]] | None,
+) -> tuple[dict[str, str], BaseException | None]:
+    """Write the launch's last files; return those that could not be written, with reasons, and its error.
+
+    Raises nothing.
+    """
     records: dict[str, Callable[[], object]] = {}
     if summary is not None:
         records[SUMMARY] = lambda: launch_dir.write_json(urls.join(launch_dir.url, SUMMARY), {"combinations": summary})
-    records["status.json"] = lambda: launch_dir.end(status)
-    return write_last_records(records, lambda text: print(f"hopsml: {text}", flush=True))
+    writer = RecordWriter(launch_dir, lambda text: print(f"hopsml: {text}", flush=True))
+    return writer.close(records, lambda final, storing: _status(launch_dir, started_s, final, results), error)
 
 
 def _create_or_take_over(

@@ -209,12 +209,14 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
 
 def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
     """Return the specification with the values that the driver chooses without looking at the cluster."""
+    retry_s = SETTINGS.storage_retry_s
     return replace(
         spec,
         seed=inputs.choose_seed(spec.environment, os.environ) if spec.seed is None else spec.seed,
         preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=SETTINGS.storage_timeout_s,
         communication=with_required_encryption(spec.communication),
+        group=replace(spec.group, flush_s=max(spec.group.flush_s, retry_s), retry_s=retry_s),
         hooks=HOOKS,
     )
 
@@ -297,7 +299,9 @@ def _start_run(
         **asdict(spec.communication),
     )
     if standing.gives_signs:
-        SignOfLife(directory, state, partial(_taken, run)).start()
+        sign = SignOfLife(directory, state, partial(_taken, run))
+        run.while_storing(sign.give)
+        sign.start()
     application.runs.add(run)
     return run, application
 

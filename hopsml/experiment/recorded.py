@@ -19,7 +19,7 @@ from hopsml.cluster.shared.plain import argument_as_json, as_json
 from hopsml.core import redact, settings, states
 from hopsml.core.states import Lifecycle
 from hopsml.experiment import applications
-from hopsml.experiment.result import status_record
+from hopsml.experiment.ending import status_record
 from hopsml.storage import run_dir, urls
 from hopsml.storage.run_dir import create_run_dir
 from hopsml.tracking import listing, record

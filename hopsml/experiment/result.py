@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
-from hopsml.errors import QuotaExceeded, StorageError
+from hopsml.errors import StorageError
+from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
 from hopsml.search.metric import differing_reports
-from hopsml.storage import backoff, causes, filesystem, urls
+from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import listing
 
@@ -120,95 +120,6 @@ def merging_text(facts: Mapping[str, Any]) -> str:
     operations = f"{collectives} collective{'' if collectives == 1 else 's'}"
     merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {operations}, {how}"
     return merged + settings + why
-
-
-PATIENCE_S = 15.0  # less than the silence after which another driver may continue the run (sign_of_life.WATCH_S)
-_FIRST_S, _LONGEST_S = 0.5, 4.0
-
-
-def status_record(run_id: str, state: str, started_s: float | None, error: str = "", **more: Any) -> dict[str, Any]:
-    """Return ``status.json`` of a run that ends now; ``started_s``: seconds since the epoch, None if unknown."""
-    now = time.time()
-    return {
-        "run_id": run_id,
-        "state": state,
-        "ended": now,
-        "seconds": None if started_s is None else round(now - started_s, 3),
-        "error": as_json(error),
-        "workers": [],
-        "not_on_shared_storage": {},
-        **more,
-    }
-
-
-def write_last_records(records: Mapping[str, Callable[[], object]], tell: Callable[[str], None]) -> dict[str, str]:
-    """Call functions that write records, in order; return those that failed, with reasons. Raises nothing.
-
-    Writing is tried again for ``PATIENCE_S`` while storage is unavailable or full.
-
-    Args:
-        records: functions that write a record, by the record's name.
-        tell: called once with a message when writing is tried again.
-    """
-    left, failed = dict(records), dict[str, str]()
-    deadline, rounds = time.monotonic() + PATIENCE_S, 0
-    while left:
-        passing: dict[str, Exception] = {}
-        for name, record in left.items():
-            try:
-                record()
-            except Exception as error:  # noqa: BLE001 the run has ended, whether or not its records can be written
-                if causes.is_transient(error) or isinstance(error, QuotaExceeded):
-                    passing[name] = error
-                else:
-                    failed[name] = f"{type(error).__name__}: {error}"
-        rounds += 1
-        left = {name: left[name] for name in passing}
-        pause_s = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S)
-        if time.monotonic() + pause_s > deadline:
-            return {**failed, **{name: _reason(error) for name, error in passing.items()}}
-        if left:
-            if rounds == 1:
-                first = next(iter(passing.values()))
-                tell(f"{_in_words(left)} cannot be written; retrying for {PATIENCE_S:g} s: {_reason(first)}")
-            time.sleep(pause_s)
-    return failed
-
-
-_IN_WORDS = {
-    ".outputs.json": "the result",
-    "status.json": "the final state",
-    "gang.jsonl": "the log of its group's events",
-    "trials.parquet": "the table of trials",
-}
-
-
-def unrecorded_text(unrecorded: Mapping[str, str], with_reason: bool = False) -> str:
-    """Return a sentence on missing records and the consequences.
-
-    Args:
-        unrecorded: names of the records with the reasons; not empty.
-        with_reason: add the reason and its remedy, where they have not been reported before.
-    """
-    text = f"{_in_words(unrecorded)} could not be written"
-    if with_reason:
-        text += f": {next(iter(unrecorded.values()))}"
-    if ".outputs.json" in unrecorded:
-        text += "; only this program has what the function returned (result.value)"
-    if "status.json" in unrecorded:
-        text += "; `hopsml runs ls` cannot show how the run ended"
-    return text
-
-
-def _in_words(names: Iterable[str]) -> str:
-    return " and ".join(_IN_WORDS.get(name, name) for name in names)
-
-
-def _reason(error: Exception) -> str:
-    """Return why a record could not be written; of a full disk or quota without the file's own name."""
-    path = getattr(error, "path", "")
-    cause = str(error).partition(f"{path}: ")[2]
-    return f"{path.rpartition('/')[0]}: {cause}" if isinstance(error, QuotaExceeded) and path and cause else str(error)
 
 
 _RECORDS = ("status.json", ".outputs.json")

@@ -22,17 +22,19 @@ from hopsml.cluster.shared.plain import as_json, result_as_dict
 from hopsml.core import states, tracebacks
 from hopsml.core.newer_python import FUTURE_TIMEOUTS
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import applications
-from hopsml.experiment.messages import Ask, Messages, ProfileRequestHandler
-from hopsml.experiment.result import (
-    Result,
-    effective_settings,
-    settings_warning,
-    status_record,
-    unrecorded_text,
-    write_last_records,
+from hopsml.errors import (
+    ArgumentError,
+    CoordinatorLost,
+    HopsmlError,
+    ResultsNotStored,
+    RunCancelled,
+    RunError,
+    WorkerFailed,
 )
+from hopsml.experiment import applications
+from hopsml.experiment.ending import RecordWriter, Storing, status_record, unrecorded_text
+from hopsml.experiment.messages import Ask, Messages, ProfileRequestHandler
+from hopsml.experiment.result import Result, effective_settings, settings_warning
 from hopsml.storage import checkpoints, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
@@ -186,6 +188,7 @@ class Run(Handle[Result]):
         self._before_status = before_status
         self._resize, self._limits = resize, limits
         self._tell = tell
+        self._writer = RecordWriter(run_dir, self._note)
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
         self._requests = mailbox.Polling.of(run_dir.url) if heeds_requests else None
@@ -202,7 +205,20 @@ class Run(Handle[Result]):
         return f"Run({self.run_id!r}, {self.state.phase.value!r}, run_dir={self.run_dir!r})"
 
     def _cancel(self, reason: str) -> None:
-        self._end_workers(reason)
+        if self.state.is_over:
+            self._writer.cut.set()
+        else:
+            self._end_workers(reason)
+
+    def while_storing(self, give_sign: Callable[[], object]) -> None:
+        """Call ``give_sign`` regularly while the last records are being retried: no other driver may continue the run."""
+        self._writer.while_waiting = lambda: self._between_retries(give_sign)
+
+    def _between_retries(self, give_sign: Callable[[], object]) -> None:
+        with contextlib.suppress(HopsmlError, OSError):  # the store is not available, so no other driver can read it
+            give_sign()
+            if self._requests is not None and (reason := mailbox.read_cancel_request(self.directory)):
+                self.cancel(reason)
 
     def _interrupted_text(self) -> str:
         step = self.state.step
@@ -342,31 +358,36 @@ class Run(Handle[Result]):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
-        self._ended_as = states.final_state(error)
-        unrecorded = self._record(written_outputs, error)
-        if result is not None:
-            result.unrecorded = unrecorded
+        error = self._record(written_outputs, error, result)
         # Before a caller gets the result: what is displayed of the run must be complete by then.
         self.state.publish(Change("closed", metrics=written_outputs, error=error))
         self.state.wait_for_observers()  # bounded, as an observer may block
         return result, error
 
-    def _record(self, written_outputs: dict[str, Any], error: BaseException | None) -> dict[str, str]:
-        """Write the last records; return those that could not be written, by name, with reasons. Raises nothing."""
+    def _record(
+        self, written_outputs: dict[str, Any], error: BaseException | None, result: Result | None
+    ) -> BaseException | None:
+        """Write the last records, and return the error with which the run ends. Raises nothing."""
         records: dict[str, Callable[[], object]] = {}
         if error is None:
             records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, written_outputs)
         elif log := self.state.gang_log:
             records["gang.jsonl"] = lambda: self.directory.write_gang_log(log.to_jsonl())
         records["the record of code and environment"] = self._before_status
-        records["status.json"] = lambda: self._write_status(error)
-        noted = len(self.state.notes)
-        unrecorded = write_last_records(records, self._note)
-        if unrecorded:
+        noted, outputs = len(self.state.notes), written_outputs if error is None else None
+        unrecorded, final = self._writer.close(
+            records, self._status_record, error, behind=self.state.behind, outputs=outputs
+        )
+        self._ended_as = states.final_state(final)
+        if result is not None:
+            result.unrecorded, result.state = unrecorded, self._ended_as
+            if isinstance(final, ResultsNotStored):
+                final.result = result
+        if unrecorded and not isinstance(final, ResultsNotStored):
             self._note(
                 f"the run has ended as {self._ended_as}, but {unrecorded_text(unrecorded, noted == len(self.state.notes))}"
             )
-        return unrecorded
+        return final
 
     def _note(self, text: str) -> None:
         self.state.publish(Change("note", text=text))
@@ -426,8 +447,8 @@ class Run(Handle[Result]):
         seen = [view.seen for rank, view in sorted(self.state.members.items()) if rank in training]
         return effective_settings(seen, self.state.committed if self._resize is not None else None)
 
-    def _write_status(self, error: BaseException | None) -> None:
-        record = status_record(
+    def _status_record(self, error: BaseException | None, storing: Storing) -> dict[str, Any]:
+        return status_record(
             self.run_id,
             states.final_state(error),
             self.state.began,
@@ -436,9 +457,9 @@ class Run(Handle[Result]):
             raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
             workers=as_json(self.status()["members"]),
             in_force=self._in_force(),
-            not_on_shared_storage={str(rank): list(paths) for rank, paths in self.state.behind.items()},
+            not_on_shared_storage={str(rank): list(files.texts) for rank, files in self.state.behind.items()},
+            local_copies=list(storing.left),
         )
-        self.directory.end(record)
 
 
 def _cause(error: BaseException | None) -> str:

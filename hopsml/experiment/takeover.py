@@ -23,7 +23,7 @@ from typing import Any
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError, StorageError
-from hopsml.experiment.result import status_record
+from hopsml.experiment.ending import status_record
 from hopsml.storage import checkpoints, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
@@ -56,13 +56,14 @@ class SignOfLife:
         try:
             while not self._state.wait(BEAT_S):
                 try:
-                    self._give()
+                    self.give()
                 except StorageError as error:  # without storage no other process can continue the run
                     log.debug("no heartbeat in %s: %s", self._directory.url, error)
         finally:
             _under_way.discard(self._directory.url)
 
-    def _give(self) -> None:
+    def give(self) -> None:
+        """Write a sign of life, or report that another run continues this one. Raises StorageError."""
         if successor := self._directory.successor():
             self._on_taken(successor)
             return

@@ -69,3 +69,42 @@ class Outage:
     def _count(self, now: float) -> None:
         self.missed += 1
         self._counted_at = now
+
+
+@dataclass
+class Reminder:
+    """Schedule of the notes about a loss that lasts: at its beginning, after ``first_s``, then at doubled intervals.
+
+    Times are monotonic seconds.
+    """
+
+    first_s: float = 60.0
+    longest_s: float = 3600.0
+    began_at: float | None = None  # None: there is no loss
+    _notes: int = 0
+    _next_at: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Return True if the loss, which lasts at ``now``, is to be noted; the next note is scheduled then."""
+        if self.began_at is None:
+            self.began_at = self._next_at = now
+        if now < self._next_at:
+            return False
+        self._notes += 1
+        self._next_at = now + pause_s(self._notes, self.first_s, self.longest_s)
+        return True
+
+    def lasted_s(self, now: float) -> float:
+        """Return for how many seconds the loss has lasted; 0 if there is none."""
+        return 0.0 if self.began_at is None else now - self.began_at
+
+    def end(self) -> None:
+        """Record the end of the loss."""
+        self.began_at, self._notes, self._next_at = None, 0, 0.0
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration for a note: "45 s", "12 min" or "3.5 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -54,6 +54,16 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
         "no valid Kerberos ticket or token; run `kinit`, or set HADOOP_TOKEN_FILE_LOCATION",
     ),
     (
+        r"No space left on device|Disk quota exceeded",
+        QuotaExceeded,
+        "the disk or the quota is full; delete files or choose another disk",
+    ),
+    (
+        r"Read-only file system",
+        StorageError,
+        "the disk is mounted read-only, possibly after an error (see dmesg); use another disk",
+    ),
+    (
         r"AccessControlException|Permission denied|AccessDenied|EPERM|EACCES",
         PermissionRefused,
         "this user lacks the permission; ask the owner for it, or write elsewhere (HOPSML_PROJECT_URL)",

@@ -35,7 +35,7 @@ class MirrorReport:
 
     behind_count: int
     behind: tuple[Behind, ...]
-    answered: bool = True  # False: the mirror itself did not respond in time, or is dead
+    answered: bool = True  # False: the mirror did not respond in time, could not scan the folder in time, or is dead
 
     @property
     def is_complete(self) -> bool:
@@ -60,8 +60,8 @@ class MirrorProcess:
         keep_checkpoints: number of checkpoints retained on the shared storage; None: the number that the owner of the
             local directory records by ``checkpoints.write_keep``, all of them if there is none.
         timeout_s: deadline of one storage step, in seconds.
-        on_message: called on the reading thread with each message that is not a response: ``{"event": "behind"}`` and
-            ``{"event": "recovered"}`` with ``behind_count`` and ``behind``.
+        on_message: called on the reading thread with each message that is not a response: ``{"event": "behind"}``,
+            repeated while copies fail, and ``{"event": "recovered"}``, with ``behind_count`` and ``behind``.
 
     Raises:
         ArgumentError: an invalid value.
@@ -125,10 +125,15 @@ class MirrorProcess:
         """True if the mirror's process has been started and still runs."""
         return self.process is not None and self.process.poll() is None
 
-    def flush(self, timeout_s: float) -> MirrorReport:
+    def flush(self, timeout_s: float, retry_s: float | None = None) -> MirrorReport:
         """Copy all files that are on disk now, and return the state at the end or when the time is up.
 
         A dead mirror is restarted.
+
+        Args:
+            timeout_s: time limit in seconds.
+            retry_s: seconds for which failed copies are retried; None: until the time is up if the store is
+                unavailable, not at all if it refuses them, as with a full quota.
         """
         if not self.is_alive:
             self.start()
@@ -136,12 +141,17 @@ class MirrorProcess:
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._waiting[number] = answer
         try:
-            self._send({"do": "flush", "timeout_s": timeout_s, "id": number})
+            self._send({"do": "flush", "timeout_s": timeout_s, "retry_s": retry_s, "id": number})
             return _report(answer.get(timeout=timeout_s + _MARGIN_S))
         except (queue.Empty, OSError):
             return _NO_ANSWER
         finally:
             self._waiting.pop(number, None)
+
+    def cut_short(self) -> None:
+        """Let a flush in progress return soon; the process ends after a last flush within ``grace_s``."""
+        if self.process is not None and self.is_alive:
+            self.process.terminate()
 
     def stop(self, timeout_s: float | None = None) -> MirrorReport:
         """Stop the process after a last flush within ``grace_s``; it is killed after ``timeout_s``."""
@@ -200,7 +210,7 @@ class MirrorProcess:
 
 
 def _report(message: Mapping[str, Any]) -> MirrorReport:
-    if message["event"] == "died":
+    if message["event"] == "died" or not message["is_current"]:
         return _NO_ANSWER
     late = tuple(Behind(one["path"], one["reason"]) for one in message["behind"])
     return MirrorReport(message["behind_count"], late)

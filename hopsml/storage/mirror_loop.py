@@ -1,8 +1,8 @@
 """Main loop of the mirror process: scans the disk, carries out the plan, and responds to the agent's messages.
 
 One thread scans and plans, several copy, the main thread reads messages. Input lines: ``{"do": "flush", "id": 1,
-"timeout_s": 5}``, ``{"do": "stop"}``; the end of the input is a final flush and the end. Output lines: ``{"event":
-...}``.
+"timeout_s": 5, "retry_s": 0}``, ``{"do": "stop"}``; the end of the input is a final flush and the end. Output lines:
+``{"event": ...}``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run itself, w
 _COPIES_AT_ONCE = 4
 SCAN_SHARE = 0.05  # greatest share of the time for scans of the disk: a search has thousands of files
 _MOST_NAMED = 50  # paths in one message
+_REMIND_S = 30.0  # seconds between two reports of copies that fail
 
 
 class MirrorSettings:
@@ -63,6 +64,7 @@ class Loop:
         self._urgent = 0  # number of waiting flushes
         self._scans = 0  # number of scans of the disk
         self._was_behind = False
+        self._reported_s = 0.0  # time of the last report of copies that fail
         self._resumed = not wanted.resume
         self._resuming = Outage(longest_s=mirror_plan.LONGEST_RETRY_S)
         self._wake = threading.Event()
@@ -77,20 +79,23 @@ class Loop:
                 self._resume()
             began_s = time.monotonic()
             self._scan_and_plan()
+            self._remind()
             rest_s = max(self._wanted.interval_s, (time.monotonic() - began_s) / SCAN_SHARE)
             with self.changed:
                 urgent, outage = self._urgent > 0, self._state.outage is not None
             self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else rest_s)
 
-    def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
+    def flush(self, deadline_s: float, cut_short: threading.Event, retry_s: float | None = None) -> bool:
         """Wait until all files that are on disk now are on the shared storage, or cannot be copied.
 
         Args:
             deadline_s: monotonic time in seconds at which to return in any case.
             cut_short: event that ends the wait.
+            retry_s: seconds for which failed copies are retried; None: until the deadline if the store is unavailable, not
+                at all if it refuses them.
 
         Returns:
-            The paths that are behind at the end.
+            True if ``report`` describes all files that were on disk at the call; False if there was no time to scan it.
         """
         with self.changed:
             self._urgent += 1
@@ -100,17 +105,28 @@ class Loop:
                     self._wake.set()
                     late = mirror_plan.behind(self._listing, self._state)
                     # Two scans: one may have begun before this call.
-                    if self._scans >= scans + 2 and self._resumed:
-                        if not late and not self._busy:
-                            return late
-                        if not self._busy and all(self._is_permanent(one.path, began_s) for one in late):
-                            return late
+                    is_current = self._scans >= scans + 2 and self._resumed
+                    if is_current and not self._busy:
+                        if not late:
+                            return True
+                        if all(self._is_given_up(one.path, began_s, retry_s) for one in late):
+                            return True
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0 or cut_short.is_set():
-                        return late
+                        return is_current
                     self.changed.wait(min(left_s, 0.5))
             finally:
                 self._urgent -= 1
+
+    def _remind(self) -> None:
+        """Report from time to time that copies fail, as long as they do."""
+        with self.changed:
+            now_s = time.monotonic()
+            if not self._was_behind or now_s - self._reported_s < _REMIND_S:
+                return
+            self._reported_s = now_s
+            late = mirror_plan.behind(self._listing, self._state)
+        send_event({"event": "behind", **behind_record(late)})
 
     def report(self) -> dict[str, Any]:
         """Return the paths that are behind, as part of a message."""
@@ -118,9 +134,13 @@ class Loop:
             late = mirror_plan.behind(self._listing, self._state)
             return behind_record(late)
 
-    def _is_permanent(self, path: str, began_s: float) -> bool:
+    def _is_given_up(self, path: str, began_s: float, retry_s: float | None) -> bool:
+        """Return True if a flush that began at ``began_s`` does not wait for this path any more."""
         failure = self._state.failures.get(path)
-        return failure is not None and not failure.transient and failure.at_s >= began_s
+        if retry_s is None:
+            return failure is not None and not failure.transient and failure.at_s >= began_s
+        failure = failure or self._state.outage
+        return failure is not None and failure.at_s >= began_s and time.monotonic() - began_s >= retry_s
 
     def _scan_and_plan(self) -> None:
         listing = scan(self._wanted.root)
@@ -158,6 +178,8 @@ class Loop:
             self._busy.pop(action.path, None)
             is_behind = bool(self._state.failures)
             turned, self._was_behind = is_behind != self._was_behind, is_behind
+            if turned:
+                self._reported_s = now_s
             late = mirror_plan.behind(self._listing, self._state)
             self.changed.notify_all()
         if turned:
@@ -319,12 +341,13 @@ def main(arguments: list[str]) -> None:
         if request["do"] == "stop":
             break
         if request["do"] == "flush":
-            loop.flush(time.monotonic() + request["timeout_s"], ended)
-            send_event({"event": "flushed", "id": request["id"], **loop.report()})
-    late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
-    send_event({"event": "stopped", **loop.report()})
+            is_current = loop.flush(time.monotonic() + request["timeout_s"], ended, request["retry_s"])
+            send_event({"event": "flushed", "id": request["id"], "is_current": is_current, **loop.report()})
+    is_current = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
+    last = loop.report()
+    send_event({"event": "stopped", "is_current": is_current, **last})
     filesystem.kill_all()  # a stopped (SIGSTOP) helper would not notice that this process ends
-    os._exit(1 if late else 0)  # a copy may still be stuck
+    os._exit(1 if last["behind_count"] or not is_current else 0)  # a copy may still be stuck
 
 
 def _requests(ended: threading.Event) -> Iterator[dict[str, Any]]:

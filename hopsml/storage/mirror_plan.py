@@ -151,6 +151,7 @@ def behind(listing: Listing, state: MirrorState) -> list[Behind]:
     """Return the paths on disk whose present version is not on the store, each with the reason."""
     late = [file.path for file in listing.files if not _is_copied(file, state)]
     late += [path for path in listing.checkpoints if path not in state.committed]
+    late.sort(key=lambda path: path not in state.failures)  # those with a reason first
     return [Behind(path, _reason(path, state)) for path in late]
 
 

@@ -8,7 +8,7 @@ Example:
     submission.end(application_id)
 """
 
-from hopsml.submission.follower import ApplicationResult, end, follow, to_stderr
+from hopsml.submission.follower import ApplicationResult, OnLostContact, end, follow, to_stderr
 from hopsml.submission.spark_command import command, environment
 from hopsml.submission.spark_submit import Interrupts
 from hopsml.submission.submit import SubmissionPlan, is_detachable, plan, run, start
@@ -16,6 +16,7 @@ from hopsml.submission.submit import SubmissionPlan, is_detachable, plan, run, s
 __all__ = [
     "ApplicationResult",
     "Interrupts",
+    "OnLostContact",
     "SubmissionPlan",
     "command",
     "end",

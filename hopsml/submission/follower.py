@@ -16,15 +16,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable, StorageError
 from hopsml.submission.spark_submit import NoInterrupts, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication, logs
+from hopsml.yarn.rpc import RpcClient
 
 OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal if a signal ended it
 REMIND_S = 30.0  # seconds after which an unchanged reason for waiting is printed again
 # seconds without an answer after which ResourceManagers are given up: a restart takes a minute or two
 SILENCE_S = 600.0
+CONTACT_S = 60.0  # seconds without an answer of the web services after which RPC is used
 END_S = 60.0  # seconds from the request to end it until that is given up
 
 
@@ -37,9 +41,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Observation: no ResourceManager answered; ``problem`` is the reason."""
+    """Observation: no ResourceManager answered, or it refused; ``problem`` is the reason."""
 
     problem: str
+    is_refused: bool = False  # asking again does not help soon: no ticket, no permission
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,14 @@ class Interrupted:
 Observation = Observed | Unreachable | Unknown | Interrupted
 
 
+class OnLostContact(StrEnum):
+    """What to do with an application if the ResourceManager's web services cannot be read any more."""
+
+    FOLLOW = "follow"  # over Hadoop's RPC
+    KILL = "kill"  # over Hadoop's RPC
+    LEAVE = "leave"
+
+
 @dataclass(frozen=True)
 class FollowState:
     """State between two observations; times are in seconds of a monotonic clock."""
@@ -72,6 +85,8 @@ class FollowState:
     silent_since_s: float | None = None
     ending_since_s: float | None = None
     ended_by: int = 0  # exit status if this process has requested the end; else 0
+    on_lost_contact: OnLostContact = OnLostContact.FOLLOW
+    by_rpc: bool = False  # the web services do not answer, and Hadoop's RPC is used
 
 
 @dataclass(frozen=True)
@@ -91,10 +106,10 @@ def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowSta
         line = f"{state.application_id} did not end within {END_S:g} s; {_by_hand(state)}"
         return state, Decision((line,), status=state.ended_by or FAILED)
     if isinstance(seen, Unreachable):
-        return _unreachable(state, seen.problem, now_s)
+        return _unreachable(state, seen, now_s)
     if isinstance(seen, Unknown):
         return state, Decision((f"{seen.problem}: its final state is unknown",), status=state.ended_by or FAILED)
-    back = () if state.silent_since_s is None else ("the ResourceManager answers again",)
+    back = () if state.silent_since_s is None or state.by_rpc else ("the ResourceManager answers again",)
     state, result = _observed(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
     return state, dataclasses.replace(result, lines=back + result.lines)
 
@@ -113,9 +128,9 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
     return asked, Decision(lines, end=True)
 
 
-def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
-    """Continue polling until the time limit has passed."""
-    since = now_s if state.silent_since_s is None else state.silent_since_s
+def _unreachable(state: FollowState, seen: Unreachable, now_s: float) -> tuple[FollowState, Decision]:
+    """Continue polling until the time limit has passed; use RPC before, or end or leave the application."""
+    problem, since = seen.problem, now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
     if now_s - since > SILENCE_S:
         line = (
@@ -123,7 +138,26 @@ def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[Follow
             f"{problem}"
         )
         return state, Decision((line,), status=state.ended_by or FAILED)
+    if not state.by_rpc and (seen.is_refused or now_s - since >= CONTACT_S):
+        return _without_contact(dataclasses.replace(state, by_rpc=True, silent_since_s=since), problem, now_s)
     return dataclasses.replace(state, silent_since_s=since), Decision(told, end=state.ending_since_s is not None)
+
+
+def _without_contact(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
+    """Apply ``--on-lost-contact``: the web services cannot be read, while the application may run."""
+    what, option = state.application_id, f"--on-lost-contact {state.on_lost_contact}"
+    if state.ending_since_s is not None:
+        return state, Decision((f"{problem}; {what} is ended over Hadoop's RPC",), end=True)
+    match state.on_lost_contact:
+        case OnLostContact.KILL:
+            asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=FAILED)
+            return asked, Decision((f"{problem}; {what} is ended over Hadoop's RPC ({option})",), end=True)
+        case OnLostContact.LEAVE:
+            return state, Decision(
+                (f"{problem}; {what} may still be running ({option}); {_by_hand(state)}",), status=FAILED
+            )
+    line = f"{problem}; {what} is followed over Hadoop's RPC, without its output ({option})"
+    return state, Decision((line,))
 
 
 def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
@@ -211,6 +245,7 @@ def _by_hand(state: FollowState) -> str:
 
 
 POLL_S = 1.0
+RPC_POLL_S = 5.0  # each request starts a JVM
 DRAIN_S = 20.0  # seconds for the last lines: a NodeManager takes some seconds to aggregate a log
 TAIL_BYTES = 4096
 
@@ -226,6 +261,16 @@ class ApplicationResult:
     status: int
     final_status: str = "UNDEFINED"  # as reported by YARN
     diagnostics: str = ""
+
+
+class ApplicationClient(Protocol):
+    """Client of the ResourceManager, over its web services or over RPC."""
+
+    def application(self, application_id: str) -> YarnApplication:
+        """Return the state of one application."""
+
+    def kill(self, application_id: str) -> None:
+        """Request the end of an application."""
 
 
 def to_stderr(line: str) -> None:
@@ -248,6 +293,8 @@ def follow(
     interrupts: Waiter | None = None,
     poll_s: float = POLL_S,
     log_offset: int = 0,
+    on_lost_contact: OnLostContact = OnLostContact.FOLLOW,
+    rpc: ApplicationClient | None = None,
 ) -> ApplicationResult:
     """Follow an application to its end; only its id is needed.
 
@@ -263,28 +310,34 @@ def follow(
         interrupts: source of signals; the first one ends the application.
         poll_s: seconds between two requests.
         log_offset: bytes at the beginning of the output that are not shown.
+        on_lost_contact: what to do if the web services refuse, or do not answer for a minute.
+        rpc: client for that case; default: that of the spark-submit on the path.
     """
+    other = rpc or RpcClient("spark-submit")
     yarn = yarn or ResourceManager.of_environment()
     waiter = interrupts or NoInterrupts()
-    state = FollowState(application_id, time.monotonic(), waiting_timeout_s)
+    state = FollowState(application_id, time.monotonic(), waiting_timeout_s, on_lost_contact=on_lost_contact)
     output = DriverOutput(show, notify, log_offset)
     application: YarnApplication | None = None
     number: int | None = None
     while True:
         seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
+        if state.by_rpc and isinstance(seen, Unreachable):
+            seen = observe(other, application_id)
         if isinstance(seen, Observed):
             application = seen.application
             output.show_new(application)
         state, todo = step(state, seen, time.monotonic())
+        client: ApplicationClient = other if state.by_rpc else yarn
         if todo.status is None:
-            _do(todo, yarn, application_id, notify)
-            number = waiter.wait(poll_s)
+            _do(todo, client, application_id, notify)
+            number = waiter.wait(max(poll_s, RPC_POLL_S) if state.by_rpc else poll_s)
             continue
         if application is not None and application.is_final:
             output.drain(application, waiter, poll_s)
             if todo.status == FAILED and not script_said_why(application):
                 output.show_errors(application)
-        _do(todo, yarn, application_id, notify)
+        _do(todo, client, application_id, notify)
         known = application or YarnApplication(application_id, "", "", "UNDEFINED")
         return ApplicationResult(application_id, todo.status, known.final_status, known.diagnostics)
 
@@ -321,17 +374,19 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
         time.sleep(0.2)
 
 
-def observe(yarn: ResourceManager, application_id: str) -> Observation:
+def observe(yarn: ApplicationClient, application_id: str) -> Observation:
     """Return the present state of an application; an error of the request becomes an observation as well."""
     try:
         return Observed(yarn.application(application_id))
     except ApplicationNotFound as error:
         return Unknown(str(error))
-    except ClusterError as error:
+    except ClusterUnavailable as error:
         return Unreachable(str(error))
+    except ClusterError as error:
+        return Unreachable(str(error), is_refused=True)
 
 
-def _do(todo: Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
+def _do(todo: Decision, yarn: ApplicationClient, application_id: str, notify: Callable[[str], None]) -> None:
     """Print the lines of a decision, and request the application's end if that is decided."""
     for line in todo.lines:
         notify(line)

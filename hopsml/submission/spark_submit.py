@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import shutil
 import signal
@@ -84,6 +85,7 @@ class NoInterrupts:
 
 GRACE_S = 10.0  # seconds from the first signal to SIGKILL
 TAIL_BYTES = 6000
+_APPLICATION = re.compile(r"application_\d+_\d+")
 _REAP_S = 5.0  # seconds until the system has reaped killed processes
 _GATEWAY = b"PYSPARK_GATEWAY_PORT"  # variable by which spark-submit gives a script the port of its JVM
 # the guard gets the group's number before the process becomes the command
@@ -184,6 +186,11 @@ class SparkSubmit:
         self._process.poll()  # reaps the child, which would otherwise count as a member
         self.send(0)
         return not self._gone and _is_alive(self._process.pid)
+
+    def application_id(self) -> str:
+        """Return the id of the application of YARN in the end of the output; "" if there is none."""
+        found = _APPLICATION.findall(self.tail())
+        return found[-1] if found else ""
 
     def tail(self) -> str:
         """Return the end of the output; "" unless ``quiet``."""

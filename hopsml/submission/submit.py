@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hopsml.core.profiles import Profile
-from hopsml.errors import ArgumentError, ClusterError, RunCancelled
+from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, RunCancelled
 from hopsml.submission import follower, shipping
-from hopsml.submission.follower import TIMED_OUT, FollowState, Observed, step, to_stderr
+from hopsml.submission.follower import TIMED_OUT, FollowState, Observed, OnLostContact, step, to_stderr
 from hopsml.submission.shipping import Shipment
 from hopsml.submission.spark_command import command, environment
 from hopsml.submission.spark_submit import NoInterrupts, SparkSubmit, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication
+from hopsml.yarn.rpc import RpcClient
 
 _LOOK_S = 0.5
 _SETTLE_S = 1.0  # seconds for a request that spark-submit had sent just before it was ended
@@ -89,7 +90,13 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
     return _submit(planned, ResourceManager.of_environment(), interrupts or NoInterrupts())
 
 
-def run(planned: SubmissionPlan, *, waiting_timeout_s: float | None = None, interrupts: Waiter | None = None) -> int:
+def run(
+    planned: SubmissionPlan,
+    *,
+    waiting_timeout_s: float | None = None,
+    interrupts: Waiter | None = None,
+    on_lost_contact: OnLostContact = OnLostContact.FOLLOW,
+) -> int:
     """Run a script to its end under any profile; return its exit status, 0 only for success.
 
     In YARN's cluster mode this is ``start`` and ``follow``; otherwise the driver runs on this machine, with this
@@ -99,13 +106,21 @@ def run(planned: SubmissionPlan, *, waiting_timeout_s: float | None = None, inte
         planned: the submission.
         waiting_timeout_s: longest wait in the queue, in seconds; None for no limit.
         interrupts: source of signals.
+        on_lost_contact: what to do in cluster mode if YARN's web services cannot be read after the submission.
     """
     waiter = interrupts or NoInterrupts()
     profile = planned.profile
     yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
         taken = _submit(planned, yarn, waiter)
-        ended = follower.follow(taken, yarn=yarn, waiting_timeout_s=waiting_timeout_s, interrupts=waiter)
+        ended = follower.follow(
+            taken,
+            yarn=yarn,
+            waiting_timeout_s=waiting_timeout_s,
+            interrupts=waiter,
+            on_lost_contact=on_lost_contact,
+            rpc=_rpc(planned),
+        )
         return ended.status
     _ship(planned, waiter)
     with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
@@ -123,12 +138,18 @@ def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> s
         while (status := job.poll()) is None:
             if (number := waiter.wait(3600.0, job.ended)) is not None:
                 _end(job, number, waiter)
-                raise _cancelled(yarn, planned, number)
+                raise _cancelled(yarn, planned, number, job.application_id())
+        known = job.application_id()
         if status:
             found = _find(yarn, planned.tag)
             if found is None or found.is_final:
-                raise ClusterError(_why_failed(job, status, found))
-    return _wait_for(yarn, planned, waiter).id
+                raise ClusterError(_why_failed(job, status, found, yarn, planned.tag))
+    return _wait_for(yarn, planned, waiter, known)
+
+
+def _rpc(planned: SubmissionPlan) -> RpcClient:
+    """Return the client that uses the installation and the environment of the submission's spark-submit."""
+    return RpcClient(planned.command[0], environment(planned.profile))
 
 
 def _ship(planned: SubmissionPlan, waiter: Waiter) -> None:
@@ -186,31 +207,57 @@ def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
     return found[0] if found else None
 
 
-def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) -> YarnApplication:
-    """Return the application of a spark-submit that has succeeded."""
+def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter, known: str) -> str:
+    """Return the id of the application of a spark-submit that has succeeded.
+
+    If the ResourceManager refuses, or does not answer in time, it is the id that spark-submit has printed.
+
+    Args:
+        yarn: client of the ResourceManager.
+        planned: the submission.
+        waiter: source of signals.
+        known: the id in the output of spark-submit; "" if there is none.
+    """
     deadline = time.monotonic() + _ID_TIMEOUT_S
     while True:
+        problem = f"the ResourceManager lists no application with the tag {planned.tag}; check its log"
+        is_refused = False
         try:
             if found := yarn.find(planned.tag):
-                return found[0]
-        except ClusterError:
-            if time.monotonic() > deadline:
-                raise
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"spark-submit has submitted {planned.script}, but the ResourceManager lists no application with the "
-                f"tag {planned.tag}; check the log of the ResourceManager"
-            )
+                return found[0].id
+        except ClusterError as error:
+            problem, is_refused = str(error), not isinstance(error, ClusterUnavailable)
+        if is_refused or time.monotonic() > deadline:
+            if not known:
+                raise ClusterError(
+                    f"spark-submit has submitted {planned.script} with the tag {planned.tag}, and its id is unknown: "
+                    f"{problem}"
+                )
+            to_stderr(f"{known} was submitted, with the tag {planned.tag}, but YARN's list cannot be read: {problem}")
+            return known
         if (number := waiter.wait(_LOOK_S)) is not None:
-            raise _cancelled(yarn, planned, number)
+            raise _cancelled(yarn, planned, number, known)
 
 
-def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int) -> RunCancelled:
-    """End an application whose submission was interrupted, and return the error to raise."""
+def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int, known: str) -> RunCancelled:
+    """End an application whose submission was interrupted, and return the error to raise.
+
+    Args:
+        yarn: client of the ResourceManager.
+        planned: the submission.
+        number: number of the signal.
+        known: the id in the output of spark-submit; "" if there is none.
+    """
     deadline = time.monotonic() + _SETTLE_S
     while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
         time.sleep(0.1)
     what = f"; {ended} was ended" if ended else "; nothing was submitted"
+    if not ended and known:
+        try:
+            _rpc(planned).kill(known)
+            what = f"; {known} was ended"
+        except ClusterError as error:
+            what = f"; {known} may be running, end it with `yarn application -kill {known}`: {error}"
     return RunCancelled(f"{signal.Signals(number).name} while {planned.script} was being submitted{what}")
 
 
@@ -224,6 +271,20 @@ def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
     return found.id
 
 
-def _why_failed(job: SparkSubmit, status: int, found: YarnApplication | None) -> str:
+def _why_failed(job: SparkSubmit, status: int, found: YarnApplication | None, yarn: ResourceManager, tag: str) -> str:
+    """Return the error text of a failed spark-submit, with what is known of the application."""
     app = f"; {found.id} is {found.state}: {found.diagnostics}" if found is not None else ", and nothing was submitted"
+    if found is None and (known := job.application_id()):
+        app = f"; it has submitted {known}, which may be running"
+    elif found is None and (problem := _unreadable(yarn, tag)):
+        app = f"; whether an application with the tag {tag} was submitted is unknown: {problem}"
     return f"spark-submit failed with exit status {status}{app}; its output:\n{job.tail()}"
+
+
+def _unreadable(yarn: ResourceManager, tag: str) -> str:
+    """Return why the ResourceManager's list cannot be read; "" if it can."""
+    try:
+        yarn.find(tag)
+    except ClusterError as error:
+        return str(error)
+    return ""

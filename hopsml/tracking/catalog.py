@@ -19,7 +19,7 @@ from hopsml.core.decoding import MALFORMED, checked
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import is_of_batch, name_of
-from hopsml.storage import filesystem, run_logs, tree, urls
+from hopsml.storage import filesystem, left_files, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines
 
@@ -141,7 +141,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         brief: read only what a table needs.
     """
     run = directory.read_run()
-    status = directory.read_status()
+    status = directory.read_status() or left_files.left_status(directory.url)
     quiet_s = 0.0
     if status is None:
         quiet_s = _quiet_s(directory, run)

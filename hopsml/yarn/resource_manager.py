@@ -176,7 +176,7 @@ class ResourceManager:
 
         Raises ApplicationNotFound, ClusterUnavailable, ClusterError.
         """
-        answer = self._get(f"apps/{_checked(application_id)}")
+        answer = self._get(f"apps/{checked_id(application_id)}")
         with _as_documented():
             return YarnApplication.from_json(answer["app"])
 
@@ -200,7 +200,7 @@ class ResourceManager:
 
     def kill(self, application_id: str) -> None:
         """Request the end of an application, which ``application`` shows later; one that has ended is unchanged."""
-        path = f"apps/{_checked(application_id)}/state"
+        path = f"apps/{checked_id(application_id)}/state"
         self._call(path, method="PUT", body=json.dumps({"state": "KILLED"}).encode())
 
     def _get(self, path: str) -> Any:
@@ -273,8 +273,8 @@ def _expanded(value: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: known.get(found[1], ""), value)
 
 
-def _checked(application_id: str) -> str:
-    """Return the id if it is that of a YARN application."""
+def checked_id(application_id: str) -> str:
+    """Return the id if it is that of a YARN application; raise ArgumentError otherwise."""
     if not _ID.fullmatch(application_id):
         raise ArgumentError(
             f"{application_id!r} is not the id of a YARN application; such an id looks like "

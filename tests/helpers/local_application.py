@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +11,17 @@ from typing import Any
 
 import pytest
 
+from hopsml.storage import left_files
+
 SLOTS = 4
+
+
+def take_left_files() -> list[str]:
+    """Delete the local copies of runs that could not store their files; return the names of these folders."""
+    folders = sorted(Path(tempfile.gettempdir()).glob(f"{left_files.PREFIX}*"))
+    for folder in folders:
+        shutil.rmtree(folder)
+    return [folder.name for folder in folders]
 
 
 @contextmanager

@@ -35,3 +35,13 @@ def fill(folder: Path, name: str = "filler") -> None:
                 file.write(bytes(1 << 12))
             except OSError:
                 return
+
+
+def refuse_writes(folder: Path) -> None:
+    """Make the disk read-only, as a kernel does after an error of the disk; open files for writing would prevent it."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+def accept_writes(folder: Path) -> None:
+    """Make the disk writable again."""
+    subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)

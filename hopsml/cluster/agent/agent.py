@@ -277,6 +277,8 @@ class Agent:
             for work in (self.work, self.kept):
                 if work is not None:
                     await work.tree.close(0.0)
+                    if work.tree.fails and (left := await asyncio.to_thread(work.leave_files)):
+                        log.warning("files of %s that are not on shared storage are in %s", work.key[0], left)
             if self.commits is not None:
                 await self.commits.close()
         finally:  # Spark may reuse this process, and its next agent needs the same GPU and ports
@@ -466,8 +468,7 @@ class Agent:
             self.kept = None
             if commits is not None and kept.launch.rank == 0:
                 await commits.persist_last(kept.formation)
-            await kept.tree.close(RELEASE_FLUSH_S)
-            shutil.rmtree(kept.folder, ignore_errors=True)
+            await kept.release(RELEASE_FLUSH_S)
         if commits is not None and commits.run_id == run_id:
             await commits.close()
 

@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
@@ -22,6 +23,7 @@ from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.core import processes
 from hopsml.core.newer_python import asyncio_wait_for
+from hopsml.storage.backoff import Reminder, in_words, pause_s
 from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"
@@ -30,6 +32,7 @@ SLOW_S = 1.0  # seconds; if a write takes longer, queued checkpoints that a newe
 HELD_LIMIT = 3  # consecutive heartbeats for which the writer has been stopped
 _TRIES = 2  # a writer that was killed is replaced once
 _END_S = 2.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 5.0  # seconds, after the end of the training
 
 
 def _series(saved: CheckpointSaved) -> str:
@@ -63,6 +66,7 @@ class CheckpointQueue:
         self._failed: CheckpointSaved | None = None  # the newest one that failed, which is retried at the end
         self._lost: dict[str, str] = {}  # by series: older failed ones that no newer one has replaced, with the reason
         self._missed = 0  # failures since the last success
+        self._reminder = Reminder()
         self._passed_over = False
         self._task: asyncio.Task[None] | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -85,16 +89,18 @@ class CheckpointQueue:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write_all())
 
-    async def close(self, timeout_s: float) -> list[str]:
+    async def close(self, timeout_s: float, retry_s: float = 0.0, cut: asyncio.Event | None = None) -> list[str]:
         """Write the remaining checkpoints, end the writer, and return those that were not written, with the reason.
 
         Args:
             timeout_s: time limit in seconds.
+            retry_s: seconds for which a failed write is retried; it is retried once in any case.
+            cut: event that ends the retries early.
         """
         self._stop_waiting()
         deadline = time.monotonic() + timeout_s
         try:
-            await self._finish(deadline)
+            await self._finish(deadline, time.monotonic() + retry_s, cut or asyncio.Event())
             late = [*([self._writing] if self._writing else []), *self._waiting]
             behind = [f"{one.target}: it was not written in time" for one in late]
             behind += [f"{self._failed.target}: {self.slots.problem}"] if self._failed is not None else []
@@ -134,13 +140,29 @@ class CheckpointQueue:
         self._stop_waiting()
         self.slots.close()
 
-    async def _finish(self, deadline: float) -> None:
-        """Retry the failed checkpoint, and wait for the writes until the deadline."""
-        if self._failed is not None:
-            again, self._failed = self._failed, None
+    async def _finish(self, deadline: float, retry_until: float, cut: asyncio.Event) -> None:
+        """Wait for the writes until the deadline, and retry the failed one until ``retry_until``; or until ``cut``."""
+        cutting, attempts = asyncio.create_task(cut.wait()), 0
+        try:
+            while True:
+                self._retry_failed()
+                left = max(0.0, deadline - time.monotonic())
+                if self._task is not None:
+                    either: set[asyncio.Task[Any]] = {self._task, cutting}
+                    await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                left = min(deadline, retry_until) - time.monotonic()
+                if self._failed is None or left <= 0 or cutting.done():
+                    return
+                attempts += 1
+                await asyncio.wait({cutting}, timeout=min(left, pause_s(attempts, FIRST_RETRY_S, LONGEST_RETRY_S)))
+        finally:
+            cutting.cancel()
+
+    def _retry_failed(self) -> None:
+        """Queue the failed checkpoint again."""
+        again, self._failed = self._failed, None
+        if again is not None:
             self._add(again)
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=max(0.0, deadline - time.monotonic()))
 
     async def _end(self) -> None:
         """End all processes of the queue and free the slots."""
@@ -211,10 +233,15 @@ class CheckpointQueue:
                     "written before"
                 )
             self._missed = 0
+            self._reminder.end()
             return
-        if not self._missed:
-            self._note(f"the checkpoint {saved.target} could not be written, and training continues: {problem}")
         self._missed += 1
+        now = time.monotonic()
+        if self._reminder.is_due(now):
+            since = f" for {in_words(self._reminder.lasted_s(now))} ({self._missed} attempts failed)" * (
+                self._missed > 1
+            )
+            self._note(f"the checkpoint {saved.target} could not be written{since}, and training continues: {problem}")
         self.slots.record_outcome(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
             self._give_back(self._failed, FAILED)

@@ -26,6 +26,7 @@ from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted
 from hopsml.cluster.shared.tls import Identity, make_identity
 from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.storage.backoff import Outage, pause_s
+from hopsml.storage.run_dir import step_name
 
 _REQUEST = struct.Struct("<43sq?")
 _ANSWER = struct.Struct("<qq")
@@ -175,6 +176,7 @@ class HeldCommits:
         self._persisted = -1
         self._committed: set[int] = set()  # steps of the checkpoints that this agent has written and that still exist
         self._persisted_at = time.monotonic()
+        self._problem = ""  # why the newest commit could not be written
         self._persisting: asyncio.Task[bool] | None = None
         self._one_at_a_time, self._closed = asyncio.Lock(), False
         self._outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
@@ -254,20 +256,55 @@ class HeldCommits:
         if due and self._outage.may_try(now, every_s):
             self._persisting = asyncio.create_task(self._persist(formation))
 
-    async def persist_last(self, formation: Formation, patience_s: float = 0.0) -> None:
+    async def persist_last(
+        self, formation: Formation, patience_s: float = 0.0, cut: asyncio.Event | None = None
+    ) -> None:
         """Write the newest commit to shared storage at the end, however recent the last checkpoint is.
 
         Args:
             formation: of the generation.
             patience_s: seconds for which a store that fails is retried.
+            cut: event that ends the retries early, also during a write.
         """
         deadline, attempts = time.monotonic() + patience_s, 0
-        while not await self._persist(formation):
-            attempts += 1
-            pause = pause_s(attempts, FIRST_RETRY_S / 2, LAST_RETRY_S)
-            if (left := deadline - time.monotonic()) <= 0:
-                return
-            await asyncio.sleep(min(pause, left))
+        cutting = asyncio.create_task((cut or asyncio.Event()).wait())
+        try:
+            while True:
+                writing = asyncio.create_task(self._persist(formation))
+                await asyncio.wait({writing, cutting}, return_when=asyncio.FIRST_COMPLETED)
+                if not writing.done() or writing.result():
+                    return
+                attempts += 1
+                pause = pause_s(attempts, FIRST_RETRY_S / 2, LAST_RETRY_S)
+                if (left := deadline - time.monotonic()) <= 0:
+                    return
+                await asyncio.wait({cutting}, timeout=min(pause, left))
+        finally:
+            cutting.cancel()
+
+    def leave_last(self, base: Path | None) -> list[str]:
+        """Write the newest commit to a local folder if it is not on shared storage.
+
+        Args:
+            base: local copy of the run directory, which gets the checkpoint; None: the checkpoint has no place.
+
+        Returns:
+            The checkpoint's path in the run directory with the reason; empty if it is stored.
+        """
+        step, slot = self.step, self.slot
+        if self._closed or step <= self._persisted:
+            return []
+        target = Path("checkpoints", step_name(step))
+        missing = [f"{target}: {self._problem or 'it was not written in time'}"]
+        if base is None:
+            return missing
+        try:
+            content = self.slots.read(slot)
+            (base / target).mkdir(parents=True, exist_ok=True)
+            self._fill(base / target, content, step)
+        except (OSError, LookupError) as error:
+            missing[0] += f"; it could not be left on this host either: {error}"
+        return missing
 
     async def _persist(self, formation: Formation) -> bool:
         """Write the newest commit; return False if another attempt may succeed."""
@@ -289,12 +326,13 @@ class HeldCommits:
             return False
         except OSError as error:
             self._outage.failed(time.monotonic(), formation.spec.group.checkpoint_interval_s)
-            self._tell(Persisted(self.run_id, step, problem=str(error)))
+            self._problem = str(error)
+            self._tell(Persisted(self.run_id, step, problem=str(error), missed=self._outage.missed))
             # No retry after a full local disk either, as that will not have been emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)
         finally:
             self.slots.pin(slot, False)
-        self._persisted, self._persisted_at = step, time.monotonic()
+        self._persisted, self._persisted_at, self._problem = step, time.monotonic(), ""
         missed = self._outage.succeeded()
         self._tell(Persisted(self.run_id, step, seconds=self._persisted_at - began, missed=missed))
         return True
@@ -310,10 +348,9 @@ class HeldCommits:
         stage.mkdir(parents=True, exist_ok=True)
         try:
             content = self.slots.read(slot)
-            (stage / checkpoints.STATE_FILE).write_bytes(content)
+            self._fill(stage, content, step)
             if self.slots.step(slot) != step:
                 raise LookupError("the commit was overwritten while it was read")
-            (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
             checkpoints.commit(stage, directory.checkpoints, step, formation.spec.storage_timeout_s)
             self._committed.add(step)
             timeout_s = formation.spec.storage_timeout_s
@@ -321,3 +358,11 @@ class HeldCommits:
             self._committed.difference_update(gone)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
+
+    @staticmethod
+    def _fill(folder: Path, content: memoryview, step: int) -> None:
+        """Write a commit into a checkpoint's folder."""
+        from hopsml.storage import checkpoints
+
+        (folder / checkpoints.STATE_FILE).write_bytes(content)
+        (folder / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))

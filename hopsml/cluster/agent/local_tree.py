@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster.shared.worker_events import NEWEST_FILES
 from hopsml.core import processes
 from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.storage import local, urls
@@ -34,6 +35,7 @@ POLL_S = 0.2
 PIECE = 64_000  # bytes per message
 COUNTED = 256 << 20  # bytes whose lines are counted; the number beyond is estimated
 LAST_S = 5.0  # seconds for sending the last lines of a worker that has exited
+STOP_S = 2.0  # seconds for a mirror to end after its last flush
 
 
 @dataclass
@@ -185,6 +187,18 @@ HELD_LIMIT = 3  # consecutive heartbeats
 _FOLDERS = ("events", "logs", "checkpoints", "export")
 
 
+@dataclass(frozen=True)
+class MissingFiles:
+    """Files of a tree that are not on shared storage, each with the reason; at most 50 of ``count`` are named."""
+
+    texts: tuple[str, ...] = ()  # "path: reason"
+    count: int = 0
+
+    def and_also(self, *texts: str) -> MissingFiles:
+        """Return these files and further ones."""
+        return MissingFiles((*self.texts, *texts), self.count + len(texts))
+
+
 class LocalTree:
     """Local copy of a run directory, mirrored to the run's URL if that is remote.
 
@@ -193,7 +207,7 @@ class LocalTree:
     ``/scratch/a1/hdfs://nn:8020/Projects/p/Experiments/app_1/events``.
     """
 
-    def __init__(self, run_url: str, folder: Path, timeout_s: float, on_problem: Callable[[str], None]) -> None:
+    def __init__(self, run_url: str, folder: Path, timeout_s: float, on_problem: Callable[[str, int], None]) -> None:
         self.run_url, self.timeout_s, self.on_problem = run_url, timeout_s, on_problem
         scheme, _, path = urls.split(run_url)
         own = path if scheme in ("", "file") else None
@@ -204,6 +218,7 @@ class LocalTree:
         self._mirror: MirrorProcess | None = None
         self._is_closing = False
         self._held = 0  # heartbeats for which the mirror has been stopped
+        self.fails = False  # True while copies to shared storage fail
 
     def url(self, name: str) -> str:
         """Return the final URL of a file of the tree."""
@@ -241,14 +256,21 @@ class LocalTree:
             )
             self._mirror.start()  # on this thread, which lives as long as the agent
 
-    async def close(self, flush_s: float) -> list[str]:
-        """Store the remaining files within ``flush_s`` seconds, and end the mirror; return what is not stored."""
-        if self._mirror is None or self._is_closing:
-            return []
+    async def close(self, flush_s: float, retry_s: float = 0.0, cut: asyncio.Event | None = None) -> MissingFiles:
+        """Store the remaining files within ``flush_s`` seconds, and end the mirror; return what is not stored.
+
+        Failed copies are retried for ``retry_s`` seconds. ``cut`` ends the wait early.
+        """
+        mirror = self._mirror
+        if mirror is None or self._is_closing:
+            return MissingFiles()
         self._is_closing = True
+        cutting = asyncio.create_task(_cut(mirror, cut)) if cut is not None else None
         try:
-            return await asyncio.to_thread(_flush_and_stop, self._mirror, flush_s)
+            return await asyncio.to_thread(_flush_and_stop, mirror, flush_s, retry_s, cut)
         finally:
+            if cutting is not None:
+                cutting.cancel()
             self._mirror, self._is_closing = None, False
 
     async def wait_until_stored(self, checkpoint: str, patience_s: float) -> bool:
@@ -298,29 +320,39 @@ class LocalTree:
 
     def _on_mirror(self, message: dict[str, Any]) -> None:
         """Report a delay of the mirror, or its recovery ("")."""
-        if message["event"] == "recovered":
-            self.on_problem("")
+        self.fails = message["event"] != "recovered"
+        if not self.fails:
+            self.on_problem("", 0)
             return
         first = message["behind"][0] if message["behind"] else {"path": "", "reason": ""}
         more = message["behind_count"] - 1
         self.on_problem(
-            f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}"
+            f"mirroring is behind: {first['path']}{f' and {more} more' if more > 0 else ''}: {first['reason']}",
+            message["behind_count"],
         )
 
 
-def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:
+async def _cut(mirror: MirrorProcess, cut: asyncio.Event) -> None:
+    """Cut the mirror's last flush short when the event is set."""
+    await cut.wait()
+    mirror.cut_short()
+
+
+def _flush_and_stop(mirror: MirrorProcess, flush_s: float, retry_s: float, cut: asyncio.Event | None) -> MissingFiles:
     """Flush and end the mirror; return the files that are not stored, with the reason."""
     began = time.monotonic()
-    report = mirror.flush(flush_s) if flush_s > 0 else mirror.stop(0.0)
+    report = mirror.flush(flush_s, retry_s) if flush_s > 0 else mirror.stop(0.0)
     left_s = flush_s - (time.monotonic() - began)
-    if not report.answered and left_s > 0 and _has_died(mirror):  # a new process determines what is missing
-        report = mirror.flush(left_s)
-    mirror.stop(2.0)
+    is_cut = cut is not None and cut.is_set()
+    if not report.answered and left_s > 0 and not is_cut and _has_died(mirror):  # a new one determines what is missing
+        report = mirror.flush(left_s, min(left_s, retry_s))
+    last = mirror.stop(STOP_S)
+    report = last if last.answered else report
     if report.is_complete:
-        return []
+        return MissingFiles()
     if not report.answered:
-        return ["the newest files: the mirror did not answer in time"]
-    return [f"{late.path}: {late.reason}" for late in report.behind]
+        return MissingFiles((f"{NEWEST_FILES}: the mirror did not answer in time",), 1)
+    return MissingFiles(tuple(f"{late.path}: {late.reason}" for late in report.behind), report.behind_count)
 
 
 def _has_died(mirror: MirrorProcess) -> bool:

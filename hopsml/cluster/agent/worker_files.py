@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hopsml.cluster.worker.sidecar import ADDRESS
 from hopsml.cluster.worker.worker import Assignment
 from hopsml.core import proxies
 from hopsml.errors import EnvironmentConflict
+from hopsml.storage import left_files
 
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
 
@@ -215,8 +215,8 @@ def _newest(source: str, most: int, folder: Path, passed_over: list[str]) -> Pat
     return None
 
 
-async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTree, folder: Path) -> str:
-    """Store the files of a worker's working folder in the run directory; return a note, or "".
+async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTree, folder: Path) -> tuple[str, str]:
+    """Store the files of a worker's working folder in the run directory.
 
     A search has stored those of its trials already. Files that cannot be stored are left where they outlive the agent.
 
@@ -225,18 +225,22 @@ async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTre
         launch: what is specific to this worker.
         tree: local tree of the run directory.
         folder: scratch folder of the worker.
+
+    Returns:
+        A note, and what was not stored, with the reason; both empty if all was stored.
     """
     saved, name = folder / "cwd", "artifacts" if launch.rank == 0 else f"artifacts/rank-{launch.rank}"
     if not saved.is_dir():
-        return ""
+        return "", ""
     try:
-        return await asyncio.to_thread(returned.store_files, saved, tree.base / name)
+        return await asyncio.to_thread(returned.store_files, saved, tree.base / name), ""
     except OSError as error:
-        reason = f"{tree.url(name)}: {error.strerror or error}"
-    note = f"files that were saved in the worker's folder could not be copied to {reason}"
-    places = Path(tempfile.gettempdir()), folder.parent.parent
+        reason = error.strerror or str(error)
+    note = f"files that were saved in the worker's folder could not be copied to {tree.url(name)}: {reason}"
+    missing = f"{name}: {reason}"
     try:
-        left = returned.rescue_folder(saved, f"hopsml-left-{formation.run_id}-rank-{launch.rank}", places)
+        left = left_files.leave_worker_files(saved, formation.run_id, launch.rank)
     except OSError as error:
-        return f"{note}; they are lost, since they could not be stored on {platform.node()} either: {error}"
-    return f"{note}; they are in {left} on {platform.node()}: copy them from there, and remove that folder"
+        return f"{note}; they are lost, since they could not be stored on {platform.node()} either: {error}", missing
+    host, _, path = left.partition(":")
+    return f"{note}; they are in {path} on {host}: copy them from there, and remove that folder", missing

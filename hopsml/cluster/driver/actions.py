@@ -28,8 +28,10 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.pool import Action as PoolAction
 from hopsml.cluster.gang.pool import Pool, SubmitAgentRequest
 from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.worker_events import CHECKPOINTS, NEWEST_FILES
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.newer_python import asyncio_wait_for
+from hopsml.storage import urls
 
 log = nonblocking_logger("hopsml.coordinator")
 Answer = TypeVar("Answer")
@@ -324,6 +326,7 @@ class RunActions:
                 case events.PersistCommit():
                     self._post((action.agent_id,), protocol.Persist(run.run_id))
                 case events.DropAgents():
+                    self._note_unstored_of(run, action)
                     for session in self._sessions(action.agent_ids):
                         self.door.abort_session(session, action.reason)
                 case events.ReturnAgents():
@@ -332,8 +335,22 @@ class RunActions:
                     run.state.publish_member_change(action.kind, action.rank, action.text)
                 case events.Note():
                     run.state.publish(Change("note", text=action.text))
+                case events.Unstored():
+                    run.state.publish(Change("note", text=action.text))
+                    if action.is_checkpoint or _is_mirrored(run):
+                        name = CHECKPOINTS if action.is_checkpoint else NEWEST_FILES
+                        run.state.add_unstored(action.rank, f"{name}: {action.text}")
                 case events.ConcludeRun():
                     self._conclude(run, action)
+
+    def _note_unstored_of(self, run: ActiveRun, action: events.DropAgents) -> None:
+        """Record that the last files of these agents may be missing, if the run has finished."""
+        outcome, is_of_lanes = run.gang.outcome, not run.request.spec.group.collective
+        if outcome is None or outcome.phase is not Phase.FINISHED or not _is_mirrored(run):
+            return
+        for agent_id in action.agent_ids:
+            if is_of_lanes or agent_id in run.gang.members:
+                run.state.add_unstored(run.gang.rank(agent_id), f"{NEWEST_FILES}: its agent {action.reason}")
 
     def _sessions(self, agent_ids: tuple[str, ...]) -> Iterator[AgentSession]:
         """Yield the sessions of those of the agents that are connected."""
@@ -422,6 +439,11 @@ class RunActions:
         if session is None or session.work is None or session.work[0] != run_id:
             return None
         return session, session.work[1]
+
+
+def _is_mirrored(run: ActiveRun) -> bool:
+    """Return True if agents copy files to the run's store; otherwise workers have written them there."""
+    return not urls.is_local(run.request.run_url)
 
 
 def report_sidecar_end(run: ActiveRun, session: AgentSession, reason: str) -> None:

@@ -18,6 +18,7 @@ from hopsml.cluster.shared import worker_events
 from hopsml.cluster.shared.layout import Layout, Member, Placement
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, PortsHeld, Resume
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup, Roles, RunSpec, ServerGroup
+from hopsml.storage.backoff import Reminder
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ class ActiveRun:
     key: bytes = field(default=b"", repr=False)  # that members prove to each other
     result: bytes = b""
     waits_for: str = ""  # last published text about missing agents
-    checkpoints_fail: bool = False  # the last one could not be written
-    behind: set[str] = field(default_factory=set)  # agents whose mirrors are behind
+    checkpoint_notes: Reminder = field(default_factory=Reminder)  # of checkpoints that cannot be written
+    behind: dict[str, int] = field(default_factory=dict)  # agents whose mirrors are behind: number of files
+    mirror_notes: Reminder = field(default_factory=Reminder)  # of mirrors that are behind
     losses: dict[str, asyncio.Task[str]] = field(default_factory=dict)  # lost agents, and why
-    mirrors_fail: bool = False  # True if a note about failing mirrors was published
 
     def __post_init__(self) -> None:
         group = self.request.spec.group

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,9 @@ from hopsml.cluster.shared import protocol, worker_events
 from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, insert
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.states import Lifecycle
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
+from hopsml.storage.backoff import in_words
 
 _OF_JOINING = (
     worker_events.WorkerStarted,
@@ -32,32 +35,62 @@ _OF_JOINING = (
 )
 
 
-def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
-    """Publish once that mirrors are behind, for the first member that reports it, and once when all have caught up."""
-    (run.behind.add if problem else run.behind.discard)(agent)
-    if problem and not run.mirrors_fail:
-        run.mirrors_fail = True
-        run.state.publish(Change("note", run.gang.rank(agent), problem))
-    # Agents that are no members any more will report nothing.
-    elif run.mirrors_fail and not any(run.gang.rank(other) >= 0 for other in run.behind):
-        run.mirrors_fail = False
-        run.state.publish(Change("note", text="mirroring is up to date again"))
+def _apply_mirror_state(run: ActiveRun, agent: str, lag: worker_events.MirrorLag, now: float) -> None:
+    """Publish when mirrors begin to be behind, at growing intervals that they still are, and when all have caught up."""
+    if not lag.problem:
+        run.behind.pop(agent, None)
+        # Agents that are no members any more will report nothing.
+        if run.mirror_notes.began_at is not None and not any(run.gang.rank(other) >= 0 for other in run.behind):
+            run.mirror_notes.end()
+            run.state.publish(Change("note", text="mirroring is up to date again"))
+        return
+    run.behind[agent] = lag.count
+    if run.mirror_notes.is_due(now):
+        lasted_s = run.mirror_notes.lasted_s(now)
+        files = sum(run.behind.values())
+        still = (
+            f" (for {in_words(lasted_s)}; {files} files of {len(run.behind)} workers are not stored)"
+            if lasted_s
+            else ""
+        )
+        ends = f"; {_after_the_end(run)}" if run.gang.finishes() else ""
+        run.state.publish(Change("note", run.gang.rank(agent), f"{lag.problem}{still}{ends}"))
 
 
-def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> events.Event | None:
-    """Process the result of writing a checkpoint, and publish when problems with storage begin and when they end.
+def _after_the_end(run: ActiveRun) -> str:
+    """Return how long a run whose function has returned retries to store its files."""
+    limit_s = run.request.spec.group.retry_s
+    return (
+        f"the function has returned, and storing is retried for up to {limit_s:g} s ({Settings.storage_retry_s.name})"
+    )
+
+
+def apply_persisted(
+    run: ActiveRun, agent: str, message: protocol.Persisted, now: float | None = None
+) -> events.Event | None:
+    """Process the result of writing a checkpoint.
+
+    Publish when problems with storage begin, at growing intervals that they last, and when they end.
+
+    Args:
+        run: The run.
+        agent: Id of the agent that has written it.
+        message: The result.
+        now: Monotonic time in seconds; None: the present one.
 
     Returns:
         The event for the group; None for a checkpoint that could not be written.
     """
+    now, notes = time.monotonic() if now is None else now, run.checkpoint_notes
     if message.problem:
-        if not run.checkpoints_fail:
-            run.checkpoints_fail = True
-            text = f"checkpoints cannot be written; retrying: step {message.step}: {message.problem}"
+        if notes.is_due(now):
+            lasted_s = notes.lasted_s(now)
+            still = f" (for {in_words(lasted_s)}; {message.missed} were missed)" if lasted_s else ""
+            text = f"checkpoints cannot be written; retrying{still}: step {message.step}: {message.problem}"
             run.state.publish(Change("note", text=text))
         return None
-    if run.checkpoints_fail:
-        run.checkpoints_fail = False
+    if notes.began_at is not None:
+        notes.end()
         missed = f"; {message.missed} were missed" if message.missed else ""
         run.state.publish(Change("note", text=f"checkpoints are written again{missed}"))
     return events.CommitPersisted(agent, message.step, message.seconds)
@@ -115,8 +148,7 @@ def _publish(run: ActiveRun, agent: str, rank: int, view: MemberView, event: wor
             view.state = Lifecycle.FAILED
             run.failures[agent] = event
         case worker_events.WorkerClosed():
-            if event.behind:
-                run.state.behind[rank] = event.behind
+            run.state.closed(rank, event.behind, event.count, event.left)
             if run.request.spec.group.relaunches and view.state == Lifecycle.RUNNING:  # a server never returns
                 view.state = Lifecycle.FINISHED
         case worker_events.LogLines():
@@ -126,7 +158,7 @@ def _publish(run: ActiveRun, agent: str, rank: int, view: MemberView, event: wor
         case worker_events.WorkNote():
             run.state.publish(Change("note", rank, event.text))
         case worker_events.MirrorLag():
-            _apply_mirror_state(run, agent, event.problem)
+            _apply_mirror_state(run, agent, event, time.monotonic())
 
 
 def _group_event(agent: str, generation: int, event: worker_events.ToDriver) -> events.Event | None:

@@ -109,6 +109,21 @@ class MemberView:
 
 
 @dataclass(frozen=True)
+class UnstoredFiles:
+    """Files of one worker, or of the whole run, that are not on its store.
+
+    Attributes:
+        texts: Path and reason of each, in one text; at most some of ``count``.
+        count: Number of these files.
+        left: Host and path of the local copies; "" if there are none.
+    """
+
+    texts: tuple[str, ...]
+    count: int
+    left: str = ""
+
+
+@dataclass(frozen=True)
 class Change:
     """Change of a run's state, as published to observers.
 
@@ -193,7 +208,7 @@ class RunState:
         self.began = time.time()
         self.result: bytes = b""
         self.error: BaseException | None = None
-        self.behind: dict[int, tuple[str, ...]] = {}
+        self.behind: dict[int, UnstoredFiles] = {}  # by rank; -1: of the whole run
         self.notes: list[str] = []
         self.progress: tuple[int, int, str] | None = (
             None  # units done, all units, and what a unit is, as the chief reported
@@ -225,6 +240,17 @@ class RunState:
         if kind == "left" and rank in self.members:
             self.members[rank].state, self.members[rank].left = Lifecycle.LOST, text
         self.publish(Change(kind, rank, text))
+
+    def closed(self, rank: int, texts: tuple[str, ...], count: int, left: str) -> None:
+        """Record which files of a worker that has ended are not stored; those of its earlier generation are by now."""
+        self.behind.pop(rank, None)
+        if count:
+            self.behind[rank] = UnstoredFiles(tuple(redact.text(text) for text in texts), count, left)
+
+    def add_unstored(self, rank: int, text: str) -> None:
+        """Record a further file that is not stored."""
+        known = self.behind.get(rank, UnstoredFiles((), 0))
+        self.behind[rank] = replace(known, texts=(*known.texts, redact.text(text)), count=known.count + 1)
 
     def publish(self, change: Change) -> None:
         """Record a change and pass it to the observers without waiting; an observer that fails is removed.

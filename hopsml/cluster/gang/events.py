@@ -453,6 +453,21 @@ class ReturnAgents:
 
 
 @dataclass(frozen=True)
+class Unstored:
+    """Report that files of a run that has finished are not stored, or may not be.
+
+    Attributes:
+        rank: Rank whose files they are; -1 for the whole run.
+        text: What is missing, and why.
+        is_checkpoint: True for a checkpoint; False for files that an agent may not have copied to shared storage.
+    """
+
+    rank: int
+    text: str
+    is_checkpoint: bool = False
+
+
+@dataclass(frozen=True)
 class Announce:
     """Report to observers that an independent member has joined or left.
 
@@ -507,6 +522,7 @@ Action = (
     | DropAgents
     | ReturnAgents
     | Announce
+    | Unstored
     | Note
     | ConcludeRun
 )

@@ -189,6 +189,15 @@ class GroupMachine:
         """Return True if the run is about to end in another way than FINISHED, which no later event changes."""
         return self.phase is Phase.STOPPING and self.outcome is not None and self.outcome.phase is not Phase.FINISHED
 
+    def finishes(self) -> bool:
+        """Return True if the run is about to end as FINISHED."""
+        return self.phase is Phase.STOPPING and self.outcome is not None and self.outcome.phase is Phase.FINISHED
+
+    def unstored(self, agent_id: str, reason: str) -> events.Unstored:
+        """Return the report that the last files of a member may be missing."""
+        rank = self.members[agent_id].rank
+        return events.Unstored(rank, f"the last files of rank {rank} may be missing: {reason}")
+
     def awaits_reason(self) -> bool:
         """Return True if all agents were lost at once and the state of their application is not yet known."""
         return self.explained_by is not None and self.outcome is not None and self.outcome.error == "worker"
@@ -211,7 +220,7 @@ class GroupMachine:
         for agent_id in silent:
             self.members[agent_id].lost = True
         actions: list[Action] = [events.DropAgents(silent, _UNFINISHED)] if silent else []
-        if silent and self.outcome is not None and self.outcome.phase is Phase.FINISHED:
+        if silent and self.finishes():
             whose = ranks(sorted(self.members[agent_id].rank for agent_id in silent))
             text = f"the agent of {whose} did not report in time that its last files are stored: some may be missing "
             actions.append(events.Note(f"{text}in the run directory"))

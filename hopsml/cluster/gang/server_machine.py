@@ -221,6 +221,8 @@ class ServerGroupMachine(GroupMachine):
         member.lost, member.cause = True, event.reason
         if all(one.lost for one in self.members.values()):
             self.explained_by = now + self.spec.settle_s
+        if self.finishes() and not member.over and member.role in (CHIEF, EVALUATOR):
+            return [self.unstored(event.agent_id, event.reason), *self.conclude()]
         if self.phase is Phase.SETTLING:
             return self._settled(now)
         if self.phase not in TRAINING or member.is_given_up or (member.over and member.role == EVALUATOR):

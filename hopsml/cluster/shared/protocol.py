@@ -375,7 +375,7 @@ class Persisted(Message, frozen=True, tag="persisted"):
     """Result of writing a checkpoint of an elastic run: it is on shared storage, or there was a ``problem``.
 
     ``seconds`` is the duration of the write. ``missed`` is the number of checkpoints that were due since the first of
-    the failures that end with this one.
+    the failures, which end with this one unless there is a problem.
     """
 
     run_id: str

@@ -63,6 +63,8 @@ class WorkerGroup(Section, frozen=True, tag_field="kind"):
     start_timeout_s: Seconds = 120.0  # seconds from the call until every worker has started the user's function
     grace_s: float = 2.0  # seconds between SIGTERM and SIGKILL
     flush_s: float = 120.0  # seconds for storing the last files of a finished run
+    # seconds of these for which storing is retried if the store refuses them or is unavailable
+    retry_s: float = 120.0
     failed_flush_s: float = 4.0  # the same after a failure, whose report must not be delayed
 
     @property

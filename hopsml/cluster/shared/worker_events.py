@@ -13,6 +13,9 @@ import msgspec
 
 from hopsml.core.decoding import checked
 
+NEWEST_FILES = "the newest files"  # name for files that may not be stored, of a mirror or an agent that did not respond
+CHECKPOINTS = "checkpoints"  # folder of the checkpoints, in the paths of files that are not stored
+
 
 class WorkerEvent(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
     """Base of all events; the tag of a subclass identifies it in msgpack."""
@@ -168,9 +171,17 @@ class WorkerUsage(WorkerEvent, frozen=True, tag="worker-usage"):
 
 
 class WorkerClosed(WorkerEvent, frozen=True, tag="worker-closed"):
-    """Notice that no process of the worker is left and its files are mirrored; ``behind`` lists those that are not."""
+    """Notice that no process of the worker is left and its files are mirrored; ``behind`` lists those that are not.
+
+    Attributes:
+        behind: path and reason of each file that is not stored, in one text; at most some of ``count``.
+        count: number of these files.
+        left: host and path of the local copies; "" if there are none.
+    """
 
     behind: tuple[str, ...] = ()
+    count: int = 0
+    left: str = ""
 
 
 class LogLines(WorkerEvent, frozen=True, tag="log-lines"):
@@ -188,9 +199,13 @@ class ProfileTaken(WorkerEvent, frozen=True, tag="profile-taken"):
 
 
 class MirrorLag(WorkerEvent, frozen=True, tag="mirror-state"):
-    """Notice that mirroring to shared storage is delayed, for the reason in ``problem``, or has caught up (empty)."""
+    """Notice that mirroring to shared storage is delayed, for the reason in ``problem``, or has caught up (empty).
+
+    It is repeated while copies fail; ``count`` is the number of files that are not stored.
+    """
 
     problem: str
+    count: int = 0
 
 
 OfGroup = WorkerReconfigurable | WorkerReconfigured | WorkerPaused  # about changes of the group in place

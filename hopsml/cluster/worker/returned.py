@@ -7,8 +7,7 @@ import filecmp
 import itertools
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -136,37 +135,6 @@ def _copy(source: Path, target: Path) -> None:
     except OSError:  # a quota, or other processes have filled the disk
         target.unlink(missing_ok=True)
         raise
-
-
-def rescue_folder(folder: Path, name: str, places: Iterable[Path]) -> Path:
-    """Move a folder, whose parent is about to be removed, into the first of ``places`` that accepts it.
-
-    The folder stays on its own disk, so that nothing is copied.
-
-    Args:
-        folder: The folder.
-        name: Beginning of its new name.
-        places: Candidates for the new parent.
-
-    Returns:
-        The new path.
-
-    Raises:
-        OSError: No candidate accepts it.
-    """
-    refused = OSError(errno.ENOENT, "there is no space for it", str(folder))
-    for place in places:
-        try:
-            left = tempfile.mkdtemp(prefix=f"{name}-", dir=place)
-        except OSError as error:
-            refused = error
-            continue
-        try:
-            return folder.rename(left)
-        except OSError as error:
-            refused = error
-            os.rmdir(left)
-    raise refused
 
 
 def missing_path_hint(error: BaseException, folder: Path) -> str:

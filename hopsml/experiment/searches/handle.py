@@ -15,8 +15,9 @@ from hopsml.cluster.shared import checks
 from hopsml.core import states
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
-from hopsml.experiment.result import unrecorded_text, write_last_records
+from hopsml.core.variables import SETTINGS
+from hopsml.errors import ArgumentError, PathNotFound, ResultsNotStored, RunCancelled, RunError, StorageError
+from hopsml.experiment.ending import NOT_STORED, PATIENCE_S, RecordWriter, storing_of, unrecorded_text
 from hopsml.experiment.run import Handle
 from hopsml.experiment.searches.call import TrialNames, duration
 from hopsml.experiment.searches.executors import ActionExecutor, RunOver
@@ -139,7 +140,9 @@ class SearchSession:
         if journal.snapshot_due(self._facts, self._facts_at_last):
             self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
             lines.append(journal.snapshot(self.dispatch))
-        self.writer.append_events(lines, self._may_wait)
+        concludes = any(isinstance(action, ConcludeSearch) for action in actions)
+        until = time.monotonic() + (SETTINGS.storage_retry_s if concludes else float("inf"))
+        self.writer.append_events(lines, lambda: self._may_wait() and time.monotonic() < until)
         settled = False
         for action in actions:
             settled = settled or isinstance(action, events.Settled)
@@ -238,6 +241,7 @@ class SearchRun(Handle[SearchResult]):
         super().__init__(directory.run_id, directory)
         self._session, self._space, self._folder, self._finish = session, space, folder, finish
         self.state: SearchState = session.state
+        self._records = RecordWriter(directory, _print)
 
     def open(self) -> SearchRun:
         """Start the thread that drives the search, and return the handle at once."""
@@ -251,7 +255,11 @@ class SearchRun(Handle[SearchResult]):
         )
 
     def _cancel(self, reason: str) -> None:
-        self._session.cancel(reason)
+        if self._session.conclusion is None:
+            self._session.cancel(reason)
+        else:  # only its files are missing
+            self._records.cut.set()
+            self._session.executor.run.cancel(reason)
 
     def _interrupted_text(self) -> str:
         view = self.state.snapshot()
@@ -337,9 +345,16 @@ class SearchRun(Handle[SearchResult]):
             error = self._verdict(conclusion)
             if error is None:
                 result = self._result(conclusion)
+        except StorageError as problem:
+            error = ResultsNotStored(f"{NOT_STORED}: the event log of search {self.run_id}: {problem}", self.run_dir)
+            last = self._session.dispatch.conclusion
+            if last is not None and self._verdict(last) is None:
+                result = self._result(last)
         except BaseException as problem:  # noqa: BLE001 its files are written however it ends
             error = problem
         error = self._close(error, result) or error
+        if isinstance(error, ResultsNotStored) and result is not None:
+            result.state, error.result = states.final_state(error), result
         self.state.close(states.final_state(error), reason, error)
         self.state.settle()  # bounded, as an observer may block
         return result, error
@@ -352,11 +367,13 @@ class SearchRun(Handle[SearchResult]):
         records: dict[str, Callable[[], object]] = {"the search's own records": lambda: self._finish(rows)}
         if rows:
             records[TABLE] = lambda: filesystem.for_url(url).write_bytes(url, rows_as_parquet(rows))
-        unrecorded = write_last_records(records, _print)
+        unrecorded = self._records.write(records, None if error is None else PATIENCE_S)
         if result is not None:  # the caller gets the result even if storage fails
             result.unrecorded = unrecorded
-        if unrecorded:
+        lost = self._records.error_of(storing_of({}, unrecorded), error)
+        if unrecorded and lost is error:
             _print(f"search {self.run_id} has ended, but {unrecorded_text(unrecorded, with_reason=True)}")
+        error = lost
         self._session.writer.close()
         if error is not None:
             run.fail(error)
@@ -364,8 +381,10 @@ class SearchRun(Handle[SearchResult]):
             run.cancel(str(error))
         else:
             self._session.executor.close({} if result is None else {**result.metrics, "value": result.value})
-        run.join(END_S)
-        return run.exception() if error is None and run.done() else None
+        run.join(END_S + SETTINGS.storage_retry_s)
+        if error is not None or not run.done():
+            return error
+        return run.exception()
 
     def _verdict(self, conclusion: ConcludeSearch) -> BaseException | None:
         """Return the error to raise instead of a result, if any."""

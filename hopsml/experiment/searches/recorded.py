@@ -35,7 +35,7 @@ from hopsml.search.metric import finite, name_of
 from hopsml.search.space.parameter import reader
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
-from hopsml.storage.backoff import Outage
+from hopsml.storage.backoff import Outage, Reminder, in_words
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.storage.segments import SegmentReader
@@ -73,13 +73,16 @@ class SearchWriter:
 
     def append_events(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
         """Append lines to the event log; retry failures of storage while ``go_on()``, then raise StorageError."""
-        outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
+        outage, reminder = Outage(FIRST_RETRY_S, LONGEST_RETRY_S), Reminder()
         while lines:
             try:
                 self._journal.add(lines)
             except StorageError as error:
-                if outage.failed(time.monotonic()):
-                    self._note(f"the search waits, since its event log cannot be written; retrying: {error}")
+                outage.failed(now := time.monotonic())
+                if reminder.is_due(now):
+                    lasted_s = reminder.lasted_s(now)
+                    since = f" for {in_words(lasted_s)}, {outage.failures} attempts" if lasted_s else ""
+                    self._note(f"the search waits, since its event log cannot be written{since}; retrying: {error}")
                 while go_on() and not outage.may_try(time.monotonic()):
                     time.sleep(LOOK_S)
                 if not go_on():

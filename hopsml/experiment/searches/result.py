@@ -15,7 +15,7 @@ from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
-from hopsml.experiment.result import unrecorded_text
+from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
 from hopsml.search.algorithms import random
 from hopsml.search.metric import METRIC, differing_reports, name_of

@@ -16,9 +16,10 @@ from hopsml.service.lifecycle.record import (
     TaskLaunch,
     TaskRule,
 )
-from hopsml.service.lifecycle.step import NextStep, end, place, release_by_s, resize, resume, step
+from hopsml.service.lifecycle.step import UNREADABLE_S, NextStep, end, place, release_by_s, resize, resume, step
 
 __all__ = [
+    "UNREADABLE_S",
     "Ending",
     "EngineSnapshot",
     "JobRecord",

@@ -46,11 +46,15 @@ class EngineSnapshot:
         applications: Tag of a launch -> its applications, the oldest first; None if the engine does not answer.
         submitting: Tags of submissions that are in progress in this process.
         refused: Tag -> reason for which its submission failed.
+        problem: Error of an engine that does not answer, or refuses.
+        unreadable_s: Seconds for which it has not answered.
     """
 
     applications: Mapping[str, tuple[SeenApplication, ...]] | None
     submitting: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    unreadable_s: float = 0.0
 
 
 def strays(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:

@@ -12,6 +12,7 @@ SETTLE_S = 10.0  # after a submission, until the engine reliably lists its appli
 GONE_S = 60.0  # tolerated absence of a listed application: a restarted ResourceManager recovers it after a while
 FILL_S = 180.0  # from when the engine has all applications until all containers must run
 SUBMIT_S = 900.0  # limit of a submission: an environment may have to be packed and uploaded first
+UNREADABLE_S = 86400.0  # for which a job waits for a cluster that does not answer, or refuses: a day
 FREE_SUBMISSIONS = 3  # submissions that may fail before an application is seen without counting as failures of the job
 GRACE_S = {Ending.PREEMPTED: 60.0, Ending.PAUSED: 60.0, Ending.NOT_FILLED: 0.0}  # from the end request to the kill
 USUAL_GRACE_S = 10.0
@@ -127,7 +128,7 @@ def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> N
         now: Time in seconds since 1970.
     """
     if not record.holds_slots:
-        return NextStep(record)
+        return NextStep(_unless_unreadable(record, sight, now))
     if (gap := _unlaunched(record)) and record.ending == Ending.NONE:
         record = end(record, Ending.NOT_SUBMITTED, f"no application of task {gap} is recorded", now)
     seen = replace(record, launches=tuple(_seen(record, launch, sight, now) for launch in record.launches))
@@ -137,6 +138,14 @@ def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> N
             return replace(judged, tell=tuple(_told(judged.record)))
         seen = judged.record
     return _ended(seen, sight, now)
+
+
+def _unless_unreadable(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
+    """Fail a job that waits for a cluster which has not answered for too long."""
+    if record.state != Lifecycle.WAITING or sight.unreadable_s <= UNREADABLE_S:
+        return record
+    cause = f"the cluster could not be asked for {sight.unreadable_s / 3600:.0f} hours: {sight.problem}"
+    return _over(record, Lifecycle.FAILED, cause, now)
 
 
 def _unlaunched(record: JobRecord) -> str:
@@ -164,6 +173,14 @@ def _seen(record: JobRecord, launch: TaskLaunch, sight: EngineSnapshot, now: flo
     if launch.state.is_final:
         return launch
     if sight.applications is None:
+        is_submitted = not launch.application_id and launch.tag not in sight.submitting
+        if is_submitted and sight.unreadable_s > SETTLE_S and now - launch.intended_s > SUBMIT_S:
+            why = sight.refused.get(launch.tag) or sight.problem
+            cause = (
+                f"it was submitted with the tag {launch.tag}, but the cluster could not be asked for its application for "
+                f"{SUBMIT_S:g} s, and kills it when it can be asked again: {why}"
+            )
+            return replace(launch, state=Lifecycle.FAILED, cause=cause)
         return replace(launch, unseen_since_s=None)
     found = _own(launch, sight.applications.get(launch.tag, ()))
     if found is not None:

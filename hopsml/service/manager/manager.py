@@ -97,6 +97,7 @@ class Manager:
         self.leader: Leader | None = None
         self._leads_until = 0.0  # in monotonic time, because the wall clock may be set back
         self.problem = ""  # error of the last poll of the engine
+        self._unreadable_since: float | None = None  # monotonic seconds; None if the last poll was answered
 
     @property
     def leads(self) -> bool:
@@ -155,13 +156,20 @@ class Manager:
             raise StaleRecord("the lead")
         with self._lock:
             now = self._clock()
-            self.problem = look.problem
+            look = self._with_problem(look)
             if look.nodes is not None:
                 self._note_nodes(look)
-            if not self._is_loaded and look.nodes is not None:
+            if not self._is_loaded and (look.nodes is not None or look.sight.unreadable_s > lifecycle.UNREADABLE_S):
                 self._load(now)
             if self._is_loaded:
                 self._go_on(look, now)
+
+    def _with_problem(self, look: EngineState) -> EngineState:
+        """Record the error of an engine that does not answer; return the state with its duration."""
+        self.problem, now = look.problem, time.monotonic()
+        self._unreadable_since = (self._unreadable_since or now) if look.problem else None
+        lasted_s = 0.0 if self._unreadable_since is None else now - self._unreadable_since
+        return replace(look, sight=replace(look.sight, problem=look.problem, unreadable_s=lasted_s))
 
     def _renew(self) -> None:
         """Acquire or renew the lease. Cached state is valid only under the lease under which it was read."""
@@ -250,7 +258,8 @@ class Manager:
             self._engine.kill(stray)
         for tag in over(look.sight, living):
             self._engine.forget(tag)
-        self._carry_out(self._scheduler.tick(now), now)
+        if not look.problem:  # what is placed now could not be observed
+            self._carry_out(self._scheduler.tick(now), now)
 
     def _living(self) -> dict[str, str]:
         """Return tag -> application ID of all launches that may still run."""
@@ -443,6 +452,8 @@ class Manager:
                 job.id: at for job in self._jobs.values() if (at := lifecycle.release_by_s(job.record)) is not None
             }
             reason: Reason = reasons.why(self._scheduler, row.id, now, limits)
+            if self.problem:
+                return f"the cluster cannot be asked: {self.problem}"
             said = [reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))]
             if reason.cause in (Cause.NO_ROOM, Cause.ROOM_KEPT):
                 said += [self._scaling.waits.get(row.id, ""), self._scaling.problem]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import StorageUnavailable, WorkerFailed
+from hopsml.errors import ResultsNotStored, StorageUnavailable, WorkerFailed
 from hopsml.experiment import takeover
 from hopsml.experiment.run import Run
 from hopsml.storage.run_dir import RunDir
@@ -97,10 +97,15 @@ def test_killed_agent_does_not_lose_a_checkpoint_reported_as_stored(store: Path,
     assert found(directory)[0] == 1
 
 
-def test_run_reports_the_checkpoint_that_a_full_disk_refused(store: Path, tmp_path: Path) -> None:
+def test_run_reports_the_checkpoint_that_a_full_disk_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "1")
     with small_disk.mounted(tmp_path / "disk", 20_000) as disk:  # room for two
         run, _ = start("returns", tmp_path, str(disk / "checkpoints"))
-        assert run.result(END_S).value == [1, 2, 3], "the training goes on"
+        with pytest.raises(ResultsNotStored, match="1 checkpoint is missing: ") as raised:
+            run.result(END_S)
+        assert raised.value.result.value == [1, 2, 3], "the training goes on"
         assert found(disk / "checkpoints") == [1, 2]
     (behind,) = read_json(run, "status.json")["not_on_shared_storage"]["0"]
     assert f"{disk}/checkpoints/3/step-000000003: " in behind and "No space left on device" in behind

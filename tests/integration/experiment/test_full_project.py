@@ -1,10 +1,11 @@
-"""Tests of a project's disk that is full when a run ends: the caller gets the result and a list of missing records."""
+"""Tests of a project's disk that is full when a run ends: the caller gets an error with the result and what is missing."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.experiment import result as records
+from hopsml.errors import ResultsNotStored
 from tests.helpers import small_disk
 from tests.helpers.clock import END_S
 from tests.helpers.cluster import backend_contract
@@ -52,36 +53,40 @@ def filled(project: Path) -> Any:
     return train
 
 
-def test_result_reaches_the_caller_although_nothing_can_be_recorded(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "PATIENCE_S", 0.0)
+def test_result_is_in_the_error_if_nothing_can_be_recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "0")
     run = submit(filled(project))
-    result = run.result(END_S)
-    assert result.value == {"loss": 0.5} and run.status()["state"] == "FINISHED"
+    with pytest.raises(ResultsNotStored, match="the result and the final state are missing: ") as raised:
+        run.result(END_S)
+    result = raised.value.result
+    assert result.value == {"loss": 0.5} and run.status()["state"] == "FAILED"
     assert {".outputs.json", "status.json"} <= result.unrecorded.keys()
-    assert "No space left on device" in result.unrecorded["status.json"]
-    (note,) = [note for note in run.state.notes if "could not be written" in note]
-    assert "has ended as FINISHED, but the result and " in note and "status.json" not in note
-    assert f"{run.run_dir}: No space left on device; the disk or the quota is full; delete files" in note
+    assert f"{run.run_dir}: No space left on device; the disk or the quota is full; delete files" in str(raised.value)
     assert re.search(r"WARNING +the result and .*only this program has what the function returned", result.summary())
     assert "No space" not in result.summary(), "the reason is reported once"
     assert re.search(r"  result +not recorded", result.summary())
+    (left,) = Path(tempfile.gettempdir()).glob(f"hopsml-left-{run.run_id}-*")
+    assert json.loads((left / ".outputs.json").read_text())["loss"] == 0.5
+    shutil.rmtree(left)
 
 
-def test_cause_of_a_failed_write_is_reported_once_after_a_retry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "PATIENCE_S", 1.0)
+def test_retries_of_records_are_noted_with_their_cause(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "1")
     run = submit(filled(project))
-    run.result(END_S)
-    notes = [note for note in run.state.notes if "the result and" in note]
-    assert len(notes) == 2 and "retrying" in notes[0] and "has ended as FINISHED" in notes[1]
-    assert [note.count("No space left on device") for note in notes] == [1, 0]
+    assert isinstance(run.exception(END_S), ResultsNotStored)
+    notes = [note for note in run.state.notes if "cannot be written" in note]
+    assert [note.split(" cannot")[0] for note in notes] == ["the result", "the final state"]
+    assert all(
+        "retrying for 1 s (HOPSML_STORAGE_RETRY_S): " in note and "No space left on device" in note for note in notes
+    )
     assert all("QuotaExceeded" not in note and ".outputs.json" not in note for note in notes)
+    (left,) = Path(tempfile.gettempdir()).glob(f"hopsml-left-{run.run_id}-*")
+    shutil.rmtree(left)
 
 
 def test_records_are_written_once_disk_space_is_available(project: Path) -> None:
     def make_room(change: Change) -> None:
-        if "retrying for" in change.text:
+        if "cannot be written; retrying for" in change.text:
             (project / "filler").unlink()
 
     run = submit(filled(project))
@@ -91,15 +96,17 @@ def test_records_are_written_once_disk_space_is_available(project: Path) -> None
     assert json.loads(Path(run.directory.outputs_json.removeprefix("file://")).read_text())["loss"] == 0.5
 
 
-def test_artifacts_that_do_not_fit_are_left_without_affecting_the_records(project: Path) -> None:
+def test_artifacts_that_do_not_fit_are_left_on_the_host(project: Path) -> None:
     def train() -> dict[str, float]:
         for name in ("first.bin", "second.bin"):
             Path(name).write_bytes(bytes(3_000_000))
         return {"loss": 0.5}
 
     run = submit(train)
-    result = run.result(END_S)
-    assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
+    with pytest.raises(ResultsNotStored, match="1 file is missing: artifacts: ") as raised:
+        run.result(END_S)
+    result = raised.value.result
+    assert result.unrecorded == {} and run.directory.read_status()["state"] == "FAILED"
     assert [url.rpartition("/")[2] for url in result.artifacts] == ["first.bin"]
     (note,) = [note for note in run.state.notes if "could not be copied to" in note]
     assert f"{run.run_dir}/artifacts: 3.0 MB, and " in note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 import time
@@ -15,12 +16,13 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
-from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ArgumentError, ResultsNotStored, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import reporting
 from hopsml.experiment.run import Run
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.workloads import WAIT_S, Trap, wait_until
+from tests.helpers.local_application import take_left_files
 
 pytestmark = pytest.mark.local
 
@@ -169,7 +171,8 @@ def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:
         return 7
 
     run = submit(train, workers=1)
-    result = run.result(END_S)
-    assert result.value == 7 and run.status()["state"] == "FINISHED"
-    assert str(store) in result.unrecorded["status.json"]
-    assert any("has ended as FINISHED, but" in note and str(store) in note for note in run.state.notes)
+    with pytest.raises(ResultsNotStored, match=re.escape(str(store))) as raised:
+        run.result(END_S)
+    assert raised.value.result.value == 7 and run.status()["state"] == "FAILED"
+    assert str(store) in raised.value.result.unrecorded["status.json"]
+    assert len(take_left_files()) == 1

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from hopsml import experiment, hdfs
-from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, StorageUnavailable, WorkerFailed
+from hopsml.errors import ArgumentError, PathNotFound, ResultsNotStored, RunCancelled, StorageUnavailable, WorkerFailed
 from hopsml.experiment import repeat
-from hopsml.experiment import result as records
 from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.helpers.cluster import workloads
 from tests.helpers.cluster.workloads import living, traces, wait_until
-from tests.helpers.local_application import SLOTS
+from tests.helpers.local_application import SLOTS, take_left_files
 
 pytestmark = pytest.mark.local
 
@@ -102,10 +101,13 @@ def test_store_outage_at_the_end_does_not_lose_the_results_of_a_launch(
 
     whole_end = RunDir.end
     monkeypatch.setattr(RunDir, "end", away)
-    monkeypatch.setattr(records, "PATIENCE_S", 0.1)
-    result = launch(add, {"a": [1, 2]})
+    monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "0.1")
+    with pytest.raises(ResultsNotStored, match="the final state is missing: ") as raised:
+        launch(add, {"a": [1, 2]})
+    result = raised.value.result
     assert [run.metrics["sum"] for run in result.runs] == [1, 2]
     assert list(result.unrecorded) == ["status.json"] and "could not be written" in result.summary()
+    assert len(take_left_files()) == 1
 
 
 def test_launch_accepts_old_argument_names(store: Path) -> None:

@@ -16,9 +16,16 @@ import pytest
 
 import hopsml
 from hopsml import Searchspace, experiment
-from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError, StorageUnavailable
+from hopsml.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotEnoughSlots,
+    ResultsNotStored,
+    RunCancelled,
+    RunError,
+    StorageUnavailable,
+)
 from hopsml.experiment import repeat
-from hopsml.experiment import result as records
 from hopsml.experiment.search import learned_trials, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
@@ -103,11 +110,12 @@ def test_store_outage_at_the_end_does_not_lose_the_search_result(
 
     write_bytes = LocalFileSystem.write_bytes
     monkeypatch.setattr(LocalFileSystem, "write_bytes", away)
-    monkeypatch.setattr(records, "PATIENCE_S", 0.1)
-    result = search(bowl, metric="height")
-    assert list(result.unrecorded) == ["trials.parquet"] and len(result.rows) == 8
-    assert read(folder(result) / "status.json")["state"] == "FINISHED"
-    assert "has ended, but the table of trials could not be written: " in capfd.readouterr().out
+    monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "0.1")
+    with pytest.raises(ResultsNotStored, match="the result is missing: ") as raised:
+        search(bowl, metric="height")
+    result = raised.value.result
+    assert list(result.unrecorded) == ["trials.parquet"] and len(result.rows) == 8 and result.state == "FAILED"
+    assert read(folder(result) / "status.json")["state"] == "FAILED"
 
 
 def test_sequential_search_with_a_seed_is_reproducible(store: Path) -> None:

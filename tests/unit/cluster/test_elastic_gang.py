@@ -690,19 +690,19 @@ def test_another_agent_stores_the_last_commit_if_the_storing_agent_is_lost():
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
-def test_unstored_last_commit_is_noted_and_the_run_finishes():
+def test_unstored_last_commit_is_reported_as_missing():
     for newest in (0, 36):
         away = finished("a", "b", step=39)
         away.handle(events.CommitPersisted("a", newest), 4.5)
         note, _, outcome = close(away, "b", "a")
         text = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
-        assert note == events.Note(text) and outcome == events.ConcludeRun(Phase.FINISHED)
+        assert note == events.Unstored(-1, text, is_checkpoint=True) and outcome == events.ConcludeRun(Phase.FINISHED)
     lost = finished("a", "b", step=39)
     close(lost, "b")
     lost.handle(events.MemberLost("a", "its executor died"), 5.0)
     assert lost.deadline is not None
     actions = lost.handle(events.Tick(), lost.deadline)
-    assert "the newest one does not exist" in of_kind(actions, events.Note)[0].text
+    assert "the newest one does not exist" in of_kind(actions, events.Unstored)[0].text
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED
 
 

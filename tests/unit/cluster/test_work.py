@@ -17,7 +17,7 @@ import pytest
 
 from hopsml.cluster.agent import work as work_module
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.local_tree import LocalTree, MissingFiles
 from hopsml.cluster.agent.network import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
@@ -160,12 +160,12 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
     """The store answers the agent's own writing only once its mirror is done: else it would wait for itself."""
     run = directory(tmp_path, "app_1", 1)
     Path(run.checkpoints).write_text("in the way")  # no directory can be made here
-    spec = RunSpec(group=ElasticGroup(grace_s=0.0, flush_s=1.0), storage_timeout_s=1.0)
+    spec = RunSpec(group=ElasticGroup(grace_s=0.0, flush_s=5.0, retry_s=5.0), storage_timeout_s=1.0)
     complete = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, spec=spec)
 
-    async def close(self: LocalTree, flush_s: float) -> list[str]:
+    async def close(self: LocalTree, flush_s: float, retry_s: float, cut: asyncio.Event) -> MissingFiles:
         Path(run.checkpoints).unlink()
-        return []
+        return MissingFiles()
 
     async def scenario() -> None:
         held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda messages: None)

@@ -264,7 +264,7 @@ def test_last_checkpoint_is_retried_while_the_store_is_unavailable(tmp_path: Pat
 
     (tmp_path / "agent").mkdir()
     asyncio.run(life())
-    assert [(one.step, bool(one.problem), one.missed) for one in reported] == [(7, True, 0), (7, False, 1)]
+    assert [(one.step, bool(one.problem), one.missed) for one in reported] == [(7, True, 1), (7, False, 1)]
     assert checkpoints.steps(first.checkpoints) == [7]
 
 

@@ -147,7 +147,7 @@ def test_lasting_failure_is_retried_with_growing_pauses_and_blocks_no_other_file
         assert paths(listing, state, now_s=now_s + 1, urgent=True) == [LOG.path, MODEL.path]
         now_s += delay_s
         assert MODEL.path in paths(listing, state, now_s=now_s)
-    assert behind(listing, state) == [Behind(LOG.path, "not copied yet"), Behind(MODEL.path, "quota")]
+    assert behind(listing, state) == [Behind(MODEL.path, "quota"), Behind(LOG.path, "not copied yet")]
     mark_copied(state, MODEL)
     assert behind(listing, state) == [Behind(LOG.path, "not copied yet")]
 

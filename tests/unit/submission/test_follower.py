@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable
 from hopsml.submission.follower import (
+    CONTACT_S,
     END_S,
     REMIND_S,
     SILENCE_S,
@@ -17,11 +20,12 @@ from hopsml.submission.follower import (
     Interrupted,
     Observation,
     Observed,
+    OnLostContact,
     Unknown,
     Unreachable,
     step,
 )
-from hopsml.yarn import YarnApplication
+from hopsml.yarn import YarnApplication, rpc
 
 pytestmark = pytest.mark.fast
 
@@ -145,6 +149,103 @@ def test_unreachable_resource_manager_is_retried_for_a_limited_time() -> None:
     assert steps[-1].status == 1 and "may still be running" in lines(steps)[-1]
 
 
+REFUSED = Unreachable("HTTP 401", is_refused=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "ends", "status", "words"),
+    [
+        (OnLostContact.FOLLOW, False, None, "is followed over Hadoop's RPC, without its output"),
+        (OnLostContact.KILL, True, None, "is ended over Hadoop's RPC (--on-lost-contact kill)"),
+        (
+            OnLostContact.LEAVE,
+            False,
+            1,
+            "may still be running (--on-lost-contact leave); end it with `yarn application",
+        ),
+    ],
+)
+def test_refusal_is_handled_as_requested(option: OnLostContact, ends: bool, status: int | None, words: str) -> None:
+    state = FollowState(ID, 0.0, on_lost_contact=option)
+    state, _ = step(state, RUNNING, 0.0)
+    state, refused = step(state, REFUSED, 1.0)
+    assert state.by_rpc and (refused.end, refused.status) == (ends, status)
+    (line,) = refused.lines
+    assert line.startswith("HTTP 401; ") and words in line and ID in line
+
+
+def test_web_service_without_an_answer_is_replaced_by_rpc_after_a_while() -> None:
+    state = FollowState(ID, 0.0)
+    for now_s in (0.0, CONTACT_S - 1):
+        state, result = step(state, Unreachable("nobody"), now_s)
+        assert not state.by_rpc
+    state, result = step(state, Unreachable("nobody"), CONTACT_S)
+    assert state.by_rpc and "over Hadoop's RPC" in result.lines[0]
+    state, result = step(state, app("FINISHED", "SUCCEEDED"), CONTACT_S + 5)
+    assert result.status == 0
+
+
+def test_application_that_rpc_does_not_reach_either_is_given_up() -> None:
+    steps = follow(
+        (0, RUNNING), (1, REFUSED), (60, Unreachable("no answer")), (2 + SILENCE_S, Unreachable("no answer"))
+    )
+    assert [each.status for each in steps] == [None, None, None, 1] and ID in lines(steps)[-1]
+
+
+def test_ended_application_is_killed_over_rpc_if_the_web_service_refuses() -> None:
+    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, REFUSED), (3, KILLED))
+    assert [each.end for each in steps[1:3]] == [True, True] and steps[-1].status == 130
+
+
+REPORT = f"""SLF4J: text of a log
+Application Report :
+\tApplication-Id : {ID}
+\tApplication-Name : digits
+\tApplication-Type : SPARK
+\tUser : alice
+\tQueue : root.default
+\tApplication Priority : 0
+\tStart-Time : 1763690000500
+\tFinish-Time : 0
+\tProgress : 10%
+\tState : RUNNING
+\tFinal-State : UNDEFINED
+\tTracking-URL : http://n:4040
+\tDiagnostics : null
+"""
+
+
+def test_report_of_hadoops_client_is_parsed() -> None:
+    found = rpc.parse_report(ID, REPORT)
+    assert (found.id, found.state, found.final_status, found.diagnostics) == (ID, "RUNNING", "UNDEFINED", "")
+    assert (found.user, found.queue, found.name, found.started_s) == ("alice", "root.default", "digits", 1763690000.5)
+    for text in ("", "Application Report :\n\tState : RUNNING\n", REPORT.replace("_0001", "_0002")):
+        with pytest.raises(ClusterError, match="cannot be read"):
+            rpc.parse_report(ID, text)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "error", "words"),
+    [
+        ("Application with id 'application_1_1' doesn't exist in RM or Timeline Server.", 255, ApplicationNotFound, ID),
+        (
+            "Exception in thread main\n\tat x\nCaused by: Connection refused",
+            1,
+            ClusterUnavailable,
+            "Connection refused",
+        ),
+    ],
+)
+def test_failure_of_hadoops_client_is_reported(
+    tmp_path: Path, said: str, status: int, error: type[Exception], words: str
+) -> None:
+    """A program that prints what the real one prints: the real one is in tests/integration/yarn."""
+    (tmp_path / "spark-class").write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit {status}\n")
+    (tmp_path / "spark-class").chmod(0o700)
+    with pytest.raises(error, match=words):
+        rpc.RpcClient(str(tmp_path / "spark-submit")).application(ID)
+
+
 def test_unknown_application_has_exit_status_one() -> None:
     (last,) = follow((0, Unknown("it knows no such application")))
     assert last.status == 1 and "its final state is unknown" in last.lines[0]
@@ -158,7 +259,7 @@ ANY = some.one_of(
         some.sampled_from(["", FULL]),
         some.sampled_from(["", "http://n/c"]),
     ),
-    some.just(Unreachable("nobody")),
+    some.builds(Unreachable, some.just("nobody"), some.booleans()),
     some.builds(Interrupted, some.sampled_from([signal.SIGINT, signal.SIGTERM])),
 )
 

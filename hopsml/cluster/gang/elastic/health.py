@@ -92,11 +92,13 @@ def _lost_member(group: ElasticGroupState, event: events.MemberLost, now: float)
     if is_fixed and all(m.lost for m in group.members.values()) and not any(one.raised for one in group.failures):
         group.explained_by = now + group.spec.settle_s
     actions: list[Action] = []
+    if is_fixed and group.finishes() and not member.over:
+        actions.append(group.unstored(event.agent_id, event.reason))
     ends_it = group.phase in (*TRAINING, Phase.SETTLING)
     if not member.over and (ends_it or (group.phase is Phase.REFORMING and group.failures)):
         group.failures.append(Failure(event.agent_id, member.rank, event.reason, outside=True))
     if not member.over and ends_it:
-        actions = act_on_failures(group, now)
+        actions += act_on_failures(group, now)
     return actions + record_worker_end(group, event.agent_id, now)
 
 

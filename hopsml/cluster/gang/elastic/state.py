@@ -283,7 +283,7 @@ class ElasticGroupState(GroupMachine):
             stored = commits.drains.stored
             where = f"is of step {stored}" if stored >= 0 else "does not exist"
             text = f"the run's last commit, of step {commits.reached}, is no checkpoint: the newest one {where}"
-            actions.append(events.Note(text))
+            actions.append(events.Unstored(-1, text, is_checkpoint=True))
         return actions + super().conclude()
 
     def _store_last(self, holders: list[str]) -> list[Action]:

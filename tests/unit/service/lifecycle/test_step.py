@@ -26,6 +26,7 @@ from hopsml.service.lifecycle.step import (
     GRACE_S,
     SETTLE_S,
     SUBMIT_S,
+    UNREADABLE_S,
     USUAL_GRACE_S,
     differences,
 )
@@ -103,6 +104,28 @@ def test_job_state_does_not_change_while_the_engine_is_unreachable() -> None:
     assert record.state == Lifecycle.STARTING and not record.launches[0].state.is_final
     record = step_once(record, EMPTY, 5000.0)
     assert step_once(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off restarts
+
+
+def test_job_whose_application_cannot_be_asked_for_fails_after_the_time_of_a_submission() -> None:
+    """The ResourceManager refuses web requests: spark-submit has submitted, and the service sees nothing of it."""
+    record, tag = placed(), placed().launches[0].tag
+    refused = EngineSnapshot(None, problem="HTTP 401", unreadable_s=SUBMIT_S)
+    assert step_once(record, refused, 100.0 + SUBMIT_S).state == Lifecycle.STARTING
+    under_way = EngineSnapshot(None, frozenset({tag}), problem="HTTP 401", unreadable_s=SUBMIT_S)
+    assert step_once(record, under_way, 101.0 + SUBMIT_S).state == Lifecycle.STARTING
+    ended = step_once(record, refused, 101.0 + SUBMIT_S)
+    assert ended.state == Lifecycle.FAILED and "HTTP 401" in ended.cause and tag in ended.cause
+    running = step_once(record, snapshot(record, Lifecycle.RUNNING, containers=3), 200.0)
+    assert step_once(running, refused, 1e6).state == Lifecycle.RUNNING, "it runs, as far as anybody knows"
+
+
+def test_waiting_job_fails_after_a_day_without_the_cluster() -> None:
+    record = JobRecord(7, (TRAIN,))
+    assert step_once(record, EngineSnapshot(None, problem="HTTP 401", unreadable_s=UNREADABLE_S)) == record
+    ended = step_once(record, EngineSnapshot(None, problem="HTTP 401", unreadable_s=UNREADABLE_S + 1))
+    assert (ended.state, ended.cause) == (Lifecycle.FAILED, "the cluster could not be asked for 24 hours: HTTP 401")
+    paused = JobRecord(7, (TRAIN,), state=Lifecycle.PAUSED)
+    assert step_once(paused, EngineSnapshot(None, problem="HTTP 401", unreadable_s=1e6)) == paused
 
 
 def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -> None:
