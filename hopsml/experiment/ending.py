@@ -285,7 +285,7 @@ class RecordWriter:
         if not records:
             return ""
         try:
-            return left_files.leave_records(
+            return left_files.rescue_records(
                 self.directory.url, {name: to_json(content) for name, content in records.items()}
             )
         except (OSError, HopsmlError, ArgumentTypeError) as error:

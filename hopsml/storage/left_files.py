@@ -38,7 +38,7 @@ def places(folder: Path) -> tuple[Path, ...]:
     return (Path(tempfile.gettempdir()), *own_disk, folder.parent.parent)
 
 
-def leave_folder(folder: Path, name: str, candidates: Iterable[Path]) -> Path:
+def rescue_folder(folder: Path, name: str, candidates: Iterable[Path]) -> Path:
     """Move a folder, whose parent is about to be removed, into the first of ``candidates`` that accepts it.
 
     The folder stays on its own disk, so that nothing is copied.
@@ -69,13 +69,13 @@ def leave_folder(folder: Path, name: str, candidates: Iterable[Path]) -> Path:
     raise refused
 
 
-def leave_worker_files(folder: Path, run_id: str, rank: int) -> str:
+def rescue_worker_files(folder: Path, run_id: str, rank: int) -> str:
     """Leave a folder of a worker where it outlives the agent; return host and path as ``host:path``. Raises OSError."""
-    left = leave_folder(folder, f"{PREFIX}{run_id}-rank-{rank}", places(folder))
+    left = rescue_folder(folder, f"{PREFIX}{run_id}-rank-{rank}", places(folder))
     return f"{platform.node()}:{left}"
 
 
-def leave_records(run_url: str, records: Mapping[str, bytes]) -> str:
+def rescue_records(run_url: str, records: Mapping[str, bytes]) -> str:
     """Write the last records of a run to this host, replacing earlier ones; return host and path as ``host:path``.
 
     Args:

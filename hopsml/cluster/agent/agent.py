@@ -277,7 +277,7 @@ class Agent:
             for work in (self.work, self.kept):
                 if work is not None:
                     await work.tree.close(0.0)
-                    if work.tree.fails and (left := await asyncio.to_thread(work.leave_files)):
+                    if work.tree.fails and (left := await asyncio.to_thread(work.rescue_files)):
                         log.warning("files of %s that are not on shared storage are in %s", work.key[0], left)
             if self.commits is not None:
                 await self.commits.close()

@@ -282,7 +282,7 @@ class HeldCommits:
         finally:
             cutting.cancel()
 
-    def leave_last(self, base: Path | None) -> list[str]:
+    def rescue_last(self, base: Path | None) -> list[str]:
         """Write the newest commit to a local folder if it is not on shared storage.
 
         Args:

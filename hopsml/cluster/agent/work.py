@@ -137,7 +137,7 @@ class Work:
         if not self.keep:
             last = await self._close_tree()
             missing = MissingFiles((*missing.texts, *last.texts), missing.count + last.count)
-            left = await asyncio.to_thread(self.leave_files) if last.count else ""
+            left = await asyncio.to_thread(self.rescue_files) if last.count else ""
             shutil.rmtree(self.folder, ignore_errors=True)
         self._send(worker_events.WorkerClosed(missing.texts, missing.count, left))
 
@@ -482,7 +482,7 @@ class Work:
         if self.commits is None or self.launch.rank != 0:
             return []
         await self.commits.persist_last(self.formation, self._retry_s, self._cut)
-        return await asyncio.to_thread(self.commits.leave_last, self.tree.base if self.tree.is_mirrored else None)
+        return await asyncio.to_thread(self.commits.rescue_last, self.tree.base if self.tree.is_mirrored else None)
 
     async def _finish_checkpoints(self) -> list[str]:
         """Write the checkpoints that are still in memory to the local disk; return those that could not be written."""
@@ -529,16 +529,16 @@ class Work:
     async def release(self, flush_s: float) -> None:
         """Store the last files of a worker that has ended, within ``flush_s`` seconds; report what is not stored."""
         behind = await self.tree.close(flush_s)
-        if behind.count and (left := await asyncio.to_thread(self.leave_files)):
+        if behind.count and (left := await asyncio.to_thread(self.rescue_files)):
             self._note(f"{behind.count} files of it are not stored, and are in {left}: {behind.texts[0]}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def leave_files(self) -> str:
+    def rescue_files(self) -> str:
         """Leave the local tree, which is not completely stored, on this host; return ``host:path``, "" if that fails."""
         if not self.tree.is_mirrored or not self.tree.base.is_dir():
             return ""
         try:
-            return left_files.leave_worker_files(self.tree.base, self.formation.run_id, self.launch.rank)
+            return left_files.rescue_worker_files(self.tree.base, self.formation.run_id, self.launch.rank)
         except OSError as error:
             self._note(f"its files could not be left on this host either, and are lost: {error}")
             return ""

@@ -239,7 +239,7 @@ async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTre
     note = f"files that were saved in the worker's folder could not be copied to {tree.url(name)}: {reason}"
     missing = f"{name}: {reason}"
     try:
-        left = left_files.leave_worker_files(saved, formation.run_id, launch.rank)
+        left = left_files.rescue_worker_files(saved, formation.run_id, launch.rank)
     except OSError as error:
         return f"{note}; they are lost, since they could not be stored on {platform.node()} either: {error}", missing
     host, _, path = left.partition(":")

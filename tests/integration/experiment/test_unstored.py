@@ -35,11 +35,10 @@ RETRY_S = "HOPSML_STORAGE_RETRY_S"
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The store of all tests of the module; agents stay warm."""
+    """The store of all tests of the module."""
     folder = tmp_path_factory.mktemp("unstored")
     with small_disk.mounted(folder / "disk", DISK_KB) as disk, local_application(folder):
         os.environ["HOPSML_PROJECT_URL"] = f"local://{disk}/project"
-        submit(lambda: None).result(END_S)
         yield disk
 
 
@@ -48,6 +47,7 @@ def _clean(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Empty the store, delete the copies that were left, and end the helper processes of the store."""
     monkeypatch.setenv(RETRY_S, "1")
     yield
+    experiment.shutdown()
     small_disk.accept_writes(disk)
     take_left_files()
     for entry in disk.iterdir():
@@ -56,7 +56,7 @@ def _clean(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def submit(function: Any, workers: int = 1, **named: Any) -> Run:
-    return experiment.submit(function, num_workers=workers, progress=False, keep_warm=60.0, **named)
+    return experiment.submit(function, num_workers=workers, progress=False, **named)
 
 
 def losing(disk: Path) -> Any:

@@ -121,11 +121,11 @@ def test_folder_is_left_in_the_first_directory_with_enough_space(tmp_path: Path)
     place.mkdir()
     (folder / "model").write_text("weights")
     with small_disk.mounted(tmp_path / "disk", 1_000) as elsewhere:
-        left = left_files.leave_folder(folder, "hopsml-left", (tmp_path / "missing", elsewhere, place))
+        left = left_files.rescue_folder(folder, "hopsml-left", (tmp_path / "missing", elsewhere, place))
         assert list(elsewhere.iterdir()) == []
     assert left.parent == place and (left / "model").read_text() == "weights" and not folder.exists()
     with pytest.raises(OSError, match="missing"):
-        left_files.leave_folder(left, "hopsml-left", (tmp_path / "missing",))
+        left_files.rescue_folder(left, "hopsml-left", (tmp_path / "missing",))
 
 
 def test_missing_path_hint_is_given_for_relative_paths_only(tmp_path: Path) -> None:

@@ -159,10 +159,10 @@ def test_user_who_cancels_while_records_are_retried_ends_the_run_at_once(tmp_pat
 
 def test_status_left_by_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_files.tempfile, "tempdir", str(tmp_path))
-    left_files.leave_records("hdfs://nn/run_1", {"status.json": b'{"state": "FAILED"}'})
+    left_files.rescue_records("hdfs://nn/run_1", {"status.json": b'{"state": "FAILED"}'})
     assert left_files.left_status("hdfs://nn/run_1/") == {"state": "FAILED"}
     (folder,) = tmp_path.iterdir()
     folder.chmod(0o777)
     assert left_files.left_status("hdfs://nn/run_1") is None
     with pytest.raises(PermissionError):
-        left_files.leave_records("hdfs://nn/run_1", {"status.json": b"{}"})
+        left_files.rescue_records("hdfs://nn/run_1", {"status.json": b"{}"})
