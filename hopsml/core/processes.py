@@ -76,13 +76,19 @@ def exit_with_parent(parent_pid: int, parent_pidfd: int = -1) -> None:
     os._exit(0)
 
 
-def write_no_core_dumps() -> None:
-    """Disable core dumps of this process and of all processes it starts: its memory holds tokens and secrets.
+def write_no_core_dumps(pid: int = 0) -> None:
+    """Disable core dumps of a process and of all that it starts from now on: its memory holds tokens and secrets.
 
     The hard limit is unchanged, so that a function that is being debugged can raise the limit for itself.
+
+    Args:
+        pid: The process; 0: this one.
+
+    Raises:
+        ProcessLookupError: It has ended.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
 
 
 def allow_tracing_by(pid: int) -> None:

@@ -235,6 +235,7 @@ class _EndRequested(BaseException):
 
 def main(folder: Path, order: DriverOrder) -> None:
     """Create the state files, detach from the starting process, run the driver, and record its exit status."""
+    processes.write_no_core_dumps()  # of the driver as well: its variables may hold secrets
     try:
         running = os.open(folder / RUNNING, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -99,7 +99,7 @@ class GroupTrainingOptions(TrainingOptions):
         progress_timeout: of an elastic group, seconds without a step of any worker after which the group counts as
             hung, by default ten times the usual step time, at least 30; of a fixed group, seconds for which all workers
             may be idle (no processor time used, no bytes read or written) before the run ends, unlimited by default: a
-            note reports it after 120.
+            note reports it after 120. Time in which a worker waits for storage does not count.
         host_failure_limit, host_cooldown: number of failures of elastic members on a host after which the host is
             excluded, and seconds of the first exclusion, which doubles each time; has no effect if all members are on
             one host.

@@ -297,6 +297,7 @@ def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
         OSError: The supervisor cannot be reached; Spark runs the task again.
     """
     processes.die_with_parent(os.getppid())
+    processes.write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     folder, lock = _own_folder()
     tokens = OwnTokenFile(folder.path) if bootstrap.has_tokens else None

@@ -28,6 +28,7 @@ from hopsml.core import processes, redact
 from hopsml.core import settings as hopsml_settings
 from hopsml.core.delegation_tokens import Credentials
 from hopsml.core.newer_python import UTC
+from hopsml.core.processes import write_no_core_dumps
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.agent_server import AgentServer
@@ -227,6 +228,7 @@ def place_body(
 
 def main(name: str, launch: str) -> None:
     """Serve ``name`` as configured in its private folder; exit with status 1 after an error."""
+    write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     redact.mask_logger("hopsml")

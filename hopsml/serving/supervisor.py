@@ -370,6 +370,7 @@ def _say(announce: int, answer: SupervisorAnswer) -> None:
 def main(words: list[str]) -> None:
     """Run the program with its command-line arguments."""
     folder, _, announce, lifeline = words
+    processes.write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     redact.mask_logger("hopsml")
     os.chdir(folder)  # shortens the path of the socket

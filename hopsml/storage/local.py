@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from hopsml.core import ownership
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
-from hopsml.storage import causes, durable, privacy, trust, urls
+from hopsml.storage import causes, durable, privacy, trust, urls, waiting
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.streams import spooled_writer
 
@@ -23,6 +23,7 @@ def create(url: str, timeout_s: float) -> LocalFileSystem:
     return LocalFileSystem(timeout_s)
 
 
+@waiting.with_counted_calls
 class LocalFileSystem(FileSystem):
     """FileSystem on this machine's disks, without a deadline, since the kernel serves it.
 

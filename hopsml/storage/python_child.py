@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import settings
+from hopsml.core.processes import write_no_core_dumps
 
 
 def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:
@@ -25,13 +27,16 @@ def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
     """
     parent = _own_pidfd()
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments, str(parent)],
             pass_fds=[*pass_fds, *([parent] if parent >= 0 else [])],
             cwd="/",  # "-m" puts the working directory on the path
             env=environment(),
             **options,
         )
+        with contextlib.suppress(OSError):  # it has ended already
+            write_no_core_dumps(process.pid)
+        return process
     finally:
         if parent >= 0:
             os.close(parent)

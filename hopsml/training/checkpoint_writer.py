@@ -25,6 +25,7 @@ from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSav
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.core import processes
 from hopsml.errors import StorageTimeout
+from hopsml.storage import waiting
 from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
 from hopsml.training.elastic import commits
 from hopsml.training.elastic.commits import Snapshot, memory_room
@@ -85,8 +86,9 @@ class Handover:
 
     def _give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         """Write a snapshot into a free slot and announce it to the agent."""
-        while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
-            time.sleep(_POLL_S)
+        with waiting.StorageWait():
+            while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
+                time.sleep(_POLL_S)
         size = snapshot.size
         if size > self._made[slot] and size > memory_room():
             return None
@@ -127,6 +129,7 @@ class Handover:
             self._slots.pin(held.slot, False)
             raise
 
+    @waiting.counted
     def wait_written(self, ending: str | tuple[str, ...] = "") -> None:
         """Wait until the newest checkpoint in each slot is on this machine's disk.
 
@@ -142,6 +145,7 @@ class Handover:
         newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
         return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
 
+    @waiting.counted
     def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
         """Wait until a checkpoint has reached the run's store.
 

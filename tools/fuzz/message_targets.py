@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from tools.fuzz.target import Target
 
@@ -256,9 +257,10 @@ def serving_request() -> Target:
 
 def yarn_answers() -> Target:
     """Return the target of a ResourceManager's answers about applications and nodes, whatever their status."""
+    from hopsml.core.hadoop_http import Answer
     from hopsml.errors import ClusterError
     from hopsml.yarn import resource_manager
-    from hopsml.yarn.resource_manager import Answer, ResourceManager
+    from hopsml.yarn.resource_manager import ResourceManager
 
     statuses = (200, 200, 200, 401, 404, 500, 503)
     kinds = ("application/json", "application/json;charset=utf-8", "text/html", "")
@@ -272,12 +274,8 @@ def yarn_answers() -> Target:
         if len(data) < 2:
             return None
         status, kind = statuses[data[0] % len(statuses)], kinds[data[1] % len(kinds)]
-        own = resource_manager.request
-        resource_manager.request = lambda *_, **__: Answer(status, data[2:], kind)
-        try:
+        with mock.patch.object(resource_manager, "request", lambda *_, **__: Answer(status, data[2:], kind)):
             return calls[data[0] // len(statuses) % len(calls)]()
-        finally:
-            resource_manager.request = own
 
     app = {
         "id": "application_1_0001", "state": "RUNNING", "finalStatus": "UNDEFINED", "applicationTags": "tag,b",
@@ -306,9 +304,9 @@ def yarn_logs() -> Target:
     """Return the target of a NodeManager's page with a log, and of an aggregated log file."""
     import zlib
 
+    from hopsml.core.hadoop_http import Answer
     from hopsml.errors import ClusterError
     from hopsml.yarn import logs, tfile
-    from hopsml.yarn.resource_manager import Answer
 
     def page(data: bytes) -> object:
         return logs.parse(Answer((200, 404, 500)[data[0] % 3], data[1:]), 100) if data else None

@@ -81,6 +81,7 @@ def run_agent(
     if problem := acceptor.open_files_problem():
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
+    processes.write_no_core_dumps()
     # protects child processes that Spark started in this process earlier
     fork_client.exempt_from_killing(processes.children_of(os.getpid()))
     processes.become_subreaper()  # orphans of a killed fork server become children of the agent

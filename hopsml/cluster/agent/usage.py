@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,13 +277,18 @@ class Idleness:
         self._used: dict[int, tuple[float, int]] = {}
         self._below: list[int] = []
         self._listed = 0.0
+        self._waited_s = 0.0
 
-    def seconds(self) -> float:
-        """Return for how many seconds the worker has been idle; 0.0 below ``IDLE_S``.
+    def seconds(self, waited_s: float = 0.0) -> float:
+        """Return for how many seconds the worker has been idle without waiting for storage; 0.0 below ``IDLE_S``.
 
         Call it with each heartbeat.
+
+        Args:
+            waited_s: total time for which it has waited for storage.
         """
         now = time.monotonic()
+        self._since, self._waited_s = min(now, self._since + waited_s - self._waited_s), waited_s
         self._list(now)
         before, self._used = self._used, self._look()
         elapsed, self._looked = now - self._looked, now
@@ -305,6 +310,30 @@ class Idleness:
         """Return the CPU seconds and the bytes moved so far, per process."""
         members = (self._pid, *self._below)
         return {pid: (core_s, _moved(pid)) for pid in members if (core_s := _core_seconds(pid)) is not None}
+
+
+class StorageWaits:
+    """Total time for which a worker, or one of the processes that it has forked, has waited for storage."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}  # by process
+        self._total_s, self._looked = 0.0, time.monotonic()
+
+    def seconds(self, recorded: Iterable[tuple[int, float, float]]) -> float:
+        """Return the total so far, in which waits of several processes at the same time count once.
+
+        Args:
+            recorded: process, seconds of ended waits, and monotonic time since which it waits now; 0.0: it does not.
+        """
+        now = time.monotonic()
+        before, self._known = self._known, {}
+        for process, waited_s, since in recorded:
+            is_waiting = since > 0.0 and not processes.has_ended(process)
+            self._known[process] = waited_s + (max(0.0, now - since) if is_waiting else 0.0)
+        longest_s = max((known - before.get(process, 0.0) for process, known in self._known.items()), default=0.0)
+        self._total_s += min(max(0.0, longest_s), now - self._looked)
+        self._looked = now
+        return self._total_s
 
 
 def _moved(pid: int) -> int:

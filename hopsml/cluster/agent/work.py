@@ -308,7 +308,8 @@ class Work:
         """Return the worker's status for a heartbeat; None if there is nothing to report."""
         if not self.formation.spec.group.collective:
             return None
-        event = self._process.status(self.commits.slots if self.commits is not None else None)
+        shared = self._checkpoints.slots if self._checkpoints is not None else None
+        event = self._process.status(self.commits.slots if self.commits is not None else None, shared)
         return protocol.WorkerUpdate(*self.key, event) if event is not None else None
 
     def recover_stopped_processes(self) -> None:

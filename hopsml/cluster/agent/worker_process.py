@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from hopsml.cluster.agent.usage import Idleness, OomWatch
+from hopsml.cluster.agent.usage import Idleness, OomWatch, StorageWaits
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared.commit_slots import CommitSlots
@@ -152,6 +152,8 @@ class WorkerProcess:
         self._ends_by = float("inf")  # monotonic seconds: deadline of its exit
         self._oom: OomWatch | None = None
         self._idleness: Idleness | None = None
+        self._waits = StorageWaits()
+        self._waited_s = 0.0  # for storage, at the last heartbeat
         self._was_quiet = True  # the last heartbeat had nothing to report about it
         self._held = 0  # heartbeats for which it has been stopped
         self._loop = asyncio.get_running_loop()
@@ -214,17 +216,24 @@ class WorkerProcess:
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
         return cause
 
-    def status(self, slots: CommitSlots | None) -> WorkerStatus | None:
-        """Return its status for a heartbeat; None if neither this nor the last heartbeat has anything to report."""
+    def status(self, slots: CommitSlots | None, shared: CommitSlots | None) -> WorkerStatus | None:
+        """Return its status for a heartbeat; None if neither this nor the last heartbeat has anything to report.
+
+        Args:
+            slots: those for commits, with its progress; None for a group without them.
+            shared: those for checkpoints, with its waits for storage; None before its launch.
+        """
         if not self.pid:
             return None
         self._idleness = self._idleness or Idleness(self.pid)
         step, age_s = (slots.progress, slots.progress_age_s) if slots is not None and slots.progress >= 0 else (-1, 0.0)
-        stopped, idle_s = processes.is_stopped(self.pid), self._idleness.seconds()
-        was_quiet, self._was_quiet = self._was_quiet, not stopped and not idle_s
+        waited_s = self._waits.seconds(shared.storage_waits() if shared is not None else ())
+        has_waited, self._waited_s = waited_s > self._waited_s, waited_s
+        stopped, idle_s = processes.is_stopped(self.pid), self._idleness.seconds(waited_s)
+        was_quiet, self._was_quiet = self._was_quiet, not stopped and not idle_s and not has_waited
         if step < 0 and self._was_quiet and was_quiet:
             return None
-        return WorkerStatus(step, stopped, age_s, idle_s)
+        return WorkerStatus(step, stopped, age_s, idle_s, waited_s)
 
     def count_stopped_heartbeat(self) -> bool:
         """Return True if it has been stopped (SIGSTOP) for ``HELD_LIMIT`` heartbeats; called with each of them."""

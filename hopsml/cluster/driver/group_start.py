@@ -175,7 +175,9 @@ def _group_event(agent: str, generation: int, event: worker_events.ToDriver) -> 
         case worker_events.WorkerPaused():
             return events.Paused(agent, generation, event.step)
         case worker_events.WorkerStatus():
-            return events.Stepped(agent, generation, event.step, event.stopped, event.age_s, event.idle_s)
+            return events.Stepped(
+                agent, generation, event.step, event.stopped, event.age_s, event.idle_s, event.storage_s
+            )
         case worker_events.Committed():
             kind = events.PausedAtCommit if event.parked else events.WorkerCommitted
             return kind(agent, generation, event.step)

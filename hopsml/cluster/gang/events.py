@@ -160,7 +160,8 @@ class Stepped:
         step: Batches since the beginning of the run; -1: unknown.
         stopped: True if its process is stopped (SIGSTOP).
         age_s: Seconds since it finished the last step.
-        idle_s: Seconds for which it has used no processor time.
+        idle_s: Seconds for which it has used no processor time, and has not waited for storage.
+        storage_s: Seconds for which it has waited for storage since its start.
     """
 
     agent_id: str
@@ -169,6 +170,7 @@ class Stepped:
     stopped: bool = False
     age_s: float = 0.0
     idle_s: float = 0.0
+    storage_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,20 @@ class Pace:
     looks: Counter[str] = field(default_factory=Counter)
     lags: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
+    storage_s: dict[str, float] = field(default_factory=dict)  # seconds that each worker has waited for storage
+    # the same when the furthest member last finished a step
+    storage_before_s: dict[str, float] = field(default_factory=dict)
+
+    def record_storage_wait(self, agent_id: str, seconds: float) -> None:
+        """Record for how many seconds a worker has waited for storage since its start; less than before: a new worker."""
+        if seconds < self.storage_s.get(agent_id, 0.0):
+            self.storage_before_s[agent_id] = 0.0
+        self.storage_s[agent_id] = seconds
+
+    def _excused_s(self) -> float:
+        """Return the seconds since the last step in which the member that waited longest has waited for storage."""
+        waits = (seconds - self.storage_before_s.get(name, 0.0) for name, seconds in self.storage_s.items())
+        return max(waits, default=0.0)
 
     def record_step(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
         """Record that a member finished ``step`` ``age_s`` seconds ago.
@@ -152,7 +166,7 @@ class Pace:
             self.first_s = at - self.began if self.first_s is None else self.first_s
             each = max(0.0, at - self.advanced) / (step - furthest)
             self.usual_s = each if not self.usual_s else 0.8 * self.usual_s + 0.2 * each
-            self.advanced = max(self.advanced, at)
+            self.advanced, self.storage_before_s = max(self.advanced, at), dict(self.storage_s)
 
     def _compare(self, agent_id: str) -> None:
         """Count whether another member was ahead when this one finished its step.
@@ -191,18 +205,20 @@ class Pace:
 
     def for_next_generation(self, now: float) -> Pace:
         """Return an empty record for the next generation, which retains the duration of the first step."""
-        return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
+        first_s = self.first_before_s if self.first_s is None else self.first_s
+        storage_s = self.storage_s  # of workers that continue; new ones begin at 0
+        return Pace(now, self.timeout_s, first_s, storage_s=dict(storage_s), storage_before_s=dict(storage_s))
 
     def remove_member(self, agent_id: str, now: float) -> None:
         """Remove a lost member, and restart the wait for the next step of the others."""
-        for table in (self.steps, self.finished, self.looks, self.lags):
+        for table in (self.steps, self.finished, self.looks, self.lags, self.storage_s):
             table.pop(agent_id, None)
         self.stopped.discard(agent_id)
-        self.advanced = now
+        self.advanced, self.storage_before_s = now, dict(self.storage_s)
 
     def hangs(self, now: float) -> bool:
-        """Return True if no member has made a step for longer than ``limit_s``."""
-        return now - max(self.advanced, self.began) > self.limit_s()
+        """Return True if no member has made a step for longer than ``limit_s``, waits for storage not included."""
+        return now - max(self.advanced, self.began) - self._excused_s() > self.limit_s()
 
     def blocking_members(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the members that block the others: those with stopped processes, else those with the fewest steps.

@@ -67,6 +67,8 @@ _MAGIC = b"hopsml-1"
 # Offsets on the blackboard.
 _PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 16, 24, 32, 40, 1024
 _PROBLEM_BYTES = 2048
+_WAITS_AT, _WAITS = 3200, 32  # waits for storage: one cell for each process, chosen by its id
+_WAIT = struct.Struct("<qdd")
 WAITS, WRITTEN, FAILED, PASSED_OVER = range(4)  # outcome of a checkpoint in a slot
 
 Buffer = bytes | bytearray | memoryview
@@ -167,6 +169,16 @@ class CommitSlots:
     @stored_request.setter
     def stored_request(self, value: int) -> None:
         struct.pack_into("<q", self._board, _STORED, value)
+
+    def record_storage_wait(self, waited_s: float, since: float) -> None:
+        """Record how long this process has waited for storage, and since when it does now (monotonic; 0.0: it does not)."""
+        process = os.getpid()
+        _WAIT.pack_into(self._board, _WAITS_AT + _WAIT.size * (process % _WAITS), process, waited_s, since)
+
+    def storage_waits(self) -> list[tuple[int, float, float]]:
+        """Return the waits for storage that the worker and its children have recorded: process, seconds, since when."""
+        cells = (_WAIT.unpack_from(self._board, _WAITS_AT + _WAIT.size * cell) for cell in range(_WAITS))
+        return [(process, waited_s, since) for process, waited_s, since in cells if process]
 
     # ------------------------------------------------------------------------------------------ slots
 

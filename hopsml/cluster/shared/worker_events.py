@@ -153,13 +153,15 @@ class WorkerStatus(WorkerEvent, frozen=True, tag="worker-stepped"):
         step: batches done; -1 if the worker does not report them.
         stopped: True if the process is stopped (SIGSTOP).
         age_s: seconds since it finished that step.
-        idle_s: seconds for which it has been idle.
+        idle_s: seconds for which it has been idle without waiting for storage.
+        storage_s: seconds for which it has waited for storage since its start.
     """
 
     step: int
     stopped: bool = False
     age_s: float = 0.0
     idle_s: float = 0.0
+    storage_s: float = 0.0
 
 
 class WorkerUsage(WorkerEvent, frozen=True, tag="worker-usage"):

@@ -56,7 +56,7 @@ from hopsml.core import moved_names, redact, tracebacks
 from hopsml.core.processes import UNREPORTED, allow_tracing_by
 from hopsml.errors import ArgumentError, PeerLost
 from hopsml.search.metric import MetricCheck
-from hopsml.storage import privacy
+from hopsml.storage import privacy, waiting
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
 _SETTLE_S = 1.0  # longest wait for a note to be sent
@@ -300,10 +300,15 @@ def _mends(pipe: EventPipe, slots: Sequence[int]) -> ReconfigurationPort | None:
 
 
 def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None:
-    """Return the interface for checkpoints; None if the worker writes them itself."""
+    """Return the interface for checkpoints; None if the worker writes them itself.
+
+    Waits for storage are recorded there as well.
+    """
     if not slots:
         return None
-    return CheckpointPort(CommitSlots(slots), pipe.send)
+    shared = CommitSlots(slots)
+    waiting.report_to(shared.record_storage_wait)
+    return CheckpointPort(shared, pipe.send)
 
 
 def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -16,9 +16,11 @@ def main() -> None:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while Python starts
         from hopsml.cluster.worker import calling
+        from hopsml.core.processes import write_no_core_dumps
         from hopsml.errors import HopsmlError
         from hopsml.service.driver.run_task import run
 
+        write_no_core_dumps()  # it takes the secrets of its job
         lost: list[str] = []
         note = calling.install_log_streams(lost.append)  # a full disk does not end the driver
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
-from hopsml.storage import causes, tree, urls
+from hopsml.storage import causes, tree, urls, waiting
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
 from hopsml.storage.remote.pool import POOL, AllBusy
@@ -40,6 +40,7 @@ def kill_all() -> None:
     POOL.kill_all()
 
 
+@waiting.with_counted_calls
 class RemoteFileSystem(FileSystem):
     """FileSystem on any remote store; every step has a deadline, enforced by killing its helper process."""
 

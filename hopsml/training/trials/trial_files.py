@@ -25,7 +25,7 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.core import redact
 from hopsml.search.messages import RunTrial
 from hopsml.search.metric import name_of
-from hopsml.storage import urls
+from hopsml.storage import urls, waiting
 from hopsml.storage.backoff import pause_s
 from hopsml.storage.run_dir import step_name, step_of
 
@@ -191,6 +191,7 @@ def _shared(context: WorkerContext, trial: RunTrial) -> str:
     return urls.join(context.run_url.rstrip("/"), context.trials, trial.resume_from, CHECKPOINTS)
 
 
+@waiting.counted
 def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s: float) -> int:
     """Return the newest complete step on the shared storage, -1 for none; wait for the expected step."""
     from hopsml.storage import checkpoints, filesystem

@@ -1,22 +1,18 @@
-"""Secrets in every place where a user may put one, and a reader of every byte that a run stores."""
+"""Secrets in every place where a user may put one."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
-import pickletools
 import stat
 import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from hopsml.storage import filesystem, urls
+from hopsml.storage import filesystem
+from tests.helpers.secrets_found import secrets_found
 
 MARK = "s3cr3t"  # in each secret, and in nothing else
 BY_VALUE = f"{MARK}/by value&{MARK}"  # also searched in its URL encoding
@@ -125,40 +121,8 @@ def run(folder: Path, project_url: str, more: Mapping[str, str]) -> subprocess.C
 
 
 def leaks(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the name of each file that contains a secret in any encoding, with its context."""
-    found: dict[str, str] = {}
-    spellings = {MARK, quote(BY_VALUE, safe=""), quote(BY_VALUE)}
-    for name, content in files.items():
-        for place, data in unpacked(name, content):
-            for spelling in spellings:
-                for encoded in (spelling.encode(), spelling.encode("utf-16-le")):
-                    if (at := data.find(encoded)) >= 0:
-                        found[place] = repr(data[max(0, at - 60) : at + 60])
-    return found
-
-
-def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Return the bytes and their parts: strings of a pickle, columns of a table, members of an archive."""
-    yield name, content
-    if name.endswith(".parquet"):
-        import pyarrow.parquet
-
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
-        yield f"{name}:table", repr(table.to_pydict()).encode() + repr(table.schema).encode()
-    if content[:2] == b"\x80\x05":
-        yield f"{name}:pickle", "\n".join(str(argument) for _, argument, _ in pickletools.genops(content)).encode()
-    if content[:2] == b"\x1f\x8b":
-        yield from unpacked(f"{name}:gzip", gzip.decompress(content))
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for member in archive.namelist():
-                yield from unpacked(f"{name}:{member}", archive.read(member))
-
-
-def of_store(url: str) -> dict[str, bytes]:
-    """Return every file below a URL."""
-    system = filesystem.for_url(url)
-    return {urls.relative(one.url, url): system.read_bytes(one.url) for one in filesystem.walk(url) if not one.is_dir}
+    """Return the place of each planted secret in files, in any encoding, with its context."""
+    return secrets_found(files, secrets=(MARK, BY_VALUE))
 
 
 def open_to_others(url: str) -> list[str]:

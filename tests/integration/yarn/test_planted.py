@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.storage import filesystem
+from tests.helpers.secrets_found import of_store
 from tests.helpers.tracking import planted
 from tests.integration.yarn.conftest import Hadoop
 
@@ -22,7 +23,7 @@ def test_planted_secrets_are_in_no_file_on_hdfs(
     done = planted.run(tmp_path / "code", project, {"HADOOP_CONF_DIR": str(hadoop.conf_dir)})
     assert done.returncode == 0, done.stderr
     assert planted.leaks({"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}) == {}
-    files = planted.of_store(project)
+    files = of_store(project)
     assert {"function.pickle", "git.diff", "trials.parquet", "worker.json"} <= {Path(name).name for name in files}
     assert planted.leaks(files) == {}
     assert planted.open_to_others(project) == []

@@ -628,6 +628,13 @@ def test_active_members_have_no_time_limit_before_their_first_step():
     assert of_kind(machine.handle(events.Tick(), 102.0), events.StopWorkers)
 
 
+def test_group_with_a_member_that_waits_for_storage_is_not_hung():
+    machine = running("a", "b", progress_timeout_s=100.0)
+    machine.handle(events.Stepped("a", 0, -1, storage_s=60.0), 100.0)
+    assert of_kind(machine.handle(events.Tick(), 160.0), events.StopWorkers) == []
+    assert of_kind(machine.handle(events.Tick(), 162.0), events.StopWorkers)
+
+
 def test_time_limit_of_the_first_step_follows_from_the_first_generation():
     machine = running("a", "b")
     machine.handle(events.Stepped("a", 0, 0), 3.0)

@@ -135,6 +135,29 @@ def test_pace_hangs_only_beyond_the_limit() -> None:
     assert pace.hangs(132.1)
 
 
+def test_waits_for_storage_since_the_last_step_do_not_count() -> None:
+    pace = pace_of_steps(5.0, 12.0, 13.0, start_s=2.0, timeout_s=9.0)
+    pace.record_storage_wait("a", 4.0)
+    pace.record_storage_wait("b", 30.0)  # the longest counts: both have waited at the same time
+    assert not pace.hangs(13.0 + 39.0) and pace.hangs(13.0 + 39.1)
+    pace.record_step("a", max(pace.steps.values()) + 1, False, 60.0, 0.0)
+    assert not pace.hangs(69.0) and pace.hangs(69.1), "waits before the last step"
+    pace.record_storage_wait("b", 35.0)
+    assert not pace.hangs(74.0) and pace.hangs(74.1)
+
+
+def test_new_worker_and_one_that_continues_count_their_waits_from_the_next_generation_on() -> None:
+    pace = Pace(0.0, timeout_s=5.0)
+    pace.record_storage_wait("a", 20.0)
+    after = pace.following(30.0)
+    after.record_storage_wait("a", 20.0)  # it continues, and has waited no further
+    assert after.hangs(35.1)
+    after.record_storage_wait("a", 2.0)  # a new process
+    assert not after.hangs(37.0) and after.hangs(37.1)
+    after.without("a", 40.0)
+    assert not after.hangs(45.0) and after.hangs(45.1)
+
+
 def test_next_generation_inherits_the_time_of_the_first_step() -> None:
     pace = pace_of_steps(5.0, 12.0, 13.0, start_s=2.0, timeout_s=9.0)
     after = pace.for_next_generation(100.0)

@@ -160,8 +160,10 @@ def _elastic_heartbeat(group: ElasticGroupState, event: events.Stepped, now: flo
         return request_pause(group, now)
     notes = _heartbeat(group, event, now)
     member = group.members.get(event.agent_id)
+    pace = group.progress.pace
+    if member is not None:
+        pace.record_storage_wait(event.agent_id, event.storage_s)
     if member is not None and event.step >= 0:
-        pace = group.progress.pace
         pace.record_step(event.agent_id, event.step, event.stopped, now, event.age_s)
         if group.phase is Phase.RUNNING and pace.detect_slow_member(event.agent_id):
             who = f"rank {member.rank} on {group.membership.hosts[event.agent_id]}"
