@@ -274,7 +274,7 @@ def yarn_answers() -> Target:
         if len(data) < 2:
             return None
         status, kind = statuses[data[0] % len(statuses)], kinds[data[1] % len(kinds)]
-        with mock.patch.object(resource_manager, "request", lambda *_, **__: Answer(status, data[2:], kind)):
+        with mock.patch.object(resource_manager, "request", return_value=Answer(status, data[2:], kind)):
             return calls[data[0] // len(statuses) % len(calls)]()
 
     app = {

@@ -149,12 +149,12 @@ def test_waits_for_storage_since_the_last_step_do_not_count() -> None:
 def test_new_worker_and_one_that_continues_count_their_waits_from_the_next_generation_on() -> None:
     pace = Pace(0.0, timeout_s=5.0)
     pace.record_storage_wait("a", 20.0)
-    after = pace.following(30.0)
+    after = pace.for_next_generation(30.0)
     after.record_storage_wait("a", 20.0)  # it continues, and has waited no further
     assert after.hangs(35.1)
     after.record_storage_wait("a", 2.0)  # a new process
     assert not after.hangs(37.0) and after.hangs(37.1)
-    after.without("a", 40.0)
+    after.remove_member("a", 40.0)
     assert not after.hangs(45.0) and after.hangs(45.1)
 
 
