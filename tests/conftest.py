@@ -236,7 +236,9 @@ def secure_hdfs() -> Iterator[Any]:
     from tools.hadoop.settings import Shape
 
     yield from running_cluster(
-        "secure-hdfs", Shape(1, nodemanagers=0, resourcemanagers=0), Security(token_renew_s=15, token_max_s=90)
+        "secure-hdfs",
+        Shape(datanodes=1, nodemanagers=0, resourcemanagers=0),
+        Security(token_renew_s=15, token_max_s=90),
     )
 
 
@@ -247,4 +249,6 @@ def secure_yarn() -> Iterator[Any]:
     from tools.hadoop.kerberos import Security
     from tools.hadoop.settings import Shape
 
-    yield from running_cluster("secure-yarn", Shape(1, 2), Security(spnego=True, token_renew_s=90, token_max_s=300))
+    yield from running_cluster(
+        "secure-yarn", Shape(datanodes=1), Security(spnego=True, token_renew_s=90, token_max_s=300)
+    )

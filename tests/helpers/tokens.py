@@ -17,12 +17,14 @@ from tools.hadoop.rest import Web
 def obtain(cluster: Any, user: str = "alice") -> Credentials:
     """Return a new HDFS token of a user, with the user's ticket; nobody but the user can renew it."""
     web = Web(cluster.web.host, cluster.kdc.environment(user))
-    base = f"http{cluster.webhdfs_url.removeprefix('webhdfs')}/webhdfs/v1/"
+    ports = cluster.state.ports[cluster.active_namenode]
+    base = f"http://{cluster.web.host}:{ports['http']}/webhdfs/v1/"
     text = web.get_json(f"{base}?op=GETDELEGATIONTOKEN&renewer={user}")["Token"]["urlString"]
     wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     # the four fields of a token, as in a file but without an alias
     (found,) = tokens.parse(b"HDTS\0\x01\0" + wire + b"\0").tokens
-    service = cluster.namenode_url.removeprefix("hdfs://")
+    authority = cluster.namenode_url.removeprefix("hdfs://")
+    service = authority if ":" in authority else f"ha-hdfs:{authority}"
     return Credentials((Token(service, found.identifier, found.password, tokens.HDFS_KIND, service),))
 
 

@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     one = verbs.add_parser("application", help="state, kill or logs of one application")
     one.add_argument("what", choices=("state", "kill", "logs"))
     one.add_argument("app_id")
-    killing = verbs.add_parser("kill", help="signal one daemon: nn, dn1, rm, nm2 ...")
+    killing = verbs.add_parser("kill", help="signal one daemon: nn (or nn1, nn2), dn1, rm, nm2 ...")
     killing.add_argument("name")
     killing.add_argument("--signal", default="KILL", help="KILL, STOP, CONT, TERM (default %(default)s)")
     killing.add_argument("--containers", action="store_true", help="the node's containers too, as in a power cut")
@@ -168,6 +168,7 @@ def _start_options(options: argparse.ArgumentParser) -> None:
         option = f"--{field.name.replace('_', '-')}"
         options.add_argument(option, type=int, default=field.default, help=f"{of_each}default %(default)s")
 
+    options.add_argument("--ha", dest="namenodes", action="store_const", const=2, help="--namenodes 2: a standby")
     secure = options.add_argument_group("Kerberos")
     secure.add_argument("--kerberos", action="store_true", help="a KDC in the cluster's folder; users alice and bob")
     secure.add_argument("--spnego", action="store_true", help="HTTP of ResourceManager and NodeManagers needs a ticket")

@@ -6,7 +6,7 @@
     cluster.stop(remove=True)
 
 ``state.json`` in the folder contains ports and pids, so that another process can use the same cluster.
-Daemons are called nn, dn1, dn2 ..., rm (and rm2), nm1, nm2 ...
+Daemons are called nn (or nn1, nn2, jn1 ..., zk1, fc1, fc2), dn1, dn2 ..., rm (and rm2), nm1, nm2 ...
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from tools.guard import Guard, guard_for
-from tools.hadoop import daemons, readiness
+from tools.hadoop import daemons, ha, readiness
 from tools.hadoop.errors import DaemonEnded, HadoopError
+from tools.hadoop.ha import with_two_namenodes
 from tools.hadoop.jars import CACHE, exclusive
 from tools.hadoop.kdc import HOST, Kdc
 from tools.hadoop.kerberos import ADMIN, USERS, Security, principals, secured
 from tools.hadoop.krb5 import ensure_krb5
 from tools.hadoop.ports import free_ports
 from tools.hadoop.rest import ApplicationState, ResourceManager, Web
-from tools.hadoop.settings import PORTS_OF, Shape, host, kind, write_conf
+from tools.hadoop.settings import PORTS_OF, Settings, Shape, host, kind, write_conf
 from tools.hadoop.state import State
 
 DEFAULT_HOME = CACHE / "run"
@@ -71,13 +72,16 @@ class Cluster:
 
     @property
     def namenode_url(self) -> str:
-        """URL of the NameNode: ``hdfs://HOST:PORT``."""
-        return f"hdfs://{self.web.host}:{self.state.ports['nn']['rpc']}"
+        """URL of HDFS: ``hdfs://HOST:PORT``, or that of the name service."""
+        return f"hdfs://{ha.SERVICE if ha.is_ha(self.state.ports) else self._namenode_at('rpc')}"
 
     @property
     def webhdfs_url(self) -> str:
-        """URL of WebHDFS: ``webhdfs://HOST:PORT``."""
-        return f"webhdfs://{self.web.host}:{self.state.ports['nn']['http']}"
+        """URL of WebHDFS: ``webhdfs://HOST:PORT``, or that of the name service."""
+        return f"webhdfs://{ha.SERVICE if ha.is_ha(self.state.ports) else self._namenode_at('http')}"
+
+    def _namenode_at(self, purpose: str) -> str:
+        return f"{self.web.host}:{self.state.ports['nn'][purpose]}"
 
     @property
     def resource_manager(self) -> ResourceManager:
@@ -85,6 +89,11 @@ class Cluster:
         managers = self.names("rm")
         name = next(filter(self.alive, managers), managers[0])
         return ResourceManager(f"http://{self.web.host}:{self.state.ports[name]['http']}", self.web)
+
+    @property
+    def active_namenode(self) -> str:
+        """Name of the active NameNode; LookupError while there is none."""
+        return readiness.active_namenode(self.web, self.state.ports)
 
     @property
     def web(self) -> Web:
@@ -137,7 +146,7 @@ class Cluster:
         self._state = State.read(self._file)
         if self._state and any(map(self.alive, self.names())):
             raise HadoopError(f"a cluster runs in {self.home} already; stop it first (make hadoop-down)")
-        for stale in ("nn", "rm", *(f"{path.name}" for path in self.home.glob("[dnr][nm][0-9]*"))):
+        for stale in ("nn", "rm", *(f"{path.name}" for path in self.home.glob("[dnrjzf][nmkc][0-9]*"))):
             shutil.rmtree(self.home / stale, ignore_errors=True)  # left by a cluster that a reboot ended
 
     def _bring_up(self) -> None:
@@ -145,18 +154,22 @@ class Cluster:
         data = [f"dn{i + 1}" for i in range(shape.datanodes)]
         work = [f"nm{i + 1}" for i in range(shape.nodemanagers)]
         managers = ["rm", "rm2"][: shape.resourcemanagers]
-        for name in ("nn", *managers, *data, *work):
+        storage = ha.daemons_of_ha() if shape.namenodes > 1 else ("nn",)
+        for name in (*storage, *managers, *data, *work):
             self._reserve_ports(name)
         (self.home / "exclude").write_text("")
         if self.state.security:
             self.kdc.create(principals(self.state.ports), ensure_krb5(), ticket_s=self.state.security.ticket_s)
             self.kdc.kinit(ADMIN)
-        for name in ("client", "nn"):
-            self._write_conf(name)
+        self._write_conf("client")
         for name in managers:  # in parallel with the format, which takes 3 s
             self._launch(name)
-        self._format()
-        for name in ("nn", *data, *work):
+        if shape.namenodes > 1:
+            self._start_namenodes()
+        else:
+            self._prepare("nn", "nn", "-format", "-nonInteractive", "-force")
+            self._launch("nn")
+        for name in (*data, *work):
             self._launch(name)
         if len(managers) > 1:
             self.fail_over("rm")
@@ -174,14 +187,31 @@ class Cluster:
         for user in USERS:
             self.fs("-chown", user, f"/user/{user}")
 
-    def _format(self) -> None:
-        arguments = ("-format", "-nonInteractive", "-force")
-        command = daemons.java_command(self.home, self.state.jars, "nn", daemons.MAIN_CLASS["nn"], *arguments)
+    def _start_namenodes(self) -> None:
+        """Format and start two NameNodes, and the daemons that decide which one is active."""
+        first, second = ha.NAMENODES
+        for name in (ha.ZOOKEEPER, *ha.JOURNALNODES):
+            self._launch(name)
+        for name in (ha.ZOOKEEPER, *ha.JOURNALNODES):
+            self._wait_for(name)
+        self._prepare(first, "nn", "-format", "-nonInteractive", "-force")
+        self._launch(first)
+        self._prepare(ha.CONTROLLERS[0], "fc", "-formatZK", "-force", "-nonInteractive")
+        self._launch(ha.CONTROLLERS[0])
+        self._wait_for(first)
+        self._prepare(second, "nn", "-bootstrapStandby", "-nonInteractive", "-force")
+        for name in (second, ha.CONTROLLERS[1]):
+            self._launch(name)
+
+    def _prepare(self, name: str, of_kind: str, *arguments: str) -> None:
+        """Run a daemon's class with arguments that make it prepare its files and end."""
+        self._write_conf(name)
+        command = daemons.java_command(self.home, self.state.jars, name, daemons.MAIN_CLASS[of_kind], *arguments)
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=daemons.clean_environment()
         )
         if done.returncode:
-            raise HadoopError(f"the NameNode could not be formatted: {done.stderr[-2000:]}")
+            raise HadoopError(f"{name} {arguments[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
 
     def stop(self, *, now: bool = False, remove: bool = False, timeout_s: float = 15) -> None:
         """End every daemon and every container; do nothing if no cluster runs.
@@ -192,7 +222,7 @@ class Cluster:
             timeout_s: seconds for each group of daemons to end after SIGTERM.
         """
         if self._state and not now:
-            for group in ("nm", "rm", "dn", "nn"):
+            for group in ("nm", "rm", "fc", "dn", "nn", "jn", "zk"):
                 self._terminate(self.names(group), timeout_s)
         daemons.kill_all(lambda: daemons.processes_of(self.home))
         for child in self._children.values():
@@ -255,7 +285,7 @@ class Cluster:
                 self._launch(name)
         for name in sorted(names, key=_order):
             self._wait_for(name, since_ms[name])
-        if {"nn", "rm"} & set(names):
+        if {"nn", "rm"} & set(map(kind, names)):
             self.wait_ready(partly=True)  # the others must register with it again
 
     def fail_over(self, to: str) -> None:
@@ -324,21 +354,17 @@ class Cluster:
         self.state.ports[name] = dict(zip(purposes, free_ports(len(purposes), host(name), taken), strict=True))
 
     def _write_conf(self, name: str) -> None:
-        security = self.state.security
-        if security is None:
-            write_conf(self.home, name, self.state.ports, self.state.shape)
-        else:
-            write_conf(
-                self.home,
-                name,
-                self.state.ports,
-                self.state.shape,
-                lambda plain: secured(plain, self.kdc.folder, security),
-            )
+        def change(plain: Settings) -> Settings:
+            ports, security = self.state.ports, self.state.security
+            changed = with_two_namenodes(plain, self.home, name, ports) if ha.is_ha(ports) else plain
+            return secured(changed, self.kdc.folder, security) if security else changed
+
+        write_conf(self.home, name, self.state.ports, self.state.shape, change)
 
     def _launch(self, name: str) -> None:
         self._write_conf(name)
-        process = daemons.launch(self.home, self.state.jars, name)
+        arguments = ha.arguments_of(self.home, name, self.state.ports)
+        process = daemons.launch(self.home, self.state.jars, name, arguments)
         self._children[name] = process
         self.state.pids[name] = process.pid
         self.state.write(self._file)
@@ -362,11 +388,11 @@ class Cluster:
 
     def _wait_for(self, name: str, since_ms: float = 0, timeout_s: float = READY_TIMEOUT_S) -> None:
         ready: Callable[[], bool] = {
-            "nn": lambda: not readiness.in_safe_mode(self.web, self.state.ports),
+            "nn": lambda: readiness.namenode_ready(self.web, self.state.ports, name),
             "rm": lambda: self.resource_manager.nodes() is not None,
             "dn": lambda: readiness.datanode_ready(self.web, self.state.ports, name),
             "nm": lambda: readiness.nodemanager_ready(self.resource_manager, name, since_ms),
-        }[kind(name)]
+        }.get(kind(name), lambda: readiness.listens(self.state.ports, name))
 
         def check() -> bool:
             if not self.alive(name):
@@ -436,7 +462,7 @@ class Cluster:
         broken = [name for name in self.names() if self.frozen(name)]
         for name in broken:
             self.send(name, signal.SIGCONT)
-        if self.alive("nn") and readiness.in_safe_mode(self.web, self.state.ports):
+        if any(map(self.alive, self.names("nn"))) and readiness.in_safe_mode(self.web, self.state.ports):
             self.dfsadmin("-safemode", "leave")
         self._readmit_nodemanagers()
         broken += [name for name in self.names() if not self.alive(name)]
@@ -474,7 +500,7 @@ class Cluster:
 
 
 def _order(name: str) -> int:
-    return ("nn", "rm", "dn", "nm").index(kind(name))
+    return ("zk", "jn", "fc", "nn", "rm", "dn", "nm").index(kind(name))
 
 
 def _command(home: Path) -> list[str]:

@@ -18,8 +18,11 @@ MAIN_CLASS = {
     "dn": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "rm": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nm": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    "jn": "org.apache.hadoop.hdfs.qjournal.server.JournalNode",
+    "fc": "org.apache.hadoop.hdfs.tools.DFSZKFailoverController",
+    "zk": "org.apache.zookeeper.server.ZooKeeperServerMain",
 }
-HEAP_MB = {"nn": 96, "dn": 96, "rm": 128, "nm": 96}
+HEAP_MB = {"nn": 96, "dn": 96, "rm": 128, "nm": 96, "jn": 48, "fc": 48, "zk": 48}
 CLIENT_HEAP_MB = 128
 JVM_FLAGS = [
     "-XX:+UseSerialGC",
@@ -47,6 +50,7 @@ def java_command(home: Path, jars: str, name: str, main_class: str, *arguments: 
     jvm = [f"-Xmx{heap_mb}m", *JVM_FLAGS, f"-Djava.io.tmpdir={temporary}", _marker(home, name)]
     krb5 = home / "kdc" / "krb5.conf"
     jvm += [f"-Djava.security.krb5.conf={krb5}"] if krb5.exists() else []
+    jvm += ["-Dzookeeper.admin.enableServer=false"] if kind(name) == "zk" else []
     return ["java", *jvm, "-cp", f"{home / name / 'conf'}:{jars}/*", main_class, *arguments]
 
 
@@ -55,11 +59,11 @@ def clean_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
 
 
-def launch(home: Path, jars: str, name: str) -> subprocess.Popen[bytes]:
+def launch(home: Path, jars: str, name: str, arguments: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Start the daemon ``name`` in a separate session, with its output appended to ``home/name/log``."""
     with (home / name / "log").open("ab") as log:
         return subprocess.Popen(
-            java_command(home, jars, name, MAIN_CLASS[kind(name)]),
+            java_command(home, jars, name, MAIN_CLASS[kind(name)], *arguments),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

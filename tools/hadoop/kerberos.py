@@ -10,7 +10,7 @@ from tools.hadoop.kdc import HOST, REALM
 from tools.hadoop.settings import LOOPBACK, Ports, Settings, host, kind
 
 PROTECTIONS = ("authentication", "integrity", "privacy")
-SERVICES = ("nn", "dn", "jn", "rm", "nm")
+SERVICES = ("nn", "dn", "rm", "nm")
 USERS = ("alice", "bob")
 PROXY = "service"  # the user that may act as others
 ADMIN = f"nn/{HOST}"  # the superuser of HDFS, as whom the cluster's own tools run
@@ -101,7 +101,7 @@ def _hdfs(kdc: Path, security: Security) -> dict[str, object]:
     rows: dict[str, object] = {
         **_identity(kdc, "dfs.namenode", "nn"),
         **_identity(kdc, "dfs.datanode", "dn"),
-        **_identity(kdc, "dfs.journalnode", "jn"),
+        **_identity(kdc, "dfs.journalnode", "nn"),  # it gives edits to its own user only
         **_identity(kdc, "dfs.web.authentication", "HTTP", "kerberos.keytab", "kerberos.principal"),
         "dfs.namenode.kerberos.internal.spnego.principal": f"HTTP/{HOST}@{REALM}",
         "dfs.journalnode.kerberos.internal.spnego.principal": f"HTTP/{HOST}@{REALM}",

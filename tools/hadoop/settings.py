@@ -19,6 +19,9 @@ PORTS_OF = {
     "dn": ("data", "ipc", "http"),
     "rm": ("client", "scheduler", "tracker", "admin", "http"),
     "nm": ("ipc", "localizer", "collector", "http"),
+    "jn": ("rpc", "http"),
+    "zk": ("client",),
+    "fc": ("rpc",),
 }
 
 LOG4J = """log4j.rootLogger=INFO,console
@@ -33,6 +36,7 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 class Shape:
     """Size of a cluster; memory, cores and GPUs are those of each NodeManager."""
 
+    namenodes: int = 1  # of two, nn1 and nn2, one is active; ZooKeeper selects it
     datanodes: int = 2  # with one, closing a file takes half a second
     nodemanagers: int = 2
     gpus: int = 2
@@ -44,6 +48,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name, least in (
+            ("namenodes", 1),
             ("datanodes", 1),
             ("nodemanagers", 0),
             ("resourcemanagers", 0),
@@ -54,11 +59,18 @@ class Shape:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least {least}")
+        if self.namenodes > 2 or self.resourcemanagers > 2:
+            raise ValueError("namenodes, resourcemanagers: there may be at most 2 of each")
 
 
 def kind(name: str) -> str:
-    """Return the kind ``nn``, ``dn``, ``rm`` or ``nm`` of a daemon's name such as ``dn1``."""
+    """Return the kind ``nn``, ``dn``, ``rm``, ``nm``, ``jn``, ``zk`` or ``fc`` of a daemon's name such as ``dn1``."""
     return name[:2]
+
+
+def first_namenode(ports: Ports) -> str:
+    """Return the name of the only NameNode, or of the first of two."""
+    return next(name for name in sorted(ports) if kind(name) == "nn")
 
 
 def host(name: str) -> str:
@@ -79,7 +91,7 @@ def common_settings(home: Path, ports: Ports, shape: Shape) -> Settings:
     """Return the settings of all daemons and clients."""
     return {
         "core-site.xml": {
-            "fs.defaultFS": f"hdfs://{LOOPBACK}:{ports['nn']['rpc']}",
+            "fs.defaultFS": f"hdfs://{LOOPBACK}:{ports[first_namenode(ports)]['rpc']}",
             "hadoop.tmp.dir": home / "tmp",
             f"hadoop.proxyuser.{user()}.hosts": "*",
             f"hadoop.proxyuser.{user()}.groups": "*",
@@ -104,7 +116,7 @@ def _hdfs(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
     return {
         "dfs.replication": min(2, shape.datanodes),
         "dfs.namenode.name.dir": f"file://{home}/nn/data",
-        "dfs.namenode.http-address": f"{LOOPBACK}:{ports['nn']['http']}",
+        "dfs.namenode.http-address": f"{LOOPBACK}:{ports[first_namenode(ports)]['http']}",
         "dfs.namenode.safemode.extension": 0,
         "dfs.namenode.edits.noeditlogchannelflush": "true",
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
@@ -236,11 +248,8 @@ def write_conf(
     for file, rows in change(plain).items():
         (conf / file).write_text(_xml(rows))
     (conf / "log4j.properties").write_text(LOG4J)
-    for page in (
-        "hdfs",
-        "datanode",
-        "static",
-    ):  # the jars lack these, and the daemons refuse to start without
+    # the jars lack these, and the daemons refuse to start without
+    for page in ("hdfs", "datanode", "static", "journal", "secondary"):
         (conf / "webapps" / page).mkdir(parents=True, exist_ok=True)
     return conf
 

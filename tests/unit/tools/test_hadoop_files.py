@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hopsml.core import profiles
-from tools.hadoop import jars
+from tools.hadoop import ha, jars
 from tools.hadoop.__main__ import parser, security_of, shape_of
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.kerberos import Security, principals, secured
@@ -67,6 +67,7 @@ def test_invalid_cluster_shape_is_refused(sizes: dict[str, int], message: str) -
 
 def test_start_options_set_the_shape_fields_of_the_same_name() -> None:
     sizes = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
+    sizes |= {"namenodes": 2, "resourcemanagers": 2}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
     assert shape_of(parser().parse_args(["start", *options])) == Shape(**sizes)
     assert shape_of(parser().parse_args(["start"])) == Shape()
@@ -115,6 +116,22 @@ def test_security_options_set_protection_lives_and_cipher(tmp_path: Path) -> Non
     private = read_xml(secure_conf(tmp_path, "nn", Security("privacy")) / "hdfs-site.xml")
     assert private["dfs.data.transfer.protection"] == "privacy"
     assert private["dfs.encrypt.data.transfer.cipher.suites"] == "AES/CTR/NoPadding"
+
+
+def test_two_namenodes_are_one_name_service(tmp_path: Path) -> None:
+    names = (*ha.daemons_of_ha(), "dn1")
+    ports = {each: {use: 20000 + i for i, use in enumerate(PORTS_OF[kind(each)])} for each in names}
+    conf = write_conf(
+        tmp_path, "nn2", ports, Shape(2), lambda plain: ha.with_two_namenodes(plain, tmp_path, "nn2", ports)
+    )
+    assert read_xml(conf / "core-site.xml")["fs.defaultFS"] == "hdfs://ns1"
+    hdfs = read_xml(conf / "hdfs-site.xml")
+    assert hdfs["dfs.ha.namenode.id"] == "nn2" and hdfs["dfs.namenode.name.dir"] == f"file://{tmp_path}/nn2/data"
+    assert "dfs.namenode.http-address" not in hdfs
+    assert hdfs["dfs.namenode.rpc-address.ns1.nn1"] == "127.0.0.1:20000"
+    assert shape_of(parser().parse_args(["start", "--ha"])).namenodes == 2
+    with pytest.raises(ValueError, match="at most 2 of each"):
+        Shape(namenodes=3)
 
 
 def test_spnego_of_yarn_is_an_option(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hopsml.core import delegation_tokens as tokens
-from hopsml.core import redact, settings
+from hopsml.core import krb5, redact, settings
 from hopsml.core.delegation_tokens import Credentials
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
@@ -160,7 +160,7 @@ class SparkTokenSource:
         found = self._read(held)
         if not found.tokens:
             raise TokenSourceError("no store in use gives delegation tokens")
-        return FoundTokens(found, life_s, _longest_s(found), self._ticket_s(login))
+        return FoundTokens(found, life_s, _longest_s(found), _ticket_s())
 
     def _life_s(self, token: Any) -> float:
         """Return the seconds until a new token must be renewed; 0 if it is unknown."""
@@ -177,17 +177,6 @@ class SparkTokenSource:
         """Return the login that has the ticket: of a proxy user that of the real one."""
         user = self._user()
         return user.getRealUser() or user
-
-    def _ticket_s(self, login: Any) -> float:
-        """Return the seconds until the ticket ends, its renewals included; 0 if they are unknown."""
-        try:
-            method = login.getClass().getDeclaredMethod("getTGT", None)
-            method.setAccessible(True)
-            ticket = method.invoke(login, None)
-            ends = ticket.getRenewTill() if ticket.isRenewable() else ticket.getEndTime()
-            return max(0.0, float(ends.getTime()) / 1000 - time.time())
-        except Exception:  # noqa: BLE001 a private method of Hadoop's, which another version may not have
-            return 0.0
 
     # ------------------------------------------------------------------ both
 
@@ -216,6 +205,15 @@ class SparkTokenSource:
         out = self._jvm.java.io.ByteArrayOutputStream()
         held.writeTokenStorageToStream(self._jvm.java.io.DataOutputStream(out))
         return tokens.parse(bytes(out.toByteArray())).of_kinds((*KINDS, *SETTINGS.token_kinds))
+
+
+def _ticket_s() -> float:
+    """Return the seconds until this process's ticket ends, its renewals included; 0 if they are unknown."""
+    try:
+        ticket = krb5.ticket()
+    except krb5.KerberosError:
+        return 0.0
+    return max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
 
 
 def _longest_s(found: Credentials) -> float:
