@@ -12,8 +12,9 @@ import pytest
 from hopsml.cluster.agent import held_commits
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
-from hopsml.cluster.driver.group_start import apply, apply_persisted
+from hopsml.cluster.driver.group_start import _apply_mirror_state, apply, apply_persisted
 from hopsml.cluster.driver.run_state import MemberView, RunState
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.machine import MemberState
 from hopsml.cluster.shared.protocol import Persisted, WorkerUpdate
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
@@ -121,3 +122,26 @@ def test_first_failed_and_first_successful_checkpoint_are_noted():
     first, second = run.state.notes
     assert first == "checkpoints cannot be written; retrying: step 1: nobody answers"
     assert second == "checkpoints are written again; 7 were missed"
+
+
+def test_notes_about_a_lasting_loss_are_repeated_with_counts_at_growing_intervals() -> None:
+    spec = ElasticGroup(size=2, min_size=1, retry_s=300.0)
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "hdfs://nn/run"), RunState("app_1", 2))
+    run.gang.members = {agent: MemberState(rank) for rank, agent in enumerate("ab")}
+    for second in range(0, 1000, 30):
+        for number, agent in enumerate("ab"):
+            _apply_mirror_state(run, agent, MirrorLag("mirroring is behind: quota", 10 + number), float(second))
+        apply_persisted(run, "a", Persisted("app_1", 7, problem="quota", missed=second // 30), float(second))
+    mirror = [note for note in run.state.notes if note.startswith("mirroring")]
+    assert mirror[0] == "mirroring is behind: quota"
+    times = ("60 s", "3 min", "7 min", "15 min")
+    files = "21 files of 2 workers are not stored"
+    assert mirror[1:] == [f"mirroring is behind: quota (for {lasted}; {files})" for lasted in times]
+    checkpoints_ = [note for note in run.state.notes if note.startswith("checkpoints")]
+    assert len(checkpoints_) == 5 and "(for 15 min; 30 were missed)" in checkpoints_[-1]
+    run.gang.phase, run.gang.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED)
+    _apply_mirror_state(run, "a", MirrorLag("mirroring is behind: quota", 10), 2000.0)
+    assert run.state.notes[-1].endswith("storing is retried for up to 300 s (HOPSML_STORAGE_RETRY_S)")
+    for agent in "ab":
+        _apply_mirror_state(run, agent, MirrorLag(""), 2001.0)
+    assert run.state.notes[-1] == "mirroring is up to date again"

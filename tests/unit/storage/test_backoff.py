@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.storage.backoff import Outage, pause_s
+from hopsml.storage.backoff import Outage, Reminder, in_words, pause_s
 
 pytestmark = pytest.mark.fast
 
@@ -65,3 +65,13 @@ def test_second_outage_starts_with_the_first_pause():
     assert not outage.may_try(11.0) and outage.succeeded() > 0
     assert outage.succeeded() == 0 and outage.may_try(11.0)
     assert outage.failed(12.0) and outage.may_try(13.0)
+
+
+def test_reminders_of_a_lasting_loss_become_rarer_and_begin_anew_after_its_end():
+    reminder = Reminder(60.0, 3600.0)
+    noted = [now for now in range(100, 20_000) if reminder.is_due(float(now))]
+    assert noted[:5] == [100, 160, 280, 520, 1000] and noted[-1] - noted[-2] == 3600
+    assert reminder.lasted_s(20_000.0) == 19_900.0
+    reminder.end()
+    assert reminder.lasted_s(20_001.0) == 0.0 and reminder.is_due(20_001.0)
+    assert [in_words(seconds) for seconds in (45.0, 119.0, 720.0, 12_600.0)] == ["45 s", "119 s", "12 min", "3.5 h"]
