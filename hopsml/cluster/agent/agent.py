@@ -278,7 +278,9 @@ class Agent:
             for work in (self.work, self.kept):
                 if work is not None:
                     await work.tree.close(0.0)
-                    if work.tree.fails and (left := await asyncio.to_thread(work.rescue_files)):
+                    if work.tree.fails and (
+                        left := await asyncio.to_thread(work.last_files.rescue, work.formation, work.launch)
+                    ):
                         log.warning("files of %s that are not on shared storage are in %s", work.key[0], left)
             if self.commits is not None:
                 await self.commits.close()
@@ -469,7 +471,7 @@ class Agent:
             self.kept = None
             if commits is not None and kept.launch.rank == 0:
                 await commits.persist_last(kept.formation)
-            await kept.release(RELEASE_FLUSH_S)
+            await kept.last_files.release(kept.formation, kept.launch, RELEASE_FLUSH_S)
         if commits is not None and commits.run_id == run_id:
             await commits.close()
 

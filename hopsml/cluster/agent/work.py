@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +20,8 @@ from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue
 from hopsml.cluster.agent.core_lock import SlotCores, WorkerCores
 from hopsml.cluster.agent.gpu_lock import WiderSlot, acquire_all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree, MissingFiles
+from hopsml.cluster.agent.last_files import LastFiles
+from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree
 from hopsml.cluster.agent.profiler import Profiler
 from hopsml.cluster.agent.usage import samples, sampling_interval_s
 from hopsml.cluster.agent.worker_process import HELD_LIMIT, EventReader, WorkerProcess
@@ -34,7 +34,6 @@ from hopsml.cluster.worker.worker import DUMP_SIGNAL
 from hopsml.core import processes
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import StorageError
-from hopsml.storage import left_files
 from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS
 
@@ -93,10 +92,9 @@ class Work:
         self._checkpoints: CheckpointQueue | None = None
         self.keep = False  # True if a further generation follows
         self._stopped = asyncio.Event()
-        self._cut = asyncio.Event()  # set if the last files must not be retried any longer
         self.reported = False
         self._has_returned = False  # the user's function, according to the worker's last event
-        self._flush_s, self._retry_s = formation.spec.group.flush_s, formation.spec.group.retry_s
+        self.last_files = LastFiles(self.tree, folder, formation.spec.group, self._note)
         self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._process = WorkerProcess(self._kill)
@@ -133,13 +131,11 @@ class Work:
             self._fail(FailureReport(f"the agent could not run the worker: {type(error).__name__}: {error}{where}"))
         except Exception as error:  # noqa: BLE001 any error of the agent is reported as the run's failure
             self._fail(FailureReport(f"the agent could not run the worker: {type(error).__name__}: {error}"))
-        missing, left = MissingFiles().and_also(*await self._finish_checkpoints()), ""
-        if not self.keep:
-            last = await self._close_tree()
-            missing = MissingFiles((*missing.texts, *last.texts), missing.count + last.count)
-            left = await asyncio.to_thread(self.rescue_files) if last.count else ""
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self._send(worker_events.WorkerClosed(missing.texts, missing.count, left))
+        unwritten = await self.last_files.write_checkpoints(self._checkpoints, is_last=not self.keep)
+        if self.keep:
+            self._send(worker_events.WorkerClosed(tuple(unwritten), len(unwritten)))
+        else:
+            self._send(await self.last_files.store(self.formation, self.launch, self.commits, unwritten))
 
     async def _live(self, server: ForkClient) -> None:
         """Prepare, start and follow the worker until it has exited."""
@@ -459,14 +455,13 @@ class Work:
             keep: True if a further generation follows, so that files and commits are retained.
             dump: True to let the worker's threads write their stacks into the log before SIGKILL.
         """
-        # The run is cancelled, or fails, while the last files are being stored.
-        if (self._has_returned or self.must_stop) and flush_s < self._flush_s and not keep:
-            self._cut.set()
+        is_storing = self._has_returned or self.must_stop
+        if not (keep and is_storing):
+            self.last_files.limit(flush_s, is_storing)
         if self.must_stop:
             return
         self._stopped.set()
         self.keep = keep
-        self._flush_s, self._retry_s = min(self._flush_s, flush_s), min(self._retry_s, flush_s)
         if dump:
             self._process.signal(DUMP_SIGNAL)
             self._process.kill_in(DUMP_S)
@@ -477,23 +472,6 @@ class Work:
         self._process.signal(signal.SIGTERM)
         self._process.signal(signal.SIGCONT)
         self._process.kill_in(grace_s)
-
-    async def _store_last_commit(self) -> list[str]:
-        """Store the newest commit of an elastic run; if that fails, write it to the tree and return it with the reason."""
-        if self.commits is None or self.launch.rank != 0:
-            return []
-        await self.commits.persist_last(self.formation, self._retry_s, self._cut)
-        return await asyncio.to_thread(self.commits.rescue_last, self.tree.base if self.tree.is_mirrored else None)
-
-    async def _finish_checkpoints(self) -> list[str]:
-        """Write the checkpoints that are still in memory to the local disk; return those that could not be written."""
-        began, checkpoints = time.monotonic(), self._checkpoints
-        if checkpoints is None:
-            return []
-        behind = await checkpoints.close(self._flush_s, self._retry_s, self._cut)
-        took_s = time.monotonic() - began
-        self._flush_s, self._retry_s = max(0.0, self._flush_s - took_s), max(0.0, self._retry_s - took_s)
-        return behind
 
     def release_resources(self) -> None:
         """Release the worker's exclusive cores and additional GPUs, and discard checkpoints that have not been written."""
@@ -507,42 +485,6 @@ class Work:
             self._wider.close()
         if self._cores is not None:
             self._cores.release()
-
-    async def _close_tree(self) -> MissingFiles:
-        """Store the last files and the last commit; return the files that are not on shared storage."""
-        began, missing = time.monotonic(), list[str]()
-        if self.formation.spec.group.collective:
-            stored = worker_files.store_saved_files(self.formation, self.launch, self.tree, self.folder)
-            note, unsaved = await stored
-            missing += [unsaved] * bool(unsaved)
-            if note:
-                self._note(note)
-        # Concurrently: one after the other would take so long that this agent would be considered lost.
-        behind, commit = await asyncio.gather(
-            self.tree.close(self._flush_s, self._retry_s, self._cut), self._store_last_commit()
-        )
-        behind = behind.and_also(*missing, *commit)
-        if behind.count:
-            took_s = time.monotonic() - began
-            log.warning("%d files not on shared storage after %.1f s: %s", behind.count, took_s, behind.texts)
-        return behind
-
-    async def release(self, flush_s: float) -> None:
-        """Store the last files of a worker that has ended, within ``flush_s`` seconds; report what is not stored."""
-        behind = await self.tree.close(flush_s)
-        if behind.count and (left := await asyncio.to_thread(self.rescue_files)):
-            self._note(f"{behind.count} files of it are not stored, and are in {left}: {behind.texts[0]}")
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def rescue_files(self) -> str:
-        """Leave the local tree, which is not completely stored, on this host; return ``host:path``, "" if that fails."""
-        if not self.tree.is_mirrored or not self.tree.base.is_dir():
-            return ""
-        try:
-            return left_files.rescue_worker_files(self.tree.base, self.formation.run_id, self.launch.rank)
-        except OSError as error:
-            self._note(f"its files could not be left on this host either, and are lost: {error}")
-            return ""
 
     def _mirror_problem(self, problem: str, count: int) -> None:
         self._send(worker_events.MirrorLag(problem, count))

@@ -175,7 +175,7 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
             complete, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().wait_for_room,
             folder=tmp_path / "agent", environment={}, sys_path=(), commits=held,
         )  # fmt: skip
-        await work._close_tree()
+        await work.last_files.close_tree(work.formation, work.launch, held)
         await held.close()
 
     (tmp_path / "agent").mkdir()
