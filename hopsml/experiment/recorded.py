@@ -41,7 +41,8 @@ class Recorded:
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, run id and directory, and the given entries."""
         return listing.json_line(
-            as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}), ascii_only=True
+            as_json({**redact.arguments(self.metrics), "run_id": self.run_id, "run_dir": self.run_dir, **more}),
+            ascii_only=True,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
+from hopsml.core import redact
 from hopsml.errors import StorageError
 from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
@@ -195,6 +196,10 @@ class Result(tuple[str, Any]):
         """URLs of the files that the function saved in its working folder, such as ``model.save("model.keras")``."""
         return [status.url for status in _files_below(RunDir(self.run_dir).artifacts)]
 
+    def _shown(self) -> dict[str, Any]:
+        """Return the metrics without secrets: what is printed goes to logs, pages and notebooks, as the record does."""
+        return redact.arguments(self.metrics)
+
     def summary(self) -> str:
         """Return a summary for people: workers and slots, ring order, merge setting, speed, metrics, run directory.
 
@@ -213,7 +218,7 @@ class Result(tuple[str, Any]):
             ("ring order", " -> ".join(self.ring_order)),
             ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
-            *((name, listing.value_text(value)) for name, value in self.metrics.items()),
+            *((name, listing.value_text(value)) for name, value in self._shown().items()),
             *(("note", note) for note in self.notes),
             ("run directory", self.run_dir),
             *_contents(RunDir(self.run_dir)),
@@ -235,7 +240,7 @@ class Result(tuple[str, Any]):
             whole = {"runs": runs, "run_id": self.run_id, "run_dir": self.run_dir, "state": self.state}
             return listing.json_line(as_json({**whole, **more}), ascii_only=True)
         content = {
-            **self.metrics,
+            **self._shown(),
             "workers": len(self.workers),
             "ring_order": self.ring_order,
             "in_force": self.in_force,
@@ -252,17 +257,17 @@ class Result(tuple[str, Any]):
         """Return the result as HTML, which a notebook shows if it is the value of a cell."""
         paths = (("run directory", self.run_dir), ("events", self.logdir), ("log", self.log))
         if several := getattr(self, "runs", None):
-            runs = [(single.run_id, single.metrics) for single in several]
+            runs = [(single.run_id, single._shown()) for single in several]
             return html.render_result(view.of_several(self.name, self.run_id, runs, paths[:1]))
         facts: dict[str, Any] = {"workers": len(self.workers)}
         facts |= {"steps per second": f"{self.steps_per_second:.1f}"} if self.steps_per_second else {}
-        found = view.of_run(self.name, self.run_id, self.seconds, self.metrics, facts, paths)
+        found = view.of_run(self.name, self.run_id, self.seconds, self._shown(), facts, paths)
         warnings = [settings_warning(self.in_force), unrecorded_text(self.unrecorded) if self.unrecorded else ""]
         return html.render_result(replace(found, notes=(*filter(None, warnings), *self.notes)))
 
     def __repr__(self) -> str:
         return (
-            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self.metrics!r}, run_dir={self.run_dir!r})"
+            f"Result(run_id={self.run_id!r}, state={self.state!r}, metrics={self._shown()!r}, run_dir={self.run_dir!r})"
         )
 
 

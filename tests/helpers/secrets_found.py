@@ -19,12 +19,20 @@ import pickletools
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
 
 from hopsml.storage import filesystem, urls
+
+# Routes of the page, which are not in the OpenAPI document.
+_PAGES = ("/", "/api/about", "/api/runs")
+_RUN_PAGES = (
+    "/api/runs/{run}", "/api/runs/{run}/metrics", "/api/runs/{run}/slow", "/api/runs/{run}/logs", "/api/runs/{run}/logs.zip",
+    "/api/runs/{run}/search", "/api/runs/{run}/profiles", "/api/runs/{run}/files", "/api/compare?runs={run}",
+)  # fmt: skip
 
 Sources = Mapping[str, bytes]  # content by the name of its place
 
@@ -88,7 +96,7 @@ def of_processes() -> dict[str, bytes]:
 
 
 def of_pages(address: str, token: str, values: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-    """Return the page of a job service, and the answer of each of its GET routes but those of endless streams.
+    """Return the answers of a job service: its page, and each GET route but those of endless streams.
 
     Args:
         address: URL of the service.
@@ -98,12 +106,16 @@ def of_pages(address: str, token: str, values: Mapping[str, Sequence[str]]) -> d
 
     def get(path: str) -> bytes:
         request = Request(address.rstrip("/") + path, headers={"Authorization": f"Bearer {token}"})
-        with contextlib.suppress(OSError), build_opener(ProxyHandler({})).open(request, timeout=30) as answer:
-            content: bytes = answer.read()
-            return content
-        return b""
+        try:
+            with build_opener(ProxyHandler({})).open(request, timeout=30) as answer:
+                content: bytes = answer.read()
+        except HTTPError as refused:  # an error's text counts as well
+            with refused:
+                content = refused.read()
+        return content
 
-    found = {"/": get("/")}
+    places = [*_PAGES, *(page.replace("{run}", run) for page in _RUN_PAGES for run in values.get("run", ()))]
+    found = {place: get(place) for place in places}
     document = json.loads(get("/api/v1/openapi.json"))
     for path, methods in document["paths"].items():
         described = methods.get("get")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
-from hopsml.core import extras
+from hopsml.core import extras, redact
 from hopsml.errors import ArgumentError
 from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
@@ -393,7 +393,11 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             ("best trial", f"{best.number} ({best.trial_id}){step}"),
             (f"  {metric}", f"{listing.value_text(best.value)} ({goal})"),
             *((f"  {name}", listing.value_text(value)) for name, value in best.config.items()),
-            *((name, listing.value_text(value)) for name, value in best.metrics.items() if name not in (metric, "log")),
+            *(
+                (name, listing.value_text(value))
+                for name, value in redact.arguments(best.metrics).items()
+                if name not in (metric, "log")
+            ),
             *(("note", note) for note in self.notes),
         ]
 
@@ -422,7 +426,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             self.name,
             self.run_id,
             self.seconds,
-            best=(self.config, self.metrics),
+            best=(self.config, redact.arguments(self.metrics)),
             trials=self.rows,
             metric=name_of(self.metric),
             direction=self.direction,

@@ -79,6 +79,7 @@ if __name__ == "__main__":
     options = dict(name="planted", description="with " + DB_PASSWORD, environment=TO_WORKERS, progress=False)
     done = experiment.submit(make(False), args=ARGUMENTS, num_workers=1, **options).result()
     assert done.metrics["refresh_token"] == ARGUMENTS["api_key"]  # the caller has what was returned
+    print(done.summary(), done, done._repr_html_())
     try:
         experiment.submit(make(True), args=ARGUMENTS, num_workers=1, **options).result()
     except errors.WorkerFailed as error:
@@ -88,8 +89,10 @@ if __name__ == "__main__":
         trial, space, searcher="grid", metric="x", retries=0, args={{"api_key": ARGUMENTS["api_key"]}}, **options
     )
     assert len(found.rows) == 2
+    print(found.summary(), found, found._repr_html_())
     with experiment.recorded("etl", args=dict(ARGUMENTS, passwords={{}})) as run:
         run.metrics["refresh_token"] = ARGUMENTS["api_key"]
+        print(run.json())
 '''
 
 

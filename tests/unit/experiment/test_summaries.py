@@ -68,6 +68,19 @@ def test_returned_value_that_differs_from_the_last_report_is_noted(
     assert differing_reports(returned, reported) == note
 
 
+def test_printed_results_contain_no_secret_and_the_caller_has_it(tmp_path: Path) -> None:
+    result = run_result(tmp_path, {"loss": 0.5, "refresh_token": "hush-93-wolves", "url": "s3://a:hush-93@b/c"}, {})
+    assert result.metrics["refresh_token"] == "hush-93-wolves"
+    for shown in (result.summary(), result.json(), repr(result), result._repr_html_()):
+        assert "hush-93" not in shown and "(redacted)" in shown
+    best = BestTrial(
+        1, "a", {"lr": 0.1}, 0.75, 3, {"accuracy": 0.75, "auth_token": "hush-93-wolves"}, "file:///p/app_2/a"
+    )
+    found = search_result()
+    found.best = best
+    assert "hush-93" not in found.summary()
+
+
 def test_returned_value_is_the_result_of_a_run_and_the_summary_has_a_note(tmp_path: Path) -> None:
     result = run_result(tmp_path, {"loss": 0.5, "log": "file:///log"}, {"loss": 0.25})
     assert result.metrics == {"loss": 0.5}
