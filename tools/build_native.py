@@ -164,7 +164,6 @@ def build_for_tensorflow(version: str) -> Path:
         command = [compiler(), "-pthread", "-shared", str(compiled), f"-Wl,-rpath,$ORIGIN/{to_collective}"]
         _make(library, [*command, *linked, f"-L{collective.parent}", f"-l:{collective.name}"])
         library.with_suffix(".built-of").write_text(wanted)
-        compiled.unlink(missing_ok=True)
     return library
 
 

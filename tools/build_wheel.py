@@ -47,9 +47,10 @@ def main() -> None:
     for library in (build_native.target(), build_native.SERVER, build_native.ROWS):
         _link(python, _place(libraries, library), build_native.objects(build_native.sources_of(library)))
     _say("collective, server's guard and row gatherer")
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(len(TENSORFLOWS) + 1) as threads:  # some wait for downloads while others compile
+        hdfs = threads.submit(_hdfs, python, _place(libraries, HDFS))
         list(threads.map(lambda version: _tensorflow(python, libraries, version), TENSORFLOWS))
-    without_hdfs = _hdfs(python, _place(libraries, HDFS))
+        without_hdfs = hdfs.result()
     empty = CACHE / "none"
     empty.mkdir(parents=True, exist_ok=True)
     _pack(libraries, PLATFORM, DIST)

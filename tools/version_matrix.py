@@ -188,7 +188,8 @@ def create_environment(cell: Cell) -> Path:
         CellError: the requirements contradict each other, or the libraries do not compile.
     """
     folder = CACHE / cell.name
-    wanted = json.dumps(installations(cell)) + (ROOT / "pyproject.toml").read_text()
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.")[0]
+    wanted = json.dumps(installations(cell)) + project
     stamp, python = folder / "requirements", folder / "bin" / "python"
     if not UV.exists():
         raise Unavailable(f"{UV} is missing: make setup")
