@@ -31,13 +31,13 @@ def needs(framework: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(framework) is None, reason=f"this cell has no {framework}")
 
 
-def hopsml_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line of this environment."""
+def run_module(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a module of this environment as a program."""
     with spark_environment() as environment:
         environment.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
         environment.setenv("SPARK_WORKER_DIR", str(folder))
         return subprocess.run(
-            [sys.executable, "-m", "hopsml", *arguments],
+            [sys.executable, "-m", *arguments],
             cwd=folder, capture_output=True, text=True, timeout=END_S,
         )  # fmt: skip
 
@@ -226,13 +226,30 @@ def test_submitted_script_trains(tmp_path: Path) -> None:
         "import hopsml\n\ndef train():\n    return 21\n\n"
         "print('value', 2 * hopsml.experiment.collective_all_reduce(train, num_workers=1).value)\n"
     )
-    done = hopsml_command("submit", "job.py", "--profile", "local-cluster", folder=tmp_path)
+    done = run_module("hopsml", "submit", "job.py", "--profile", "local-cluster", folder=tmp_path)
     assert done.returncode == 0 and "value 42" in done.stdout, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_notebook_trains_and_lists_its_run(tmp_path: Path) -> None:
+    source = (
+        "%load_ext hopsml\nimport hopsml\n\ndef train():\n    return 21\n\n"
+        "run = hopsml.experiment.collective_all_reduce(train, name='cell', num_workers=1, profile='local')\n"
+        "print('value', 2 * run.value)\n%runs"
+    )
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": source, "outputs": [], "execution_count": None}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "one.ipynb").write_text(json.dumps(notebook))
+    done = run_module(
+        "nbconvert", "--execute", "--to", "notebook", "--output", "played.ipynb", "one.ipynb", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    played = (tmp_path / "played.ipynb").read_text()
+    assert "value 42" in played and "FINISHED" in played
+
+
 def test_doctor_finds_no_failure(tmp_path: Path) -> None:
-    done = hopsml_command("doctor", "--profile", "local-cluster", "--json", folder=tmp_path)
+    done = run_module("hopsml", "doctor", "--profile", "local-cluster", "--json", folder=tmp_path)
     findings = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
     for name in ("python", "java", "spark", "frameworks"):
         assert findings[name]["status"] != "fail", findings[name]
@@ -241,7 +258,7 @@ def test_doctor_finds_no_failure(tmp_path: Path) -> None:
 
 def test_command_line_prints_its_help(tmp_path: Path) -> None:
     for arguments in ((), ("runs",), ("submit",)):
-        done = hopsml_command(*arguments, "--help", folder=tmp_path)
+        done = run_module("hopsml", *arguments, "--help", folder=tmp_path)
         assert done.returncode == 0 and "Usage" in done.stdout, done.stderr
 
 

@@ -150,7 +150,8 @@ def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, objec
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": 2000,
         # interval in which nodes and applications retry a restarted ResourceManager; by default 30 s
         "yarn.resourcemanager.connect.retry-interval.ms": 500,
-        "yarn.am.liveness-monitor.expiry-interval-ms": 60000,
+        # until an application's master registers, which unpacks a shipped environment before; by default 10 minutes
+        "yarn.am.liveness-monitor.expiry-interval-ms": 180_000,
         "yarn.scheduler.minimum-allocation-mb": 64,
     }
 

@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 PLAYED = (
     "test_each_worker_contributes_and_the_chief_returns_a_value",
     "test_keras_trains_over_each_implementation",
+    "test_torch_trains_with_data_parallelism[hopsml]",
+    "test_jax_sums_over_the_devices_of_all_workers",
     "test_each_row_of_a_data_frame_is_trained_on_once",
     "test_elastic_group_continues_after_a_worker_is_killed",
     "test_search_finds_the_best_configuration",
