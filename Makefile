@@ -29,7 +29,7 @@ TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -149,7 +149,11 @@ hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down; 
 hadoop-down: $(STAMP)  ## stop HDFS and YARN, and delete their files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
-wheel: $(STAMP) $(NATIVE)  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; a minute, and a download of 1.4 GB the first time
+# With --jobs=2 the plugin's crates compile while `make setup` waits for packages; without Rust a line says what is missing.
+hdfs-crates:
+	@$(PYTHON) -m tools.build_tf_hdfs --if-possible
+
+wheel: hdfs-crates $(STAMP) $(NATIVE)  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; a minute, and a download of 1.4 GB the first time
 	@rm -rf build dist/hopsml_spark*.whl dist/any-platform
 	@$(BIN)/python -m tools.build_wheel
 
