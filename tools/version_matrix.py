@@ -240,7 +240,8 @@ def run_contract(cell: Cell, arguments: Sequence[str] = ()) -> tuple[str, str]:
     """
     python = create_environment(cell)
     log = CACHE / f"{cell.name}.log"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    of_caller = ("PYTEST_XDIST", "PYTEST_CURRENT", "PYTEST_ADDOPTS")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(of_caller)}
     if home := java_home(cell):
         environment |= {"JAVA_HOME": home, "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}"}
     selected = ["-m", "matrix", *(arguments or ["tests/matrix"])]

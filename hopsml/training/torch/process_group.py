@@ -127,8 +127,8 @@ def _store(context: WorkerContext, limit: timedelta) -> Any:
 
     host, _, port = context.leader.rpartition(":")
     host = host.strip("[]")
-    # Before 2.5 torch's new implementation of the store does not accept a socket that already listens.
-    kind: dict[str, Any] = {"use_libuv": False} if parse_version(torch.__version__) < (2, 5) else {}
+    # Before 2.7 torch's new implementation of the store does not accept a socket that already listens; 2.8 does.
+    kind: dict[str, Any] = {"use_libuv": False} if parse_version(torch.__version__) < (2, 8) else {}
     if context.rank:
         return dist.TCPStore(host, int(port), context.world_size, False, limit, **kind)
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -118,8 +118,8 @@ def packed_by_venv_pack(folder: Path, store: str) -> str:
 
 
 def profile(hadoop: Hadoop, pyspark: Path) -> dict[str, object]:
-    """Return a profile of two executors, whose JVMs use the Spark of the environment."""
-    settings = hadoop.spark_conf(executors=2)
+    """Return a profile whose JVMs use the Spark of the environment: executors of two workers, and one that computes rows."""
+    settings = hadoop.spark_conf(executors=3)
     settings = {key: value for key, value in settings.items() if not key.endswith(("PYSPARK_PYTHON", "PYTHONPATH"))}
     settings["spark.yarn.jars"] = f"local:{pyspark}/jars/*"
     store = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
