@@ -289,7 +289,7 @@ def play(cell: Cell, at: str, arguments: Sequence[str]) -> Outcome:
     began, day = time.monotonic(), time.strftime("%Y-%m-%d", time.gmtime())
     try:
         tests, problem = run_contract(cell, arguments)
-    except CellError as error:
+    except (CellError, OSError, ValueError) as error:  # the other cells are run regardless
         tests, problem = "not installed", str(error)
     if cell.name not in CORNERS:
         shutil.rmtree(CACHE / cell.name, ignore_errors=True)

@@ -127,7 +127,7 @@ def _store(context: WorkerContext, limit: timedelta) -> Any:
 
     host, _, port = context.leader.rpartition(":")
     host = host.strip("[]")
-    # Before 2.7 torch's new implementation of the store does not accept a socket that already listens; 2.8 does.
+    # Up to 2.6 torch's new implementation of the store refuses a socket that already listens; 2.8 accepts it.
     kind: dict[str, Any] = {"use_libuv": False} if parse_version(torch.__version__) < (2, 8) else {}
     if context.rank:
         return dist.TCPStore(host, int(port), context.world_size, False, limit, **kind)
