@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core.delegation_tokens import Credentials, Token
-from tools.hadoop.rest import Web
+from tools.hadoop.rest import TIMEOUT_S, Web
 
 
 def obtain(cluster: Any, user: str = "alice") -> Credentials:
@@ -28,17 +29,50 @@ def obtain(cluster: Any, user: str = "alice") -> Credentials:
     return Credentials((Token(service, found.identifier, found.password, tokens.HDFS_KIND, service),))
 
 
+def cancel(cluster: Any, credentials: Credentials, user: str = "alice") -> None:
+    """Revoke the tokens, so that HDFS refuses them at once."""
+    _change(cluster, "CANCELDELEGATIONTOKEN", credentials, user)
+
+
+@contextmanager
+def kept_alive(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[Credentials]:
+    """Write a new token to the file, and renew it every ``every_s`` seconds, until it is revoked."""
+    held = obtain(cluster, user)
+    tokens.write(path, held)
+
+    def renew() -> None:
+        with contextlib.suppress(OSError):
+            _change(cluster, "RENEWDELEGATIONTOKEN", held, user)
+
+    with _repeating(renew, every_s):
+        yield held
+
+
+def _change(cluster: Any, operation: str, credentials: Credentials, user: str) -> None:
+    web = Web(cluster.web.host, cluster.kdc.environment(user))
+    ports = cluster.state.ports[cluster.active_namenode]
+    base = f"http://{cluster.web.host}:{ports['http']}/webhdfs/v1/"
+    for token in credentials.tokens:
+        web.negotiated(f"{base}?op={operation}&token={token.as_text()}", TIMEOUT_S, "PUT")
+
+
 @contextmanager
 def renewing(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[None]:
     """Replace the token file by a new token every ``every_s`` seconds, as a program beside the driver would."""
+    tokens.write(path, obtain(cluster, user))
+    with _repeating(lambda: tokens.write(path, obtain(cluster, user)), every_s):
+        yield
+
+
+@contextmanager
+def _repeating(act: Callable[[], None], every_s: float) -> Iterator[None]:
     stop = threading.Event()
 
-    def renew() -> None:
+    def repeat() -> None:
         while not stop.wait(every_s):
-            tokens.write(path, obtain(cluster, user))
+            act()
 
-    tokens.write(path, obtain(cluster, user))
-    thread = threading.Thread(target=renew, name="renewing-tokens")
+    thread = threading.Thread(target=repeat, name="renewing-tokens")
     thread.start()
     try:
         yield

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.core import profiles
-from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
 from tools.hadoop import spark
 from tools.hadoop.kdc import Kdc
@@ -95,20 +94,13 @@ def use_from_here(monkeypatch: Any, cluster: Any, user: str = "alice") -> None:
         monkeypatch.setenv(name, value)
 
 
-def missing_bytes(local: Path, folder: str, ranks: int = 2, child: bool = False) -> int:
-    """Return how many bytes of the workers' files are not in HDFS as they were written."""
-    lost = 0
-    for rank in range(ranks):
-        count = json.loads((local / f"rank-{rank}.json").read_text())["count"]
-        for number in range(count):
-            url = f"{folder}/{rank}-{number}"
-            try:
-                stored = for_url(url).read_bytes(url)
-            except FileNotFoundError:
-                stored = b""
-            lost += len(b"worker") if stored != b"worker" else 0
-    filesystem.close_all()
-    return lost
+def exists(url: str) -> bool:
+    """Return True if the file is in HDFS."""
+    try:
+        for_url(url).status(url)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def read_json(url: str) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hopsml.storage.filesystem import for_url
 from tests.helpers.clock import wait_until
+from tests.helpers.storage.token_runs import missing_bytes
 from tests.secure import submitting
 from tests.secure.submitting import Way
 
@@ -36,7 +36,7 @@ def test_application_stores_everything_although_its_first_tokens_expire(
     job = submitting.submit(secure_yarn, way, project, "store.py", str(tmp_path), f"{project}/stored")
     try:
         first = f"{project}/stored/0-0"
-        wait_until(lambda: job.poll() is not None or exists(first), "the first file", START_S)
+        wait_until(lambda: job.poll() is not None or submitting.exists(first), "the first file", START_S)
         began = time.monotonic()
         lasts_s = LIVES * secure_yarn.state.security.token_renew_s
         wait_until(lambda: job.poll() is not None or time.monotonic() - began > lasts_s, "the training", 2 * lasts_s)
@@ -50,17 +50,8 @@ def test_application_stores_everything_although_its_first_tokens_expire(
     run = f"{project}/Experiments/{found[0]}_1"
     assert submitting.read_json(f"{run}/status.json")["state"] == "FINISHED"
     assert any(url.endswith("/logs/g0-rank1.log") for url in submitting.files_below(run))
-    lost = submitting.missing_bytes(tmp_path, f"{project}/stored")
+    lost = missing_bytes(tmp_path, f"{project}/stored")
     record_property("bytes_lost", lost)
     assert lost == 0
     if way == Way("ticket", "client"):
         assert "without a new Kerberos ticket this application can use HDFS until" in output
-
-
-def exists(url: str) -> bool:
-    """Return True if the file is in HDFS."""
-    try:
-        for_url(url).status(url)
-    except FileNotFoundError:
-        return False
-    return True

@@ -32,7 +32,7 @@ class Web:
     def get_json(self, url: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Return the JSON document at ``url``; OSError while no server answers there."""
         if self.ticket is not None:
-            return json.loads(self._negotiated(url, timeout_s))
+            return json.loads(self.negotiated(url, timeout_s))
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return json.load(answer)
 
@@ -41,9 +41,9 @@ class Web:
         beans: list[dict[str, Any]] = self.get_json(f"{base}/jmx?qry=Hadoop:service={service},name={name}")["beans"]
         return beans[0]
 
-    def _negotiated(self, url: str, timeout_s: float) -> bytes:
+    def negotiated(self, url: str, timeout_s: float, method: str = "GET") -> bytes:
         """Return the answer to a request with the ticket; Debian's curl speaks SPNEGO."""
-        command = ["curl", "-s", "-S", "-f", "-m", str(timeout_s), "--negotiate", "-u", ":", url]
+        command = ["curl", "-s", "-S", "-f", "-m", str(timeout_s), "-X", method, "--negotiate", "-u", ":", url]
         done = subprocess.run(command, env={**os.environ, **(self.ticket or {})}, capture_output=True)
         if done.returncode:
             raise OSError(f"{url}: {done.stderr.decode(errors='replace').strip()}")

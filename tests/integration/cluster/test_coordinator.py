@@ -196,6 +196,38 @@ def test_hello_of_another_version_and_a_second_hello_are_refused(attacked_run: A
     attacked_run.check_refused("message", 2)
 
 
+def test_agents_get_delegation_tokens_at_once_and_after_their_welcome(attacked_run: AttackedRun) -> None:
+    """Those that are connected when tokens are given, and those that join later."""
+
+    async def connected_agents() -> list[object]:
+        coordinator, found = attacked_run.coordinator, list[object]()
+        async with attacked_run.connected(coordinator.door.token) as early:
+            await early.send(protocol.encode(hello(900, 0)))
+            assert isinstance(protocol.decode_for_agent(await early.recv()), protocol.Welcome)
+            coordinator.give_tokens(protocol.DelegationTokens(b"first"))
+            found.append(await next_tokens(early))
+            coordinator.give_tokens(protocol.DelegationTokens(b"second"))
+            found.append(await next_tokens(early))
+        async with attacked_run.connected(coordinator.door.token) as late:
+            await late.send(protocol.encode(hello(900, 1)))
+            assert isinstance(protocol.decode_for_agent(await late.recv()), protocol.Welcome)
+            found.append(protocol.decode_for_agent(await late.recv()))
+        return found
+
+    async def next_tokens(agent: Any) -> object:
+        while True:
+            message = protocol.decode_for_agent(await asyncio.wait_for(agent.recv(), WAIT_S))
+            if isinstance(message, protocol.DelegationTokens):
+                return message
+
+    try:
+        found = asyncio.run(connected_agents())
+    finally:
+        attacked_run.coordinator.door._tokens = None
+    assert found == [protocol.DelegationTokens(data) for data in (b"first", b"second", b"second")]
+    assert "second" not in repr(found)
+
+
 def test_oversized_message_is_refused(attacked_run: AttackedRun) -> None:
     length = (protocol.MAX_TO_COORDINATOR + 1).to_bytes(8, "big")
     for _ in range(TRIES):

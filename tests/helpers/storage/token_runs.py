@@ -1,0 +1,52 @@
+"""Runs on this machine whose project is in a Kerberized HDFS, and whose only credential is a token file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.core import delegation_tokens as tokens
+from hopsml.storage import filesystem
+from hopsml.storage.filesystem import for_url
+from tests.helpers.local_application import local_application
+from tests.helpers.storage.token_workload import store_until
+
+LIFE_S = 15.0  # of a token that nobody renews: see the fixture
+
+
+@pytest.fixture
+def token_file(secure_hdfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the token file of a local application whose project is in the secure HDFS; there is no ticket."""
+    path = tmp_path / "given-tokens"
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(secure_hdfs.conf_dir))
+    monkeypatch.setenv(tokens.VARIABLE, str(path))
+    for variable, value in secure_hdfs.kdc.environment().items():
+        monkeypatch.setenv(variable, value)
+    with local_application(tmp_path), pytest.MonkeyPatch.context() as project:
+        project.setenv("HOPSML_PROJECT_URL", f"{secure_hdfs.namenode_url}/user/alice/{tmp_path.name}")
+        yield path
+    filesystem.close_all()
+
+
+def start(cluster: Any, local: Path, **named: Any) -> tuple[Any, str]:
+    """Start a run of two workers that store files until ``stop`` exists in ``local``; return it and their folder."""
+    folder = f"{cluster.namenode_url}/user/alice/{local.name}/stored"
+    args = {"local": str(local), "folder": folder, **named}
+    return experiment.submit(store_until, args=args, num_workers=2, progress=False), folder
+
+
+def missing_bytes(local: Path, folder: str, ranks: int = 2, child: bool = False) -> int:
+    """Return how many bytes of the workers' files, and of their children's, are not in HDFS as they were written."""
+    stored = {entry.url.rpartition("/")[2]: entry.length for entry in for_url(folder).list_dir(folder)}
+    lost = 0
+    for rank in range(ranks):
+        for number in range(json.loads((local / f"rank-{rank}.json").read_text())["count"]):
+            for name, content in ((f"{rank}-{number}", b"worker"), (f"{rank}-{number}-child", b"child")):
+                if (child or content == b"worker") and stored.get(name) != len(content):
+                    lost += len(content)
+    return lost

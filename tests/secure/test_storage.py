@@ -1,0 +1,143 @@
+"""Runs on this machine with token files against a Kerberized HDFS: broken and revoked tokens, names, other users."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.agent.agent import folder_prefix
+from hopsml.core import delegation_tokens as tokens
+from hopsml.core import settings
+from hopsml.errors import ArgumentError, PermissionRefused, WorkerFailed
+from hopsml.experiment import applications
+from hopsml.storage import filesystem, mailbox, trust
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir
+from tests.helpers import tokens as test_tokens
+from tests.helpers.clock import WAIT_S, wait_until
+from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
+
+pytestmark = pytest.mark.secure
+__all__ = ["token_file"]
+
+Record = Callable[[str, object], None]
+
+
+def notes(run: Any) -> str:
+    """All notes of a run, one a line."""
+    return "\n".join(run.state.notes)
+
+
+def stored(local: Path, folder: str, at_least: int) -> bool:
+    """Return True if the first worker has stored so many files."""
+    try:
+        return sum("/0-" in entry.url for entry in for_url(folder).list_dir(folder)) >= at_least
+    except FileNotFoundError:
+        return False
+
+
+def finish(run: Any, local: Path, folder: str, record: Record) -> None:
+    """End the run, and check that everything is stored."""
+    (local / "stop").touch()
+    run.result(WAIT_S)
+    lost = missing_bytes(local, folder)
+    record("bytes_lost", lost)
+    assert lost == 0
+    assert json.loads(for_url(run.run_dir).read_bytes(f"{run.run_dir}/status.json"))["state"] == "FINISHED"
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "empty", "deleted", "protobuf"])
+def test_damaged_token_file_is_reported_and_harmless_until_the_last_tokens_end(
+    damage: str, secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+) -> None:
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        content = {"corrupt": token_file.read_bytes()[:-9], "empty": b"", "protobuf": b"HDTS\x01"}
+        token_file.unlink()
+        if damage in content:
+            token_file.write_bytes(content[damage])
+        wait_until(lambda: "new delegation tokens for HDFS could not be obtained" in notes(run), "the note")
+        assert "the present ones can be used until" in notes(run)
+        tokens.write(token_file, test_tokens.obtain(secure_hdfs))
+        wait_until(lambda: "delegation tokens for HDFS are obtained again" in notes(run), "new tokens")
+    with test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3):
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 1.5 * LIFE_S or not run.running(), "another life", 4 * LIFE_S)
+        finish(run, tmp_path, folder, record_property)
+
+
+def test_revoked_token_fails_the_worker_with_the_cause(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        test_tokens.cancel(secure_hdfs, held)
+        with pytest.raises(WorkerFailed, match="the delegation token is expired or unknown"):
+            run.result(WAIT_S)
+
+
+def test_replaced_token_is_used_before_the_old_one_is_revoked(
+    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+) -> None:
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        fresh = test_tokens.obtain(secure_hdfs)
+        tokens.write(token_file, fresh)
+        agents = list(experiment_agents())
+        wait_until(lambda: all(tokens.read(path) == fresh for path in agents), "the new tokens at all agents")
+        test_tokens.cancel(secure_hdfs, held)
+        assert len(agents) == 2
+        finish(run, tmp_path, folder, record_property)
+
+
+def experiment_agents() -> list[Path]:
+    """Return the token files of this process's agents."""
+    sessions = applications.current().coordinator.door.agents.values()
+    folders = [next(Path(tempfile.gettempdir()).glob(f"{folder_prefix(one.hello.pid)}*")) for one in sessions]
+    return [folder / "tokens" for folder in folders]
+
+
+def test_project_is_that_of_the_tokens_owner(
+    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+) -> None:
+    secure_hdfs.fs("-mkdir", "-p", "/Projects")
+    secure_hdfs.fs("-chmod", "1777", "/Projects")
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3), pytest.MonkeyPatch.context() as unnamed:
+        unnamed.delenv("HOPSML_PROJECT_URL")
+        assert settings.user_name() == "alice"
+        run, folder = start(secure_hdfs, tmp_path)
+        assert run.run_dir.startswith(f"{secure_hdfs.namenode_url}/Projects/alice/Experiments/")
+        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        assert for_url(run.run_dir).status(run.run_dir).owner == "alice"
+        finish(run, tmp_path, folder, record_property)
+
+
+def test_another_user_can_neither_read_nor_cancel_a_run_nor_make_files_believed(
+    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+) -> None:
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        with pytest.MonkeyPatch.context() as bobs:
+            tokens.write(tmp_path / "bobs-tokens", test_tokens.obtain(secure_hdfs, "bob"))
+            bobs.setenv(tokens.VARIABLE, str(tmp_path / "bobs-tokens"))
+            filesystem.close_all()
+            assert settings.user_name() == "bob"
+            with pytest.raises(PermissionRefused):
+                for_url(run.run_dir).read_bytes(f"{run.run_dir}/run.json")
+            with pytest.raises(PermissionRefused):
+                mailbox.write_cancel_request(RunDir(run.run_dir), "of no concern to bob")
+            own = f"{secure_hdfs.namenode_url}/user/bob/code.py"
+            for_url(own).write_bytes(own, b"print('bob')")
+            secure_hdfs.fs("-chmod", "755", "/user/bob")
+        filesystem.close_all()
+        with pytest.raises(ArgumentError, match="belongs to bob"):
+            trust.read_bytes(own, "it decides which code runs")
+        finish(run, tmp_path, folder, record_property)
