@@ -160,9 +160,9 @@ def limit_slots(slots: int) -> None:
 
 
 def dismiss_surplus_agents(slots: int) -> int:
-    """Return how many slots this process holds at most: its agents, and those that it has requested.
+    """Dismiss idle agents beyond ``slots``, and return how many slots this process holds at most.
 
-    Agents beyond ``slots`` that no run uses are released.
+    Counted are its agents, and those that it has requested.
 
     Raises:
         CoordinatorLost: A coordinator does not respond.

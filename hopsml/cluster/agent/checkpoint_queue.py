@@ -111,7 +111,7 @@ class CheckpointQueue:
     def signal_when_stored(
         self, request: CheckpointAwaited, has_stored: Callable[[str, float], Awaitable[bool]]
     ) -> None:
-        """Wait in the background until a checkpoint is on shared storage, then signal that to the worker.
+        """Signal to the worker when a checkpoint is on shared storage; returns at once, and waits in the background.
 
         The worker waits only for the newest one.
 

@@ -119,7 +119,7 @@ class BackendWatcher:
             self._start(self._backend.evict, session.hello.task, session.hello.pid)
 
     async def publish_loss_reason(self, run: ActiveRun, session: AgentSession) -> str:
-        """Return the backend's reason why an agent of the run was lost; publish it as a note of the run."""
+        """Publish the backend's reason why an agent of the run was lost as a note of the run, and return it."""
         rank = run.gang.rank(session.agent_id)
         try:
             why = await self._on_thread(self._backend.why_lost, session.hello.task, session.hello.pid)

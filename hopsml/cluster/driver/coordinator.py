@@ -162,7 +162,7 @@ class Coordinator:
         self._call(self._allow, slots)
 
     def dismiss_surplus_agents(self, slots: int) -> int:
-        """Return how many agents exist or may still connect; if more than ``slots``, dismiss those that no run uses.
+        """Dismiss idle agents beyond ``slots``, and return how many agents exist or may still connect.
 
         Raises:
             CoordinatorLost: It does not respond.

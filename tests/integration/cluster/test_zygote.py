@@ -316,7 +316,7 @@ from hopsml.cluster.forking.fork_server import MARK
 from hopsml.cluster.forking.zygote import ForkRequest, Zygote
 ours, theirs = socket.socketpair()
 found = Zygote(ours, theirs, ())
-found.take_over(ForkRequest(sys.executable, (), {MARK: "-"}, ("/of the driver",), sys.argv[1]))
+found.apply_environment(ForkRequest(sys.executable, (), {MARK: "-"}, ("/of the driver",), sys.argv[1]))
 print(sys.path.index("/of the driver"), sys.argv[1] in sys.path, os.getcwd() == sys.argv[1])
 """
 
