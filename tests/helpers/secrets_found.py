@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import pickletools
+import resource
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,8 +38,8 @@ _RUN_PAGES = (
 Sources = Mapping[str, bytes]  # content by the name of its place
 
 
-def secrets_found(*sources: Sources, secrets: Collection[str]) -> dict[str, str]:
-    """Return the places where one of the secrets is, each with its context; empty if there is none."""
+def secrets_found(*sources: Sources, secrets: Collection[str | bytes]) -> dict[str, str]:
+    """Return the places where one of the secrets, a text or bytes, is, each with its context; empty if there is none."""
     found: dict[str, str] = {}
     wanted = {spelling for secret in secrets for spelling in _spellings(secret)}
     for name, content in itertools.chain.from_iterable(one.items() for one in sources):
@@ -49,17 +50,24 @@ def secrets_found(*sources: Sources, secrets: Collection[str]) -> dict[str, str]
     return found
 
 
-def _spellings(secret: str) -> set[bytes]:
+def _spellings(secret: str | bytes) -> set[bytes]:
     """Return the forms in which a secret may be written; base64 depends on the position modulo three."""
-    raw = secret.encode()
+    raw = secret if isinstance(secret, bytes) else secret.encode()
     encoded = set[bytes]()
     for before in range(3):
         text = base64.b64encode(bytes(before) + raw)
         uncertain = (before + len(raw)) % 3  # of the last character of an incomplete group, other bytes may follow
         encoded.add(text[(0, 2, 3)[before] : len(text) - (0, 3, 2)[uncertain]])
     long = {one.translate(bytes.maketrans(b"+/", b"-_")) for one in encoded} | encoded
-    urls_of = {quote(secret, safe="").encode(), quote(secret).encode()}
-    return {raw, secret.encode("utf-16-le"), raw.hex().encode(), raw.hex().upper().encode(), *long, *urls_of}
+    found = {
+        raw,
+        raw.hex().encode(),
+        raw.hex().upper().encode(),
+        quote(raw, safe="").encode(),
+        quote(raw).encode(),
+        *long,
+    }
+    return found if isinstance(secret, bytes) else found | {secret.encode("utf-16-le")}
 
 
 def _parts(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -137,6 +145,17 @@ def of_pages(address: str, token: str, values: Mapping[str, Sequence[str]]) -> d
             )
             found[target] = get(target)
     return found
+
+
+@contextlib.contextmanager
+def core_files_allowed() -> Iterator[None]:
+    """Context in which this process and those that it starts may write core files, if its hard limit allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
 def could_dump_core(pid: int) -> list[str]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.fuzz.targets import TARGETS
-from tools.setup_environment import PYTHON, ROOT, VENV, fetch, is_current
+from tools.setup_environment import PYTHON, ROOT, VENV, Missing, fetch, is_current
 
 FOLDER = ROOT / ".cache" / "fuzz"
 REQUIREMENTS = ROOT / "requirements" / "fuzz.txt"
@@ -100,7 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = given.targets.split() or list(TARGETS)
     if unknown := [name for name in names if name not in TARGETS]:
         parser.error(f"there is no target {unknown[0]!r}; the targets are {', '.join(TARGETS)}")
-    ensure()
+    try:
+        ensure()
+    except Missing as problem:
+        print(f"fuzz: {problem}", file=sys.stderr)
+        return 1
     seconds = max(1, round(60 * given.minutes))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(lambda name: fuzz(name, seconds, -1), names))

@@ -10,7 +10,14 @@ import pytest
 from hopsml.core.delegation_tokens import HDFS_KIND, Credentials, Token, write
 from hopsml.core.states import Lifecycle
 from tests.helpers.cluster.workloads import wait_until
-from tests.helpers.secrets_found import could_dump_core, of_pages, of_processes, of_store, secrets_found
+from tests.helpers.secrets_found import (
+    core_files_allowed,
+    could_dump_core,
+    of_pages,
+    of_processes,
+    of_store,
+    secrets_found,
+)
 from tests.integration.service.test_job_parts import hopsml
 from tests.integration.service.test_job_service import WAIT_S, JobService, service
 
@@ -61,7 +68,8 @@ def test_service_job_and_run_show_no_planted_secret(service: JobService, tmp_pat
         "name: keeper\nsecrets: [db-login]\ntasks:\n"
         f"  main: {{function: train.py:train, framework: distributed, arguments: {{out: {out}, fails: {said}}}}}\n"
     )
-    client = service.start(cores=2)
+    with core_files_allowed():
+        client = service.start(cores=2)
     assert service.process is not None
     server = service.process.pid
     hopsml(client, "secrets", "put", "db-login", stdin=f"{LOGIN}\n")

@@ -6,15 +6,19 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hopsml.cluster.agent import usage
 from hopsml.cluster.agent.usage import Idleness, StorageWaits
 from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.worker.context import CheckpointPort
+from hopsml.errors import StorageTimeout
 from hopsml.storage import filesystem, waiting
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.remote.adapter import RemoteFileSystem
+from hopsml.training import checkpoint_writer
 from tests.helpers.clock import WAIT_S
 
 pytestmark = pytest.mark.fast
@@ -104,6 +108,21 @@ def test_calls_of_file_systems_are_counted_and_errors_end_them(
         assert not filesystem.exists(str(tmp_path / "none"))
     found = waits.seconds(slots.storage_waits())
     assert found >= 5.0 and all(since == 0.0 for _, _, since in slots.storage_waits())
+
+
+def test_wait_for_a_stored_checkpoint_is_counted(
+    clock: Clock, slots: CommitSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, handover = StorageWaits(), checkpoint_writer.Handover(CheckpointPort(slots, lambda event: None))
+    waits.seconds(slots.storage_waits())
+
+    def sleep(seconds: float) -> None:
+        clock.now += 30.0
+
+    monkeypatch.setattr(checkpoint_writer, "time", SimpleNamespace(monotonic=clock.monotonic, sleep=sleep))
+    with pytest.raises(StorageTimeout):
+        handover.wait_stored(None, "step-000000001", 100.0)
+    assert waits.seconds(slots.storage_waits()) == 120.0
 
 
 @pytest.mark.parametrize("kind", [LocalFileSystem, RemoteFileSystem])
