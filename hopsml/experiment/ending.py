@@ -215,6 +215,8 @@ class RecordWriter:
                 except Exception as error:  # noqa: BLE001 the run has ended, whether or not its records can be written
                     failed[name] = f"{type(error).__name__}: {error}"
             rounds += 1
+            if rounds > 1 and (written := [name for name in waiting if name not in passing and name not in failed]):
+                self.tell(f"{_named(written)} could be written at last")
             waiting = {name: waiting[name] for name in passing}
             pause_s, now = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S), time.monotonic()
             if not waiting or now + pause_s > began + patience_s or self.cut.is_set():

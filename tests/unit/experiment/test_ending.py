@@ -115,7 +115,10 @@ def test_records_are_retried_until_the_store_accepts_them(tmp_path: Path, monkey
     records.while_waiting = lambda: signs.append(1)
     assert records.write({"status.json": write}, 1e9) == {}
     assert len(attempts) == 4 and len(signs) == 3
-    assert notes == ["the final state cannot be written; retrying for 1e+09 s (HOPSML_STORAGE_RETRY_S): nobody answers"]
+    assert notes == [
+        "the final state cannot be written; retrying for 1e+09 s (HOPSML_STORAGE_RETRY_S): nobody answers",
+        "the final state could be written at last",
+    ]
 
 
 def test_refused_records_fail_the_run_and_are_left_on_this_host(
