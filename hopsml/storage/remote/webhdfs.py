@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import proxies, redact, settings, trust_store
+from hopsml.core.hadoop_http import visible_text
 from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
 from hopsml.storage import urls
@@ -157,6 +158,7 @@ def _session(kind: str) -> Any:
         kind: http or https; for https the certificates of Hadoop's configuration are trusted.
     """
     import requests
+    from hdfs import HdfsError
     from requests.adapters import HTTPAdapter
 
     context = trust_store.client_context() if kind == "https" else None
@@ -191,6 +193,8 @@ def _session(kind: str) -> Any:
             finally:
                 exchange.close()
             answer.request = request  # without the headers
+            if answer.status_code >= 400 and "html" in answer.headers.get("Content-Type", ""):
+                raise HdfsError(f"HTTP {answer.status_code} {visible_text(answer.text)}")
             return answer
 
     session = requests.Session()

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hdfs import HdfsError
 
 from hopsml.core import gssapi, hadoop_http, spnego
 from hopsml.core.hadoop_http import AccessError, NoAnswer
@@ -20,7 +21,7 @@ from hopsml.storage.remote import webhdfs
 from hopsml.yarn import ResourceManager, YarnApplication, logs
 from tests.helpers import clock
 from tests.helpers.kerberos import use_ticket
-from tests.helpers.spnego_server import Headers, spnego_server
+from tests.helpers.spnego_server import PAGE, Headers, spnego_server
 from tools.hadoop.kdc import Kdc
 from tools.hadoop.ports import free_ports
 
@@ -302,6 +303,16 @@ def test_driver_log_is_read_from_a_node(tmp_path: Path, monkeypatch: pytest.Monk
             with pytest.raises(ClusterError, match=r"log of container_.* cannot be read: .*run `kinit`") as failed:
                 read()
             assert not isinstance(failed.value, ClusterUnavailable)
+
+
+def test_page_of_webhdfs_is_an_error_without_html() -> None:
+    def reply(method: str, path: str) -> tuple[int, Headers, bytes]:
+        return 403, {"Content-Type": "text/html;charset=utf-8"}, PAGE.replace(b"401", b"403")
+
+    with spnego_server(reply) as server, webhdfs._session("http") as session:
+        with pytest.raises(HdfsError) as failed:
+            session.get(f"http://{server.address}/file", timeout=30)
+        assert str(failed.value) == "HTTP 403 HTTP ERROR 403 Authentication required"
 
 
 def test_session_of_webhdfs_signs_in_and_sends_an_upload_once() -> None:
