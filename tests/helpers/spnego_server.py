@@ -106,8 +106,6 @@ def spnego_server(reply: Reply, *, host: str = "localhost", **options: Any) -> I
     state = SpnegoServer(reply, **options)
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def do_GET(self) -> None:
             if self.headers.get("Transfer-Encoding") == "chunked":
                 body = b"".join(iter(self._chunk, b""))

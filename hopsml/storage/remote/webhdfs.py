@@ -194,7 +194,9 @@ def _session(kind: str) -> Any:
                 exchange.close()
             answer.request = request  # without the headers
             if answer.status_code >= 400 and "html" in answer.headers.get("Content-Type", ""):
-                raise HdfsError(f"HTTP {answer.status_code} {visible_text(answer.text)}")
+                text = visible_text(answer.text)
+                answer.close()
+                raise HdfsError(f"HTTP {answer.status_code} {text}")
             return answer
 
     session = requests.Session()
