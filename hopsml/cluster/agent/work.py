@@ -40,7 +40,8 @@ from hopsml.storage.run_dir import SYSTEM_METRICS
 log = nonblocking_logger("hopsml.agent")
 
 DUMP_S = 0.3  # seconds for a worker to write its stacks
-EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function has returned
+EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function has returned, without waits for storage
+LONGEST_GRACE_S = 600.0  # with these waits
 TAIL_BYTES = 16_000  # of a failed worker's log, sent with the report
 
 
@@ -277,7 +278,8 @@ class Work:
             case worker_events.WorkerFinished():
                 self.reported = self._has_returned = True
                 self._send(event)
-                self._process.kill_in(EXIT_GRACE_S)
+                shared = self._checkpoints.slots if self._checkpoints is not None else None
+                self._process.kill_unless_storing(EXIT_GRACE_S, LONGEST_GRACE_S, shared)
             case FailureReport():
                 self._fail(event)
                 self._process.kill_in(EXIT_GRACE_S)

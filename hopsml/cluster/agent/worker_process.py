@@ -22,6 +22,7 @@ from hopsml.core import processes
 
 MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, in addition to its pipe's capacity
 PIECE = 64 << 10  # bytes per read: the capacity of a pipe
+_LOOK_S = 0.1  # shortest pause between two checks whether it still waits for storage
 HELD_LIMIT = 3  # consecutive heartbeats with a stopped process
 
 
@@ -251,6 +252,30 @@ class WorkerProcess:
             self._loop.call_later(seconds, self.signal, signal.SIGKILL)
         else:
             self.signal(signal.SIGKILL)
+
+    def kill_unless_storing(self, seconds: float, most_s: float, shared: CommitSlots | None) -> None:
+        """Send SIGKILL after so many seconds in which it does not wait for storage.
+
+        Args:
+            seconds: without the waits.
+            most_s: with them.
+            shared: slots for checkpoints, with its waits for storage.
+        """
+        began, waits = time.monotonic(), StorageWaits()
+
+        def check() -> None:
+            if not self.pid or processes.has_ended(self.pid):
+                return
+            waited_s = waits.seconds(shared.storage_waits()) if shared is not None else 0.0
+            left_s = min(seconds + waited_s, most_s) - (time.monotonic() - began)
+            if left_s <= 0:
+                self.kill_in(0.0)
+            else:
+                self._loop.call_later(max(left_s, _LOOK_S), check)
+
+        if shared is not None:
+            waits.seconds(shared.storage_waits())  # those before do not count
+        self._loop.call_later(seconds, check)
 
     def signal(self, number: int) -> None:
         """Send a signal to its process group, through the fork server, and directly if that is stopped."""

@@ -280,6 +280,69 @@ def test_worker_that_failed_before_reading_keeps_its_cause_and_reports(
     assert cause in failed.cause
 
 
+def messages_of(folder: Path, function: Callable[[], Any]) -> list[Message]:
+    """Run a worker to its end; return what its agent sends."""
+    messages: list[Message] = []
+
+    async def scenario() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        complete = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            complete, LAUNCH, send=messages.append, room=Outbox().wait_for_room, folder=folder / "agent", environment={},
+            sys_path=(),
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(scenario())
+    return messages
+
+
+def test_thread_that_waits_for_storage_after_the_function_returned_may_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "written"
+
+    def train() -> str:
+        import threading
+
+        from hopsml.storage import waiting
+
+        def store() -> None:
+            with waiting.StorageWait():  # as in a call of hopsml.hdfs while a NameNode fails over
+                time.sleep(3.0)
+            written.touch()
+
+        threading.Thread(target=store).start()
+        return "done"
+
+    monkeypatch.setattr(work_module, "EXIT_GRACE_S", 1.0)
+    messages = messages_of(tmp_path, train)
+    assert written.exists() and not events_of(messages, WorkNote)
+
+
+def test_longest_wait_for_storage_after_the_function_returned_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> str:
+        import threading
+
+        from hopsml.storage import waiting
+
+        def store() -> None:
+            with waiting.StorageWait():
+                time.sleep(600)
+
+        threading.Thread(target=store).start()
+        return "done"
+
+    monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
+    monkeypatch.setattr(work_module, "LONGEST_GRACE_S", 1.0)
+    (note,) = (event.text for event in events_of(messages_of(tmp_path, train), WorkNote))
+    assert "its process was killed" in note
+
+
 def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train() -> str:
         import threading
@@ -288,20 +351,7 @@ def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, mon
         return "done"
 
     monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
-    messages: list[Message] = []
-
-    async def scenario() -> None:
-        server = ForkClient((), *fork_client.start_process(()))
-        await server.ready
-        complete = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
-        work = Work(
-            complete, LAUNCH, send=messages.append, room=Outbox().wait_for_room, folder=tmp_path / "agent", environment={},
-            sys_path=(),
-        )  # fmt: skip
-        await work.run(server)
-        await server.close()
-
-    asyncio.run(scenario())
+    messages = messages_of(tmp_path, train)
     (note,) = (event.text for event in events_of(messages, WorkNote))
     assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
     assert events_of(messages, WorkerFinished)
