@@ -354,7 +354,7 @@ def _remedy(said: str) -> str:
         return "give this user write permission for the file and its folder"
     if "malformed" in lower or "not a database" in lower:
         return "the file is damaged or not a database; restore it, or name another one"
-    return "check that it runs and that user and password are correct; no data is lost while it is unavailable"
+    return "check that it runs and that user and password are correct: no data is lost while it is unavailable"
 
 
 def _shown(url: str) -> str:

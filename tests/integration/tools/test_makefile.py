@@ -40,6 +40,8 @@ RUN_BY = {
     "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
     "features": "unit/tools/test_features.py::test_every_feature_is_equal_or_refused_with_several_workers",
     "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
+    "fuzz": "integration/tools/test_makefile.py::test_fuzz_names_the_targets_that_can_be_selected",
+    "test-secure": "integration/tools/test_makefile.py::test_test_secure_fails_without_a_selected_scenario",
     "soak": "soak/test_soak.py::test_short_soak_finds_no_growth",
     "mutants": "integration/tools/test_makefile.py::test_mutants_target_runs_one_module",
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down_start_and_stop_the_cluster",
@@ -99,6 +101,21 @@ def test_matrix_names_the_cells_that_can_be_selected() -> None:
     done = make(ROOT, "matrix", CELLS="of-no-such-name")
     assert done.returncode != 0
     assert "no cell is named of-no-such-name; there are: oldest, spark-3.3, spark-3.5, newest" in done.stderr
+
+
+@pytest.mark.local
+def test_fuzz_names_the_targets_that_can_be_selected() -> None:
+    done = make(ROOT, "fuzz", TARGETS="none-such")
+    assert done.returncode != 0
+    assert "there is no target 'none-such'; the targets are agent-messages, frames," in done.stderr
+
+
+@pytest.mark.local
+def test_test_secure_fails_without_a_selected_scenario() -> None:
+    done = make(ROOT, "test-secure", SECURE="-k none_such")
+    assert done.returncode != 0
+    expected = {"scenarios": 0, "failed": [], "bytes_lost": 0, "secrets_found": 0}
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
 
 
 @pytest.mark.local

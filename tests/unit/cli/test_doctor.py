@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 NAMES = [
     "profile", "python", "java", "spark", "frameworks", "gpus", "limits", "scratch", "ports", "shared host",
-    "addresses", "project store", "hdfs", "yarn", "clock",
+    "addresses", "project store", "hdfs", "yarn", "kerberos", "clock",
 ]  # fmt: skip
 
 
