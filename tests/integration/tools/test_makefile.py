@@ -47,6 +47,7 @@ RUN_BY = {
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down_start_and_stop_the_cluster",
     "hadoop-down": "integration/tools/test_makefile.py::test_hadoop_up_and_down_start_and_stop_the_cluster",
     "wheel": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
+    "hdfs-crates": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
     "release": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
     "demo": "integration/tools/test_makefile.py::test_demo_trains_on_spark",
     "demo-yarn": "integration/tools/test_makefile.py::test_demo_runs_on_yarn",
@@ -100,7 +101,8 @@ def test_every_make_target_is_run_by_a_test() -> None:
 def test_matrix_names_the_cells_that_can_be_selected() -> None:
     done = make(ROOT, "matrix", CELLS="of-no-such-name")
     assert done.returncode != 0
-    assert "no cell is named of-no-such-name; there are: oldest, spark-3.3, spark-3.5, newest" in done.stderr
+    assert "no cell is named of-no-such-name; there are: " in done.stderr
+    assert {"oldest,", "newest,"} <= set(done.stderr.split())
 
 
 @pytest.mark.local
@@ -121,7 +123,7 @@ def test_test_secure_fails_without_a_selected_scenario() -> None:
 @pytest.mark.local
 def test_help_lists_every_target() -> None:
     listed = {line.split()[0] for line in made(ROOT, "help").splitlines()}
-    assert listed == RUN_BY.keys() - {"types", "style"}
+    assert listed == RUN_BY.keys() - {"types", "style", "hdfs-crates"}
 
 
 @pytest.mark.local
