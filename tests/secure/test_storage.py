@@ -14,13 +14,14 @@ import pytest
 from hopsml.cluster.agent.agent import folder_prefix
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import settings
-from hopsml.errors import ArgumentError, PermissionRefused, WorkerFailed
+from hopsml.errors import ArgumentError, PermissionRefused, RunError
 from hopsml.experiment import applications
 from hopsml.storage import filesystem, mailbox, trust
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
+from tests.helpers.local_application import take_left_files
 from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
 
 pytestmark = pytest.mark.secure
@@ -78,8 +79,9 @@ def test_revoked_token_fails_the_worker_with_the_cause(secure_hdfs: Any, token_f
         run, folder = start(secure_hdfs, tmp_path)
         wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
         test_tokens.cancel(secure_hdfs, held)
-        with pytest.raises(WorkerFailed, match="the delegation token is expired or unknown"):
-            run.result(WAIT_S)
+        with pytest.raises(RunError, match="the delegation token is expired or unknown"):
+            run.result(6 * LIFE_S + WAIT_S)
+    take_left_files()
 
 
 def test_replaced_token_is_used_before_the_old_one_is_revoked(

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from hopsml.core import delegation_tokens as tokens
-from hopsml.errors import WorkerFailed
+from hopsml.errors import RunError
 from hopsml.storage.filesystem import for_url
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
+from tests.helpers.local_application import take_left_files
 from tests.helpers.secrets_found import of_processes, of_store, secrets_found
 from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
 
@@ -62,5 +63,6 @@ def test_run_whose_tokens_nobody_renews_fails_with_the_cause(
     """The counterpart: without new tokens the same run cannot store its files."""
     tokens.write(token_file, test_tokens.obtain(secure_hdfs))
     run, _ = start(secure_hdfs, tmp_path)
-    with pytest.raises(WorkerFailed, match="the delegation token is expired or unknown"):
+    with pytest.raises(RunError, match="the delegation token is expired or unknown"):
         run.result(6 * LIFE_S + WAIT_S)
+    take_left_files()
