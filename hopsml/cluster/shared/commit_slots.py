@@ -176,7 +176,12 @@ class CommitSlots:
         _WAIT.pack_into(self._board, _WAITS_AT + _WAIT.size * (process % _WAITS), process, waited_s, since)
 
     def storage_waits(self) -> list[tuple[int, float, float]]:
-        """Return the waits for storage that the worker and its children have recorded: process, seconds, since when."""
+        """Return the waits for storage that the worker and its children have recorded: process, seconds, since when.
+
+        There are none after ``close``.
+        """
+        if not self.descriptors:
+            return []
         cells = (_WAIT.unpack_from(self._board, _WAITS_AT + _WAIT.size * cell) for cell in range(_WAITS))
         return [(process, waited_s, since) for process, waited_s, since in cells if process]
 

@@ -125,6 +125,18 @@ def test_wait_for_a_stored_checkpoint_is_counted(
     assert waits.seconds(slots.storage_waits()) == 120.0
 
 
+def test_agent_that_has_freed_the_slots_sees_no_waits(clock: Clock, slots: CommitSlots) -> None:
+    """An agent still sends heartbeats while it stores the last files of a worker that has ended."""
+    waits = StorageWaits()
+    with waiting.StorageWait():
+        clock.now += 2.0
+        assert waits.seconds(slots.storage_waits()) == 2.0
+    waiting.report_to(None)
+    slots.close()
+    clock.now += 5.0
+    assert slots.storage_waits() == [] and waits.seconds(slots.storage_waits()) == 2.0
+
+
 @pytest.mark.parametrize("kind", [LocalFileSystem, RemoteFileSystem])
 def test_each_method_of_a_file_system_is_counted(kind: type) -> None:
     names = [name for name in vars(filesystem.FileSystem) if not name.startswith("_") and name != "scheme"]
