@@ -154,14 +154,34 @@ def test_exit_statuses_of_the_code_are_documented() -> None:
     assert {follower.OK, follower.FAILED, follower.TIMED_OUT, repeat.DIFFERS} <= {int(one) for one in documented}
 
 
+def written_commands(page: str) -> Iterator[str]:
+    """Yield the commands of a page: lines of its shell snippets, and code within its text except old spellings."""
+    yield from "".join(pages.snippets(page, "sh")).splitlines()
+    text = re.sub(r"\n## Old spellings\n.*?(?=\n## |\Z)", "", pages.text(page), flags=re.S)
+    for code in re.findall(r"`(hopsml [a-z][^`\n]*)`", text):
+        yield re.sub(r"[\[\]]|\.\.\.", "", code)
+
+
 def test_commands_in_pages_exist_with_their_options() -> None:
-    known = commands()
+    known = commands() | {"resume": commands()["runs resume"]}
     for page in pages.users_pages():
-        for line in "".join(pages.snippets(page, "sh")).splitlines():
+        for line in written_commands(page):
             words = shlex.split(line, comments=True)
-            if words[:1] == ["hopsml"]:
+            if words[:1] == ["hopsml"] and words[1:] not in [[group] for group in GROUPS]:
                 name = " ".join(words[1:3]) if words[1] in GROUPS else words[1]
                 assert name in known, (page, line)
-                options = {option for one in known[name].params for option in one.opts}
+                options = {option for one in known[name].params for option in one.opts} | {"--help"}
                 own = words[: words.index("--")] if "--" in words else words  # what follows is the script's
                 assert {word for word in own if word.startswith("--")} <= options, (page, line)
+
+
+def test_comments_in_pages_name_existing_commands() -> None:
+    """A comment such as "also: show, compare" names further commands of the group in its line."""
+    known, found = commands(), 0
+    for page in pages.users_pages():
+        for line in "".join(pages.snippets(page, "sh")).splitlines():
+            if match := re.match(r"hopsml (\w+) .*# .*?also: ([\w, ]+)", line):
+                verbs = [verb for verb in match[2].split(", ") if " " not in verb]
+                found += len(verbs)
+                assert [verb for verb in verbs if f"{match[1]} {verb}" not in known] == [], (page, line)
+    assert found > 3
