@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.gang.events import Action, Event, Phase
+from hopsml.cluster.gang.events import RELEASED, RETURNED, Action, Event, Phase
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.shared.layout import Layout
 from hopsml.core import callbacks, redact
@@ -238,7 +238,9 @@ class RunState:
     def publish_member_change(self, kind: str, rank: int, text: str) -> None:
         """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why it left."""
         if kind == "left" and rank in self.members:
-            self.members[rank].state, self.members[rank].left = Lifecycle.LOST, text
+            in_order = text in (RELEASED, RETURNED)
+            self.members[rank].state = Lifecycle.STOPPED if in_order else Lifecycle.LOST
+            self.members[rank].left = text
         self.publish(Change(kind, rank, text))
 
     def closed(self, rank: int, texts: tuple[str, ...], count: int, left: str) -> None:

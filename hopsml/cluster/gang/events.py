@@ -454,6 +454,9 @@ class ReturnAgents:
     leave: str = ""
 
 
+RELEASED, RETURNED = "released", "its worker returned"  # reasons for which a member left in order
+
+
 @dataclass(frozen=True)
 class Unstored:
     """Report that files of a run that has finished are not stored, or may not be.

@@ -187,7 +187,7 @@ class IndependentGroupMachine(GroupMachine):
     def _closed(self, event: events.Closed, now: float) -> list[Action]:
         """Release the agent whose worker has ended, or start another lane on it."""
         agent_id, lane = event.agent_id, self.members.pop(event.agent_id)
-        actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
+        actions = self._left(lane, lane.leave or (events.RELEASED if lane.leave == "" else events.RETURNED))
         if self.phase is Phase.STOPPING:
             return [*actions, events.ReturnAgents((agent_id,)), *self.conclude()]
         if lane.leave is not None:
@@ -201,7 +201,7 @@ class IndependentGroupMachine(GroupMachine):
         """Count a death against its host, and start another lane on the agent if one is wanted."""
         actions: list[Action] = []
         host = self.hosts[agent_id]
-        self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or 'its worker returned'}"
+        self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or events.RETURNED}"
         length = self.exclusions.record_failure(host, now)
         if length is not None:
             failed = self.exclusions.failures[host]

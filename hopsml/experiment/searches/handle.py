@@ -68,6 +68,7 @@ class SearchSession:
         self._places: dict[int, str] = {}
         self._facts = self._facts_at_last = 0  # numbers of events since the event log's last snapshot, and before it
         self._counted_at = 0.0
+        self._cancelled_for = ""  # reason of the first request to cancel
         self._give_up_at = float("inf")  # when a search that was cancelled ends, even if trials still run
         self.conclusion: events.ConcludeSearch | None = None
 
@@ -93,6 +94,7 @@ class SearchSession:
                 self._lost(one.event)
             self._show(one.event)
             if isinstance(one.event, events.SearchCancelRequested):
+                self._cancelled_for = self._cancelled_for or one.event.reason
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if not isinstance(one.event, RunOver):
                 followed = self.dispatch.handle(one.event, now)
@@ -100,7 +102,8 @@ class SearchSession:
                     self.executor.continue_trial(one)
                 actions += followed
         if now >= self._give_up_at and self.dispatch.conclusion is None:
-            raise RunCancelled(f"search {self.state.run_id} was cancelled", self.state.run_dir)
+            why = f": {self._cancelled_for}" if self._cancelled_for else ""
+            raise RunCancelled(f"search {self.state.run_id} was cancelled{why}", self.state.run_dir)
         if now >= wake:
             actions += self.dispatch.handle(events.Tick(), now)
         self._follow(actions)

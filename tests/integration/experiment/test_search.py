@@ -342,6 +342,24 @@ def test_cancelled_search_can_be_continued(store: Path, capfd: pytest.CaptureFix
     assert more.result(END_S).counts["completed"] == 4, "the grid has no more"
 
 
+def test_cancelled_search_whose_trial_does_not_end_names_the_reason(store: Path) -> None:
+    space = {"x": ("DOUBLE", [0, 1])}
+    run = experiment.submit_search(lambda x: time.sleep(600), space, num_trials=4, progress=False, max_executors=2)
+    wait_until(lambda: run.status()["trials_running"], "a trial")
+    assert run.cancel("cancelled by alice")
+    with pytest.raises(RunCancelled, match="was cancelled: cancelled by alice"):
+        run.result(END_S)
+    status = read(Path(run.run_dir.removeprefix("file://")) / "status.json")
+    assert (status["state"], status["cause"].endswith("cancelled by alice")) == ("CANCELLED", True)
+    assert {worker["state"] for worker in status["workers"]} == {"STOPPED"}, status["workers"]
+
+
+def test_executors_that_a_finished_search_released_are_not_lost(store: Path) -> None:
+    result = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=2)
+    workers = read(folder(result) / "status.json")["workers"]
+    assert workers and {worker["state"] for worker in workers} == {"STOPPED"}, workers
+
+
 def test_only_one_of_several_concurrent_continuations_succeeds(store: Path) -> None:
     first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
 
