@@ -204,7 +204,9 @@ def _prepare_strategies() -> None:
     divide = module.CollectiveAllReduceExtended._experimental_distribute_dataset
 
     def divide_copies(self: Any, dataset: Any, options: Any) -> Any:
-        return divide(self, input_data.copied(dataset), options)
+        return divide(self, input_data.prompt(input_data.copied(dataset)), options)
+
+    input_data.install_prompt_device_iterators()
 
     module.CollectiveAllReduceExtended._experimental_distribute_dataset = divide_copies
     module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader

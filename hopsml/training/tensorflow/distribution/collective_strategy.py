@@ -35,7 +35,6 @@ from hopsml.training import collective
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.distribution import collective_ops, gradient_hooks
 from hopsml.training.tensorflow.distribution.gradient_exchange import GradientExchange
-from hopsml.training.tensorflow.fit import input_data
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.keras import group_state
 
@@ -312,10 +311,6 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
         return initial_value
 
     # ---- data
-
-    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        """Divide a dataset among the workers."""
-        return super()._experimental_distribute_dataset(input_data.prompt(dataset), options)
 
     def _input_workers_with_options(self, options: Any = None) -> Any:
         """Return the devices that read the input."""

@@ -93,6 +93,24 @@ def prompt(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+def install_prompt_device_iterators() -> None:
+    """Patch TensorFlow's iterators of a distributed dataset to end promptly if the group may change.
+
+    Of each device they have an iterator over another dataset, which has not the options of the distributed one. A fit
+    ends them at the first batch of the next epoch and of the next validation, and waited for up to half of the epoch.
+    """
+    from tensorflow.python.data.ops import multi_device_iterator_ops
+
+    create = getattr(multi_device_iterator_ops, "_create_device_dataset", None)
+    if create is None:  # another version of TensorFlow: epochs end later
+        return
+
+    def create_prompt(*arguments: Any, **options: Any) -> Any:
+        return prompt(create(*arguments, **options))
+
+    multi_device_iterator_ops._create_device_dataset = create_prompt
+
+
 def copied(dataset: Any) -> Any:
     """Return the dataset with copied batches, if these may share memory with Python; any other value unchanged.
 

@@ -202,17 +202,31 @@ def newcomer(slots: str) -> dict[str, Any]:
                 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
                 model.compile("sgd", "mse")
             fit(model, [*hopsml.tensorflow.callbacks(), Draw()])
-    return {"drawn": found, "given": _given(strategy), "tuned": _tuned(), "adopted": _adopted()}
+    return {"drawn": found, "given": _given(strategy), "tuned": _tuned(strategy), "adopted": _adopted()}
 
 
-def _tuned() -> list[bool]:
-    """Return whether TensorFlow tunes a dataset while it runs, in a fixed and in an elastic group."""
+def _tuned(strategy: Any) -> list[bool]:
+    """Return whether TensorFlow tunes a distributed dataset while it runs, in a fixed and in an elastic group.
+
+    Of each device it makes an iterator over another dataset, which it would tune, too.
+    """
     import tensorflow as tf
+    from tensorflow.python.data.ops import dataset_ops
 
-    found, fixed = [], current()
+    found, fixed, iterate = [], current(), dataset_ops.DatasetV2.__iter__
     for group in (FixedGroup(2), ElasticGroup(2)):
         set_current(dataclasses.replace(fixed, spec=RunSpec(group=group)))
-        found.append(input_data.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False)
+        tuned = [input_data.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False]
+
+        def noted(dataset: Any, tuned: list[bool] = tuned) -> Any:
+            tuned.append(dataset.options().autotune.enabled is not False)
+            return iterate(dataset)
+
+        dataset_ops.DatasetV2.__iter__ = noted
+        iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(2)))
+        dataset_ops.DatasetV2.__iter__ = iterate
+        assert len(tuned) > 1 and len(set(tuned)) == 1, tuned
+        found.append(tuned[0])
     set_current(fixed)
     return found
 
