@@ -23,8 +23,8 @@ from hopsml.notebook import style, tensorboard
 from hopsml.notebook.style import Column, HtmlCell
 from hopsml.notebook.tensorboard import Page
 from hopsml.storage import run_logs, urls
-from hopsml.storage.run_dir import RunDir, find
-from hopsml.tracking import catalog, listing
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, listing, named_runs
 from hopsml.tracking.catalog import StoredRun
 
 # The server ends when its standard input is closed, so also if its parent is killed.
@@ -108,7 +108,7 @@ def register(shell: Any) -> None:
             call = decorate(call)
         shell.register_magic_function(call, "line", function.__name__)
 
-    run = argument("run", nargs="?", default="", help="id, URL or path of the run; the newest one by default")
+    run = argument("run", nargs="?", default="", help="id, URL, path or name of the run; the newest one by default")
     project = argument("--project", default="", help="URL of a project; this notebook's by default")
     magic(
         runs, argument("--last", type=int, default=20, help="maximum number of runs, newest first; 0 for all"), project
@@ -150,14 +150,17 @@ def hopsml_ui(project: str = "") -> None:
 
 
 def directory_of(run: str) -> RunDir:
-    """Return the run directory of this id, URL or path; for an empty string that of the project's most recent run.
+    """Return the run directory of this id, URL, path or name; for an empty string that of the project's most recent run.
 
     Raises:
         ArgumentError: there is no such run.
     """
     project = settings.project_url()
     if run:
-        return find(run, project)
+        directory, note = named_runs.resolve(run, project)
+        if note:
+            print(f"hopsml: {note}", file=sys.stderr)
+        return directory
     youngest = catalog.recent(project, 1)
     if not youngest:
         raise ArgumentError(f"there are no runs in {project}; set HOPSML_PROJECT_URL to the project of the runs")

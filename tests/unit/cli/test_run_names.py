@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.notebook import magics
 from tests.helpers.command_line import Cli
 from tests.unit.tracking.test_catalog import make_run
 
@@ -31,6 +32,11 @@ def test_each_command_accepts_the_name_of_a_run_and_prints_its_id(project: Path,
 def test_compared_runs_are_found_by_name_and_beginning_of_the_id(project: Path, cli: Cli) -> None:
     done = cli("runs", "compare", "app-2", "digits")
     assert "beginning of the id app-2_1" in done.err and "name of run app-1_2" in done.err and done.status == 0
+
+
+def test_magics_of_a_notebook_accept_the_name_of_a_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert magics.directory_of("digits").run_id == "app-1_2"
+    assert "'digits' is the name of run app-1_2" in capsys.readouterr().err
 
 
 def test_runs_are_deleted_by_id_or_by_a_name_of_one_run_only(project: Path, cli: Cli) -> None:
