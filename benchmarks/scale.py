@@ -160,6 +160,9 @@ class _Backend:
     def is_contended(self) -> bool:
         return False
 
+    def other_work(self) -> str:
+        return ""
+
     def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, Any]:
         return {}
 

@@ -59,6 +59,7 @@ class BackendWatcher:
         self._agents, self._pool, self._runs = agents, pool, runs
         self._agent_lost = asyncio.Event()
         self.is_contended = False  # another job of the application finds no free slot
+        self.other_work = ""  # work of the application that holds slots while a run waits for some
 
     async def watch_availability(self, refuse: Callable[[str], None]) -> None:
         """Poll the backend's state, and at once when an agent is lost, as the backend's end may be the cause.
@@ -96,7 +97,9 @@ class BackendWatcher:
             try:
                 self.is_contended = False
                 if tasks or self._runs:
-                    self.is_contended, going = await self._on_thread(self._poll_backend, idle, tasks)
+                    waits = any(run.gang.phase is Phase.WAITING for run in self._runs.values())
+                    polled = await self._on_thread(self._poll_backend, idle, waits, tasks)
+                    self.is_contended, self.other_work, going = polled
             except InterpreterEndedError:
                 return
             except Exception:
@@ -106,9 +109,20 @@ class BackendWatcher:
                     drain(session, reason.text, reason.time_s)
             await asyncio.sleep(POLL_S)
 
-    def _poll_backend(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, EndWarning]]:
-        """Return whether other jobs wait for idle slots, and the executors that are about to end; may block."""
-        return idle and self._backend.is_contended(), self._backend.leaving_tasks(tasks)
+    def _poll_backend(self, idle: bool, waits: bool, tasks: frozenset[int]) -> tuple[bool, str, dict[int, EndWarning]]:
+        """Return the state of the backend; may block.
+
+        Args:
+            idle: True if agents are idle.
+            waits: True if a run waits for agents.
+            tasks: Tasks of all agents.
+
+        Returns:
+            True if other jobs wait for idle slots; what holds the slots that a run waits for; the executors that are
+            about to end.
+        """
+        other_work = self._backend.other_work() if waits else ""
+        return idle and self._backend.is_contended(), other_work, self._backend.leaving_tasks(tasks)
 
     # ------------------------------------------------------------------------------------------ lost agents
 
@@ -270,7 +284,7 @@ class PoolActionRunner:
     def publish_waiting(self) -> None:
         """Publish what runs wait for; at each tick only, as there may be a thousand agents."""
         for run in self._waiting():
-            if (text := waiting_text(run, self.pool)) != run.waits_for:
+            if (text := waiting_text(run, self.pool, self.watcher.other_work)) != run.waits_for:
                 run.waits_for = text
                 run.state.publish(Change("phase", text=text))
 

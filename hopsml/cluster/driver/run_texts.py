@@ -170,10 +170,17 @@ _CONNECTING = (
 _PREPARING = "its process imports modules, or loads the function and its arguments"
 
 
-def waiting_text(run: ActiveRun, pool: Pool) -> str:
-    """Return the display's text of a waiting run: how many agents are connected, and how many it needs."""
+def waiting_text(run: ActiveRun, pool: Pool, other_work: str = "") -> str:
+    """Return the display's text of a waiting run: how many agents are connected, how many it needs, what holds slots.
+
+    Args:
+        run: The run.
+        pool: The agents of the application.
+        other_work: Other work of the application that holds slots; "" if there is none.
+    """
     connected, wanted = run.gang.agent_counts(_connected_count(run, pool))
-    return f"waiting for executors: {connected} of {wanted} agents are connected"
+    held = f"; {other_work}" if other_work else ""
+    return f"waiting for executors: {connected} of {wanted} agents are connected{held}"
 
 
 def _connected_count(run: ActiveRun, pool: Pool) -> int:

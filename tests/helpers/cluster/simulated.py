@@ -93,6 +93,9 @@ class SimulatedBackend:
     def is_contended(self) -> bool:
         return False
 
+    def other_work(self) -> str:
+        return ""
+
     def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         return {}
 

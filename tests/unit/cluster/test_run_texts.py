@@ -7,7 +7,7 @@ import pytest
 from hopsml.cluster.driver import run_texts
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
 from hopsml.cluster.driver.run_state import RunState
-from hopsml.cluster.driver.run_texts import error_of, why_missing
+from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
@@ -128,6 +128,16 @@ def test_missing_agents_without_a_known_cause_are_reported_as_ended_requests(gro
     text = why_missing(waiting_run(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; the requested agents have ended")
     assert why_missing(waiting_run(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
+
+
+@pytest.mark.parametrize(
+    ("group", "wanted"), [(FixedGroup(size=2), "2"), (ElasticGroup(size=4, min_size=3), "at least 3")]
+)
+def test_waiting_text_names_other_work_of_the_application(group: AnyGroup, wanted: str) -> None:
+    text = waiting_text(waiting_run(group), Pool())
+    assert text == f"waiting for executors: 0 of {wanted} agents are connected"
+    held = "other Spark jobs of this application hold slots: stage 3 (collect at train.py:7)"
+    assert waiting_text(waiting_run(group), Pool(), held) == f"{text}; {held}"
 
 
 SILENT = "the agent on 10.0.0.2 (executor e) was lost: no message for 10 s"

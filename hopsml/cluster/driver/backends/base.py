@@ -100,6 +100,9 @@ class Backend(Protocol):
     def is_contended(self) -> bool:
         """Return True if other work of the application finds no free slot."""
 
+    def other_work(self) -> str:
+        """Return which other work of the application holds slots, as text; "" if there is none."""
+
     def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return those of these agents' tasks whose executors are about to end, each with the reason.
 

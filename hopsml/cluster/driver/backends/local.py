@@ -182,6 +182,10 @@ class LocalBackend:
         """Return False, as only this application uses the slots."""
         return False
 
+    def other_work(self) -> str:
+        """Return "": a program without Spark has no other work on slots."""
+        return ""
+
     def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return an empty dict: agents of this machine are warned only by SIGTERM."""
         return {}

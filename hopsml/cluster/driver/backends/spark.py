@@ -30,6 +30,7 @@ REGISTRATION_WAIT_S = 15.0
 # seconds to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, every 3 s
 LOSS_S, LOOK_S = 6.0, 0.2
 MOST_TASKS = 10_000  # tasks of a stage that are searched
+MOST_STAGES = 3  # stages of other jobs that are named
 NEWS_S = 3.5  # possible age of a node's warning when it is read here: YARN informs Spark at its heartbeat, every 3 s
 
 
@@ -274,10 +275,8 @@ class SparkBackend:
             for stage_id in info.stageIds if info else ():
                 stage = tracker.getStageInfo(stage_id)
                 running += stage.numActiveTasks if stage else 0
-        return (
-            f"Spark has {executors} executors and {running} running agent tasks; executors for the others were not "
-            "granted, or an agent cannot reach the driver"
-        )
+        cause = self.other_work() or "executors for the others were not granted, or an agent cannot reach the driver"
+        return f"Spark has {executors} executors and {running} running agent tasks; {cause}"
 
     def _why_none(self) -> str:
         """Return why no executor is registered: none was granted, or the granted ones cannot reach the driver."""
@@ -322,6 +321,18 @@ class SparkBackend:
 
     def is_contended(self) -> bool:
         """Return True if a stage of another Spark job has pending tasks and no running one."""
+        stages = self._other_stages()
+        return any(stage.numActiveTasks == 0 and stage.numCompletedTasks < stage.numTasks for stage in stages)
+
+    def other_work(self) -> str:
+        """Return the stages of other Spark jobs of this application that run tasks, as text; "" if there are none."""
+        running = [stage for stage in self._other_stages() if stage.numActiveTasks]
+        texts = [f"stage {stage.stageId} ({stage.name})" for stage in running[:MOST_STAGES]]
+        more = f" and {len(running) - MOST_STAGES} more" if len(running) > MOST_STAGES else ""
+        return f"other Spark jobs of this application hold slots: {', '.join(texts)}{more}" if running else ""
+
+    def _other_stages(self) -> list[Any]:
+        """Return the active stages of jobs that hold no agents; empty while Spark is stopping."""
         tracker = self.context.statusTracker()
         try:
             ours = {
@@ -330,13 +341,10 @@ class SparkBackend:
                 if (info := tracker.getJobInfo(job_id)) is not None
                 for stage_id in info.stageIds
             }
-            for stage_id in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(stage_id) if stage_id not in ours else None
-                if stage is not None and stage.numActiveTasks == 0 and stage.numCompletedTasks < stage.numTasks:
-                    return True
+            others = [tracker.getStageInfo(each) for each in sorted(tracker.getActiveStageIds()) if each not in ours]
         except Exception:  # noqa: BLE001 Spark is stopping: the agents' job reports it
-            return False
-        return False
+            return []
+        return [stage for stage in others if stage is not None]
 
     def leaving_tasks(self, tasks: frozenset[int]) -> dict[int, EndWarning]:
         """Return the tasks on executors that Spark is decommissioning, on request or because their nodes are."""
