@@ -101,7 +101,7 @@ def test_replaced_token_is_used_before_the_old_one_is_revoked(
 
 def experiment_agents() -> list[Path]:
     """Return the token files of this process's agents."""
-    sessions = applications.current().coordinator.door.agents.values()
+    sessions = applications.get_or_start().coordinator.door.agents.values()
     folders = [next(Path(tempfile.gettempdir()).glob(f"{folder_prefix(one.hello.pid)}*")) for one in sessions]
     return [folder / "tokens" for folder in folders]
 
