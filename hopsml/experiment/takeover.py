@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.cluster.driver.run_state import RunState
+from hopsml.core import decoding
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError, StorageError
 from hopsml.experiment.ending import status_record
@@ -277,8 +278,10 @@ def _runs(store: str, application_id: str) -> list[EarlierRun]:
 
 
 def _read(directory: RunDir) -> EarlierRun | None:
+    """Return an earlier run; None if there is none. Raises StorageError, and ArgumentError for a malformed record."""
     try:
-        return earlier(directory.url, directory.read_run(), directory.read_status())
+        with decoding.understood(f"the records of run {directory.run_id} are", "delete the run"):
+            return earlier(directory.url, directory.read_run(), directory.read_status())
     except PathNotFound:  # a folder of that name that holds no run
         return None
 

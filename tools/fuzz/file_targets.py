@@ -57,11 +57,13 @@ def _numbered(files: Mapping[str, bytes]) -> tuple[bytes, ...]:
 def run_records() -> Target:
     """Return the target of a run's records, as commands, tables, comparison and the web page read them."""
     from hopsml.errors import HopsmlError
+    from hopsml.experiment import takeover
     from hopsml.service.browse import run_detail
     from hopsml.service.browse.project import understood
     from hopsml.service.browse.run_list import RunIndex
     from hopsml.storage.run_dir import RunDir, to_json
     from hopsml.tracking import catalog, compare
+    from hopsml.tracking.mlflow import order
 
     project = _folder()
     folder = project / "Experiments" / "a_1"
@@ -87,16 +89,25 @@ def run_records() -> Target:
         "code": {"git": {"commit": "a"}},
         "inputs": [],
     }
+    sent = {
+        "tracking_uri": "http://h:5000",
+        "experiment": "e",
+        "state": "open",
+        "group": {"key": "k", "name": "n", "count": 2},
+    }
     files = {
         "run.json": to_json(run), "status.json": b"", ".outputs.json": to_json({"loss": 0.5}),
         "driver.json": to_json(driver), "best.json": b"", "environment.json": to_json(environment),
         "worker.json": to_json({"python": {}, "hardware": {}, "environment": {}}),
         "inputs.jsonl": b'{"name": "x", "url": "file:///x"}\n', "metrics.jsonl": (json.dumps(report) + "\n").encode() * 2,
         "logs/g0-rank0.system.jsonl": b'{"time": 1.7e9, "cpu_utilization_percentage": 5.0}\n', "gang.jsonl": b"",
+        "mlflow.json": to_json(sent),
     }  # fmt: skip
     directory = RunDir(folder.as_uri())
 
     def then() -> object:
+        order.read(directory)
+        takeover._read(directory)
         catalog.recent(project.as_uri(), None)
         RunIndex(project.as_uri()).refresh()
         with understood("a_1"):  # as the web page and commands read a single run

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from hopsml.core import redact
+from hopsml.core import decoding, redact
 from hopsml.core.redact import REDACTED
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem, trust, urls
@@ -56,11 +56,16 @@ class Order:
 
 
 def parse(record: Mapping[str, Any]) -> Order:
-    """Return the order in a record made by ``recorded`` or ``asdict``; unknown entries are ignored."""
+    """Return the order in a record made by ``recorded`` or ``asdict``; unknown entries are ignored.
+
+    Raises:
+        ArgumentError: The record is malformed.
+    """
     known = {field.name for field in fields(Order)} - {"group"}
-    group = record.get("group")
-    values = {name: str(record[name]) for name in known if record.get(name) is not None}
-    return Order(**values, group=RunGroup(**group) if group else None)
+    with decoding.understood("the entries of mlflow.json are", "delete the file; the run is then not sent to MLflow"):
+        group = record.get("group")
+        values = {name: str(record[name]) for name in known if record.get(name) is not None}
+        return Order(**values, group=RunGroup(**group) if group else None)
 
 
 def key_of(run_url: str) -> str:
@@ -101,8 +106,9 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
                     f"{record} can be written by other users, and {what}; if you trust that server, set "
                     "MLFLOW_TRACKING_URI to it"
                 )
-            content = json.loads(data)
-            return replace(order, tracking_uri=parse(content.get("order", content)).tracking_uri)
+            with decoding.understood(f"the content of {record} is", "delete the file"):
+                content = json.loads(data)
+                return replace(order, tracking_uri=parse(content.get("order", content)).tracking_uri)
     raise ArgumentError(
         f"{directory.url} has no address of an MLflow server; set MLFLOW_TRACKING_URI to the server "
         "that receives the run"
@@ -130,7 +136,7 @@ def is_recorded_by_this_user(directory: RunDir) -> bool:
 
 
 def read(directory: RunDir) -> Order | None:
-    """Return the order of a recorded run; None if it had none."""
+    """Return the order of a recorded run; None if it had none. Raises StorageError, ArgumentError."""
     with contextlib.suppress(PathNotFound):
         return parse(directory.read_json(directory.mlflow_json))
     with contextlib.suppress(PathNotFound, KeyError):  # the process was killed after it had listed the run

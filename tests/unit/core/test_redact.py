@@ -25,6 +25,7 @@ pytestmark = pytest.mark.fast
     [
         "spark.hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword", "spark.authenticate.secret", "HF_TOKEN",
         "AWS_ACCESS_KEY_ID", "spark.executorEnv.WANDB_API_KEY", "javax.passphrase", "GOOGLE_APPLICATION_CREDENTIALS",
+        "spark.kerberos.keytab", "spark.yarn.keytab", "KRB5_CLIENT_KTNAME_KEYTAB", "spark.ssl.rpc.trustStorePassword",
         "mysql_passwd",
     ],
 )  # fmt: skip

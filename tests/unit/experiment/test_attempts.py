@@ -18,7 +18,7 @@ from hopsml.cluster.agent.worker_files import (
 )
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
-from hopsml.errors import RunError, StorageError
+from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.experiment import takeover
 from hopsml.experiment.takeover import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
 from hopsml.storage import checkpoints
@@ -318,3 +318,11 @@ def test_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path) -> N
     found, passed_over = fetch_checkpoint(formation(first, generation=1), tmp_path / "resume")
     assert Path(found).name == "step-000000002"
     assert len(passed_over) == 1 and "step-000000004" in passed_over[0] and "CRC" in passed_over[0]
+
+
+@pytest.mark.parametrize("record", [{"attempt": "x"}, {"attempt": [1]}, {"spec": 3, "attempt": {}}, {"attempt": 1e999}])
+def test_malformed_record_of_an_earlier_run_is_reported(tmp_path: Path, record: dict[str, Any]) -> None:
+    directory = RunDir(str(tmp_path / "app_1"))
+    directory.write_run(record)
+    with pytest.raises(ArgumentError, match="the records of run app_1 are not as hopsml writes them"):
+        takeover._read(directory)

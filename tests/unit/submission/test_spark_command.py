@@ -19,15 +19,18 @@ from hopsml.submission.spark_submit import SparkSubmit
 COMMAND = [
     "spark-submit", "--master", "yarn", "--conf", "spark.executor.memory=1g",
     "--conf", "spark.hadoop.fs.s3a.secret.key=s3cr3t", "--conf", "spark.yarn.appMasterEnv.LEVEL=s3cr3t too",
-    "--conf", "spark.url=https://anna:s3cr3t@host",
+    "--conf", "spark.url=https://anna:s3cr3t@host", "--conf", "spark.kerberos.keytab=/home/anna/s3cr3t.keytab",
     "job.py", "--conf", "spark.password=of-the-script",
 ]  # fmt: skip
+
+
+KEYTAB = "spark.kerberos.keytab"
 
 
 def test_secret_settings_are_removed_from_the_command_line() -> None:
     line, settings = spark_command.split_command(COMMAND)
     assert line == [*COMMAND[:5], *COMMAND[-3:]]
-    assert list(settings) == ["spark.hadoop.fs.s3a.secret.key", "spark.yarn.appMasterEnv.LEVEL", "spark.url"]
+    assert list(settings) == ["spark.hadoop.fs.s3a.secret.key", "spark.yarn.appMasterEnv.LEVEL", "spark.url", KEYTAB]
     assert settings["spark.yarn.appMasterEnv.LEVEL"] == "s3cr3t too"
 
 
@@ -50,6 +53,7 @@ def test_process_receives_settings_that_its_arguments_do_not_show(tmp_path: Path
         "spark.hadoop.fs.s3a.secret.key=s3cr3t",
         "spark.yarn.appMasterEnv.LEVEL=s3cr3t too",
         "spark.url=https://anna:s3cr3t@host",
+        "spark.kerberos.keytab=/home/anna/s3cr3t.keytab",
     ]
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
@@ -188,7 +192,7 @@ def test_spark_3_defaults_are_overridden_by_hidden_settings(tmp_path: Path, conf
             os.sched_yield()
         lines = job.tail().splitlines()
     assert lines[:3] == ["False", "spark.local.dir /big", "spark.url=by default"]
-    assert lines[-1] == "spark.url=https://anna:s3cr3t@host"
+    assert lines[-2:] == ["spark.url=https://anna:s3cr3t@host", f"{KEYTAB}=/home/anna/s3cr3t.keytab"]
 
 
 def test_spark_home_takes_precedence_over_the_program_path(tmp_path: Path) -> None:

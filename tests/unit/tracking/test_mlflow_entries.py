@@ -495,3 +495,10 @@ def test_nested_run_is_listed_as_pending(tmp_path: Path, run: str) -> None:
     assert order.pending(f"file://{tmp_path}") == [directory.url]
     order.forget(directory)
     assert order.pending(f"file://{tmp_path}") == []
+
+
+@pytest.mark.parametrize("record", [{"group": {"unknown": 1}}, {"group": [1]}, {"state": "open"}, {}])
+def test_malformed_order_is_reported(tmp_path: Path, record: dict[str, object]) -> None:
+    (tmp_path / "mlflow.json").write_text(json.dumps(record))
+    with pytest.raises(ArgumentError, match=r"the entries of mlflow\.json are not as hopsml writes them"):
+        order.read(RunDir(str(tmp_path)))
