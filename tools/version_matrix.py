@@ -115,6 +115,10 @@ CELLS = (
     ),
     Cell("torch-2.4", "3.10", ("pyspark==3.4.4", "numpy==1.26.*"), large=("torch==2.4.*",)),
     Cell("torch-2.9", "3.12", ("pyspark==4.1.4", "numpy==2.2.*", "jax==0.11.*"), large=("torch==2.9.*",)),
+    Cell("torch-2.10", "3.12", ("pyspark==4.1.4", "numpy==2.3.*"), large=("torch==2.10.*",)),
+    Cell("torch-2.11", "3.12", ("pyspark==4.1.4", "numpy==2.3.*"), large=("torch==2.11.*",)),
+    Cell("torch-2.12", "3.12", ("pyspark==4.1.4", "numpy==2.3.*"), large=("torch==2.12.*",)),
+    Cell("torch-2.14", "3.12", ("pyspark==4.1.4", "numpy==2.3.*"), large=("torch==2.14.*",)),
     Cell("torch-2.15", "3.13", ("pyspark==4.3.0", "numpy==2.4.*"), large=("torch==2.15.*",)),
 )  # fmt: skip
 
