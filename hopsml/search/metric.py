@@ -56,7 +56,7 @@ def is_misspelt(asked: str, known: str) -> bool:
 def _is_same_word(one: str, other: str) -> bool:
     """Return True for equal words, and for words that differ by a slip in their letters.
 
-    In short words, which may be abbreviations, a slip is a doubled letter, or two neighbours that are swapped.
+    In short words, which may be abbreviations, a slip is a doubled letter, or in four letters two swapped neighbours.
     """
     if one == other:
         return True
@@ -67,7 +67,9 @@ def _is_same_word(one: str, other: str) -> bool:
         return ratio >= _SAME_WORD
     if _LOSS in (one, other):
         return ratio >= _LIKE_LOSS
-    return _without_doubles(one) == _without_doubles(other) or _is_swapped(one, other)
+    shortest = min(len(one), len(other))
+    is_doubled = shortest > 1 and _without_doubles(one) == _without_doubles(other)
+    return is_doubled or (shortest > 3 and _is_swapped(one, other))
 
 
 def _without_doubles(word: str) -> str:
