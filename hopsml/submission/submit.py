@@ -167,12 +167,17 @@ def _accompany(
     job: SparkSubmit, yarn: ResourceManager | None, tag: str, waiter: Waiter, waiting_timeout_s: float | None
 ) -> int:
     """Wait for a driver on this machine, and on YARN print what it waits for; return the exit status."""
-    state = FollowState("", time.monotonic(), waiting_timeout_s)
+    state, is_told = FollowState("", time.monotonic(), waiting_timeout_s), False
     while (status := job.poll()) is None:
         if (number := waiter.wait(follower.POLL_S if yarn else 3600.0, job.ended)) is not None:
             to_stderr("ending it (a second one ends this command at once)")
             return _end(job, number, waiter)
         found = _find(yarn, tag) if yarn is not None else None
+        if found is None and yarn is not None and not is_told and (problem := _unreadable(yarn, tag)):
+            is_told = True
+            to_stderr(
+                f"what the application with the tag {tag} waits for is unknown, and --timeout has no effect: {problem}"
+            )
         if found is not None and not found.is_final:
             state, todo = step(state, Observed(found), time.monotonic())
             for line in todo.lines:

@@ -137,3 +137,16 @@ def test_detached_submission_prints_the_id_that_spark_submit_has_reported(
     wait_until(lambda: ResourceManager.of_environment().application(known).is_final)
     client = RpcClient(str(Path(sys.executable).with_name("spark-submit")), hadoop.submit_env())
     assert client.application(known).state == "KILLED"
+
+
+@pytest.mark.variant  # of the tests above, for a driver on this machine
+def test_client_mode_continues_and_says_that_the_queue_is_unknown(
+    proxy: RefusingProxy, submit: Hopsml, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    proxy.refuses.set()
+    running = submit("submit", str(GATE), str(gate), "ok", "--profile", "here")
+    running.wait_for("waits for is unknown, and --timeout has no effect: ")
+    gate.touch()
+    assert running.ended(200) == 0, running.err
+    assert running.err.count("is unknown") == 1
