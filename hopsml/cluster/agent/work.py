@@ -133,6 +133,7 @@ class Work:
         except Exception as error:  # noqa: BLE001 any error of the agent is reported as the run's failure
             self._fail(FailureReport(f"the agent could not run the worker: {type(error).__name__}: {error}"))
         unwritten = await self.last_files.write_checkpoints(self._checkpoints, is_last=not self.keep)
+        self._checkpoints = None  # its memory is freed, which heartbeats would read while the last files are stored
         if self.keep:
             self._send(worker_events.WorkerClosed(tuple(unwritten), len(unwritten)))
         else:

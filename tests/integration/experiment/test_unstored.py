@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.cluster.agent.agent import HEARTBEAT_S
 from hopsml.cluster.driver.run_state import Change
 from hopsml.errors import ResultsNotStored, RunCancelled, RunError
 from hopsml.experiment.run import Run
@@ -76,7 +77,10 @@ def copies_of(error: BaseException) -> list[Path]:
     return [Path(path) for path in re.findall(rf"{re.escape(os.uname().nodename)}:(\S+?)(?:,| and)", str(error))]
 
 
-def test_run_without_a_store_at_its_end_fails_with_its_files_left_on_this_host(disk: Path) -> None:
+def test_run_without_a_store_at_its_end_fails_with_its_files_left_on_this_host(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RETRY_S, f"{4 * HEARTBEAT_S:g}")  # the agent sends heartbeats meanwhile
     run = submit(losing(disk))
     with pytest.raises(ResultsNotStored) as raised:
         run.result(END_S)
