@@ -90,7 +90,7 @@ def run_tool(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=clean_environment() | ticket,
+            env={**clean_environment(), **ticket},
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
