@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hopsml.cluster.driver.tokens import plan
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import krb5, redact, settings
 from hopsml.core.delegation_tokens import Credentials
@@ -112,6 +113,7 @@ class SparkTokenSource:
         self.obtains = not self.extends and self._has_ticket()
         self.is_backed = str(context.master) == "yarn"
         self._refused: set[str] = set()
+        self._others: dict[str, tuple[float, Any]] = {}  # stores that Spark does not know: when due, credentials
 
     def find(self) -> FoundTokens:
         """Return current tokens of the keytab login, or new ones obtained with the ticket."""
@@ -127,20 +129,31 @@ class SparkTokenSource:
     def _current(self) -> FoundTokens:
         """Return the JVM's credentials, with tokens for stores that Spark does not know if they can be obtained."""
         held = self._user().getCredentials()
-        found = self._read(held)
         for url in self._stores():
-            if found.for_service(urls.split(url)[1]) is None and url not in self._refused:
-                try:
-                    self._add(url, held)
-                except Exception as error:  # py4j raises exceptions of many kinds
-                    self._refused.add(url)
-                    raise TokenSourceError(
-                        f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
-                    ) from error
-                found = self._read(held)
+            if url not in self._refused and not self._has(url, held):
+                held.addAll(self._of_store(url))
+        found = self._read(held)
         if not found.tokens:
             raise TokenSourceError("Spark has none; check spark.kerberos.keytab and spark.kerberos.principal")
         return FoundTokens(found, longest_s=_longest_s(found))
+
+    def _of_store(self, url: str) -> Any:
+        """Return tokens of a store that Spark does not know, obtained anew at half of their life.
+
+        Raises TokenSourceError, once for each store: without a ticket in the JVM there are none.
+        """
+        due_s, obtained = self._others.get(url, (0.0, None))
+        if time.time() >= due_s:
+            obtained = self._jvm.org.apache.hadoop.security.Credentials()
+            try:
+                self._add(url, obtained)
+            except Exception as error:
+                self._refused.add(url)
+                raise TokenSourceError(
+                    f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
+                ) from error
+            self._others[url] = time.time() + (self._shortest_life_s(obtained) or plan.UNKNOWN_LIFE_S) / 2, obtained
+        return obtained
 
     # ------------------------------------------------------------------ ticket
 
@@ -148,19 +161,23 @@ class SparkTokenSource:
         """Obtain tokens for every store with the ticket, and learn how long they last by renewing each once."""
         login = self._login()
         login.reloginFromTicketCache()  # the user may have run kinit since
-        held, life_s = self._jvm.org.apache.hadoop.security.Credentials(), 0.0
+        held = self._jvm.org.apache.hadoop.security.Credentials()
         for url in self._stores():
             self._add(url, held)
-        listed = held.getAllTokens().iterator()
-        while listed.hasNext():
-            token = listed.next()
-            if token.getKind().toString() == tokens.HDFS_KIND:
-                own_s = self._life_s(token)
-                life_s = min(life_s or own_s, own_s)
+        life_s = self._shortest_life_s(held)
         found = self._read(held)
         if not found.tokens:
             raise TokenSourceError("no store in use gives delegation tokens")
         return FoundTokens(found, life_s, _longest_s(found), _ticket_s())
+
+    def _shortest_life_s(self, held: Any) -> float:
+        """Return the seconds until the first of the HDFS tokens in credentials must be renewed; 0 if it is unknown."""
+        lives, listed = list[float](), held.getAllTokens().iterator()
+        while listed.hasNext():
+            token = listed.next()
+            if token.getKind().toString() == tokens.HDFS_KIND:
+                lives.append(self._life_s(token))
+        return min(lives, default=0.0)
 
     def _life_s(self, token: Any) -> float:
         """Return the seconds until a new token must be renewed; 0 if it is unknown."""
@@ -195,10 +212,17 @@ class SparkTokenSource:
 
     def _add(self, url: str, held: Any) -> None:
         """Add tokens of a store to credentials of the JVM."""
-        conf = self._hadoop_conf()
+        self._system(url).addDelegationTokens(self._login().getShortUserName(), held)
+
+    def _has(self, url: str, held: Any) -> bool:
+        """Return True if credentials of the JVM have a token for a store, or if the store itself needs none."""
+        service = self._system(url).getCanonicalServiceName()
+        return service is None or held.getToken(self._jvm.org.apache.hadoop.io.Text(service)) is not None
+
+    def _system(self, url: str) -> Any:
+        """Return the JVM's client of a store."""
         where = self._jvm.java.net.URI.create(url.replace("hopsfs://", "hdfs://", 1))
-        system = self._jvm.org.apache.hadoop.fs.FileSystem.get(where, conf)
-        system.addDelegationTokens(self._login().getShortUserName(), held)
+        return self._jvm.org.apache.hadoop.fs.FileSystem.get(where, self._hadoop_conf())
 
     def _read(self, held: Any) -> Credentials:
         """Return the tokens in credentials of the JVM that executors may have."""
