@@ -1,4 +1,4 @@
-"""Tests of the tokens that a driver obtains through Spark's JVM with a ticket, and of those that it holds already."""
+"""Tests of the tokens that a driver obtains through Spark's JVM with a ticket, although Spark holds tokens already."""
 
 from __future__ import annotations
 
@@ -32,15 +32,9 @@ context = SparkContext(conf=conf)
 source = source_of(context)
 first, second = source.find(), source.find()
 delegation_tokens.write(sys.argv[2], second.credentials)
-held = context._jvm.org.apache.hadoop.security.Credentials()
-(store,) = source._stores()
-before = source._has(store, held)
-held.addAll(source._of_store(store))
-again = source._of_store(store)
 print(json.dumps({
     "obtains": source.obtains, "extends": source.extends, "life_s": first.life_s, "longest_s": first.longest_s,
-    "ticket_s": first.ticket_s, "new": first.mark != second.mark, "has": [before, source._has(store, held)],
-    "kept": again.equals(source._of_store(store)), "current": len(source._current().credentials.tokens),
+    "ticket_s": first.ticket_s, "new": first.mark != second.mark,
     "owner": first.credentials.tokens[0].describe().owner, "stores": source._stores(),
 }))
 context.stop()
@@ -60,10 +54,9 @@ def test_driver_with_a_ticket_obtains_new_tokens_and_knows_their_life(
     done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["obtains"], found["extends"], found["new"], found["has"]) == (True, False, True, [False, True])
+    assert (found["obtains"], found["extends"], found["new"]) == (True, False, True)
     assert 10 < found["life_s"] <= 16 and 60 < found["longest_s"] <= 91 and 3000 < found["ticket_s"] <= 3600
     assert found["owner"].partition("@")[0] == "alice"
-    assert found["kept"] and found["current"] == 1, "a store that Spark does not know"
     assert found["stores"] == [secure_hdfs.namenode_url]
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nowhere/cache")
     monkeypatch.setenv(tokens.VARIABLE, str(tmp_path / "tokens"))

@@ -110,7 +110,9 @@ class SparkTokenSource:
         self._context, self._jvm = context, context._jvm
         self._conf: Callable[..., Any] = context.getConf().get
         self.extends = bool(self._conf("spark.kerberos.keytab", None) or self._conf("spark.yarn.keytab", None))
-        self.obtains = not self.extends and self._has_ticket()
+        user = self._user()
+        # a proxy user has tokens that Spark has obtained for it, and no ticket
+        self.obtains = not self.extends and user.getRealUser() is None and bool(user.hasKerberosCredentials())
         self.is_backed = str(context.master) == "yarn"
         self._refused: set[str] = set()
         self._others: dict[str, tuple[float, Any]] = {}  # stores that Spark does not know: when due, credentials
@@ -138,7 +140,7 @@ class SparkTokenSource:
         return FoundTokens(found, longest_s=_longest_s(found))
 
     def _of_store(self, url: str) -> Any:
-        """Return tokens of a store that Spark does not know, obtained anew at half of their life.
+        """Return tokens of a store that Spark does not know, obtained anew every half an hour.
 
         Raises TokenSourceError, once for each store: without a ticket in the JVM there are none.
         """
@@ -152,48 +154,46 @@ class SparkTokenSource:
                 raise TokenSourceError(
                     f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
                 ) from error
-            self._others[url] = time.time() + (self._shortest_life_s(obtained) or plan.UNKNOWN_LIFE_S) / 2, obtained
+            self._others[url] = time.time() + plan.UNKNOWN_LIFE_S / 2, obtained
         return obtained
 
     # ------------------------------------------------------------------ ticket
 
     def _obtain(self) -> FoundTokens:
-        """Obtain tokens for every store with the ticket, and learn how long they last by renewing each once."""
-        login = self._login()
-        login.reloginFromTicketCache()  # the user may have run kinit since
-        held = self._jvm.org.apache.hadoop.security.Credentials()
+        """Obtain tokens for every store with the ticket, and learn how long they last by renewing each once.
+
+        Spark adds tokens to the JVM's login, which would then connect with them, and a NameNode issues tokens only for a
+        ticket: so each call logs in by the ticket cache, and sees the newest ticket.
+        """
+        try:
+            ticket = krb5.ticket()
+        except krb5.KerberosError as error:
+            raise TokenSourceError(f"{error}; run `kinit`") from error
+        conf = self._jvm.org.apache.hadoop.conf.Configuration(self._hadoop_conf())
+        conf.set("hadoop.security.kerberos.ticket.cache.path", ticket.cache.removeprefix("FILE:"))
+        held, lives = self._jvm.org.apache.hadoop.security.Credentials(), list[float]()
         for url in self._stores():
-            self._add(url, held)
-        life_s = self._shortest_life_s(held)
+            where = self._jvm.java.net.URI.create(_as_hdfs(url))
+            system = self._jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, conf, ticket.principal)
+            try:
+                added = system.addDelegationTokens(self._user().getShortUserName(), held)
+                lives += [self._life_s(system, token) for token in added]
+            finally:
+                system.close()
         found = self._read(held)
         if not found.tokens:
             raise TokenSourceError("no store in use gives delegation tokens")
-        return FoundTokens(found, life_s, _longest_s(found), _ticket_s())
+        ticket_s = max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
+        return FoundTokens(found, min(lives, default=0.0), _longest_s(found), ticket_s)
 
-    def _shortest_life_s(self, held: Any) -> float:
-        """Return the seconds until the first of the HDFS tokens in credentials must be renewed; 0 if it is unknown."""
-        lives, listed = list[float](), held.getAllTokens().iterator()
-        while listed.hasNext():
-            token = listed.next()
-            if token.getKind().toString() == tokens.HDFS_KIND:
-                lives.append(self._life_s(token))
-        return min(lives, default=0.0)
-
-    def _life_s(self, token: Any) -> float:
-        """Return the seconds until a new token must be renewed; 0 if it is unknown."""
+    def _life_s(self, system: Any, token: Any) -> float:
+        """Return the seconds until a new token must be renewed: by the NameNode, else by the configuration."""
         try:
-            ends_ms = int(token.renew(self._hadoop_conf()))
+            ends_ms = int(system.getClient().getNamenode().renewDelegationToken(token))
             return max(0.0, (ends_ms - int(token.decodeIdentifier().getIssueDate())) / 1000)
-        except Exception:  # noqa: BLE001 a proxy user may not renew its tokens
-            return 0.0
-
-    def _has_ticket(self) -> bool:
-        return bool(self._login().hasKerberosCredentials())
-
-    def _login(self) -> Any:
-        """Return the login that has the ticket: of a proxy user that of the real one."""
-        user = self._user()
-        return user.getRealUser() or user
+        except Exception:  # noqa: BLE001 a store of another kind, or a NameNode that refuses it
+            interval = self._hadoop_conf().get("dfs.namenode.delegation.token.renew-interval", "86400000")
+            return int(interval) / 1000 if str(interval).isdecimal() else 0.0
 
     # ------------------------------------------------------------------ both
 
@@ -212,7 +212,7 @@ class SparkTokenSource:
 
     def _add(self, url: str, held: Any) -> None:
         """Add tokens of a store to credentials of the JVM."""
-        self._system(url).addDelegationTokens(self._login().getShortUserName(), held)
+        self._system(url).addDelegationTokens(self._user().getShortUserName(), held)
 
     def _has(self, url: str, held: Any) -> bool:
         """Return True if credentials of the JVM have a token for a store, or if the store itself needs none."""
@@ -221,7 +221,7 @@ class SparkTokenSource:
 
     def _system(self, url: str) -> Any:
         """Return the JVM's client of a store."""
-        where = self._jvm.java.net.URI.create(url.replace("hopsfs://", "hdfs://", 1))
+        where = self._jvm.java.net.URI.create(_as_hdfs(url))
         return self._jvm.org.apache.hadoop.fs.FileSystem.get(where, self._hadoop_conf())
 
     def _read(self, held: Any) -> Credentials:
@@ -231,13 +231,8 @@ class SparkTokenSource:
         return tokens.parse(bytes(out.toByteArray())).of_kinds((*KINDS, *SETTINGS.token_kinds))
 
 
-def _ticket_s() -> float:
-    """Return the seconds until this process's ticket ends, its renewals included; 0 if they are unknown."""
-    try:
-        ticket = krb5.ticket()
-    except krb5.KerberosError:
-        return 0.0
-    return max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
+def _as_hdfs(url: str) -> str:
+    return url.replace("hopsfs://", "hdfs://", 1)
 
 
 def _longest_s(found: Credentials) -> float:
