@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -69,7 +70,11 @@ def fuzz(name: str, seconds: int, runs: int, folder: Path = FOLDER) -> Outcome:
     findings.mkdir(parents=True)
     environment = {**os.environ, "PYTHONPATH": f"{ensure()}{os.pathsep}{ROOT}"}
     command = [PYTHON, "-m", "tools.fuzz.fuzzer", name, folder, str(seconds), str(runs)]
-    with log.open("wb") as file:
+    memory = Path("/dev/shm")
+    # libFuzzer ends its process without exit functions: the folder of a target's files is deleted here.
+    scratch = tempfile.TemporaryDirectory(prefix="hopsml-fuzz-", dir=memory if memory.is_dir() else None)
+    with log.open("wb") as file, scratch as folder_of_files:
+        environment["TMPDIR"] = folder_of_files
         process = subprocess.Popen(
             list(map(str, command)), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=ROOT
         )

@@ -17,9 +17,8 @@ from tools.fuzz.target import Target
 
 
 def _folder() -> Path:
-    """Return a new folder, in memory where possible, which is deleted when this process ends."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="hopsml-fuzz-", dir=memory if memory.is_dir() else None))
+    """Return a new temporary folder, which is deleted when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="hopsml-fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
