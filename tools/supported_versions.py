@@ -24,7 +24,7 @@ _SPARK = """
 ## Spark, Java and Python
 
 Driver and executors need the same minor version of Python. Java 21 under Spark 4 is supported by Spark, but was not tried
-with hopsml.
+with hopsml. NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
 """
 _CELLS = """
 ## Combinations that are tested together

@@ -86,11 +86,11 @@ CELLS = (
         ),
         java=21,
     ),
-    Cell("java-8", "3.11", ("pyspark==3.5.9", "numpy==1.26.*", "pandas==2.*"), java=8),
+    Cell("java-8", "3.11", ("pyspark==3.5.9", "numpy==1.26.*", "pyarrow==25.*", "pandas==2.*"), java=8),
     Cell(
         "spark-4.0",
         "3.11",
-        ("pyspark==4.0.5", "tensorflow-cpu==2.17.*", "keras==3.12.*", "numpy==1.26.*", "pandas==2.*"),
+        ("pyspark==4.0.5", "tensorflow-cpu==2.17.*", "keras==3.12.*", "numpy==1.26.*", "pyarrow==25.*", "pandas==2.*"),
     ),
     Cell(
         "spark-4.1",
