@@ -106,7 +106,7 @@ class SimulatedLanes:
 
     def run(self) -> None:
         """Run until the search is over."""
-        from hopsml.search.dispatch.events import Began, LaneJoined
+        from hopsml.search.dispatch.events import AttemptBegan, LaneJoined
 
         for lane in range(LANES):
             self._tell(LaneJoined(lane), 0.0)
@@ -116,40 +116,40 @@ class SimulatedLanes:
                 continue
             _, attempt, config = self._lanes[lane][0]
             if step < 0:
-                self._tell(Began(number, attempt), now)
+                self._tell(AttemptBegan(number, attempt), now)
                 self._go_on(now, lane, number, 0)
             else:
                 self._step(now, lane, number, attempt, config, step)
 
     def _step(self, now: float, lane: int, number: int, attempt: int, config: dict[str, Any], step: int) -> None:
-        from hopsml.search.dispatch.events import Ended, Reported
+        from hopsml.search.dispatch.events import AttemptEnded, ValuesReported
 
         value = config["lr"] * (step + 1) * config["layers"]
         if number not in self._stopped and step < STEPS:
-            self._tell(Reported(number, attempt, step, value), now)
+            self._tell(ValuesReported(number, attempt, step, value), now)
             self._go_on(now, lane, number, step + 1)
             return
         how = "stopped" if self._stopped.pop(number, "") else "finished"
         self._lanes[lane].popleft()
         if self._lanes[lane]:
             heapq.heappush(self._next, (now, lane, self._lanes[lane][0][0], -1))
-        self._tell(Ended(number, attempt, how, value, value, "", STEP_S * step), now)
+        self._tell(AttemptEnded(number, attempt, how, value, value, "", STEP_S * step), now)
 
     def _go_on(self, now: float, lane: int, number: int, step: int) -> None:
         heapq.heappush(self._next, (now + self._chance.expovariate(1 / STEP_S), lane, number, step))
 
     def _tell(self, event: Any, now: float) -> None:
         from hopsml.search.dispatch import journal
-        from hopsml.search.dispatch.events import Assign, RequestTrialEnd
+        from hopsml.search.dispatch.events import AssignTrial, RequestTrialEnd
 
         began = time.thread_time()
         actions = self.dispatch.handle(event, now)
         facts = self.dispatch.take_facts()
         if self._journal:
-            journal.lines_of(facts)
+            journal.fact_lines(facts)
         self.spent_s += time.thread_time() - began
         for action in actions:
-            if isinstance(action, Assign):
+            if isinstance(action, AssignTrial):
                 queue = self._lanes[action.lane]
                 queue.append((action.number, action.attempt, action.config))
                 if len(queue) == 1:
@@ -161,10 +161,10 @@ class SimulatedLanes:
                     self._stopped[action.number] = action.how
 
     def _withdraw(self, number: int, now: float) -> None:
-        from hopsml.search.dispatch.events import Ended
+        from hopsml.search.dispatch.events import AttemptEnded
 
         for queue in self._lanes:
             if len(queue) == 2 and queue[1][0] == number:
                 _, attempt, _ = queue.pop()
-                self._tell(Ended(number, attempt, "withdrawn"), now)
+                self._tell(AttemptEnded(number, attempt, "withdrawn"), now)
                 return

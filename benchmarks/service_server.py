@@ -25,7 +25,7 @@ from benchmarks.figures import Figure, measured, ratio_of
 from benchmarks.options import Options
 from benchmarks.pairing import alternate
 from benchmarks.spread import spread_of
-from hopsml.service.workspaces import pack
+from hopsml.service.workspaces import zip_folder
 
 SUBMITTERS, SUBMISSIONS = 16, 1000
 LIVE_JOBS = 200
@@ -119,7 +119,7 @@ def _uploaded(server: BenchmarkServer) -> str:
     code = server.state / "code"
     code.mkdir(exist_ok=True)
     (code / "job.py").write_text("import time\ntime.sleep(3600)\n")
-    return str(server.ask(server.connection(), "POST", "/api/v1/workspaces", pack(code))["workspace"])
+    return str(server.ask(server.connection(), "POST", "/api/v1/workspaces", zip_folder(code))["workspace"])
 
 
 def submits(options: Options) -> list[Figure]:
@@ -263,7 +263,12 @@ def page(options: Options) -> list[Figure]:
     from hopsml.service.rest import page_files
 
     kilobytes = (
-        sum(len(file.compressed) for file in page_files.read().values() if file.media_type[:4] != "text/plain") / 1e3
+        sum(
+            len(file.compressed)
+            for file in page_files.read_page_files().values()
+            if file.media_type[:4] != "text/plain"
+        )
+        / 1e3
     )
     figures = [Figure("service.page_kb", kilobytes, "kB", 1, kilobytes, kilobytes)]
     with _server(cores=0) as server:

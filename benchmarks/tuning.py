@@ -13,7 +13,7 @@ from benchmarks.launched import Command, Launched, temporary_folder
 from benchmarks.options import Options
 from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
-from hopsml.experiment.tuning import default_of
+from hopsml.experiment.tuning import default_candidate
 from hopsml.tuning.choice import choose
 
 WORKERS = 2
@@ -25,7 +25,7 @@ def run(options: Options) -> Report:
     """Measure tuning with two workers; the figure is the worst of the sets."""
     report, figures = Report(), []
     for name, (default, rounds) in measure(options).items():
-        figure, words = chosen_over_best(f"tuning.{name}_ratio", default_of(default).name, rounds)
+        figure, words = chosen_over_best(f"tuning.{name}_ratio", default_candidate(default).name, rounds)
         figures.append(figure)
         options.say(f"{name}: {words}")
         report.notes.append(f"tuning, {name}: {words}")

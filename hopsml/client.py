@@ -121,7 +121,7 @@ class Client(ServiceConnection):
         from hopsml.service.render import spark_submit
 
         job, path = spec.load(job_file), Path(job_file)
-        code = workspaces.pack(spark_submit.workspace_folder(job, path.absolute()))
+        code = workspaces.zip_folder(spark_submit.workspace_folder(job, path.absolute()))
         digest = self._text("workspace", self._call("POST", "workspaces", content=code))
         return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 

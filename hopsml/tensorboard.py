@@ -90,9 +90,11 @@ def visualize(*arguments: Any, hdfs_root_logdir: str = "") -> None:
     if display.is_live():
         magics.tensorboard_run(directory.url)
         return
-    with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
+    with tensorboard_server.run_tensorboard(tensorboard_server.events_url(directory)) as server:
         address = f"http://127.0.0.1:{server.port()}/"
-        tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C stops it)")
+        tensorboard_server.serve_until_interrupt(
+            server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C stops it)"
+        )
 
 
 def _run_above(named: str) -> RunDir:

@@ -26,7 +26,7 @@ from hopsml.experiment import collective
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.run_role import SearchHost
 from hopsml.experiment.searches.executors import Lanes
-from hopsml.search.dispatch.events import Ended, LaneJoined
+from hopsml.search.dispatch.events import AttemptEnded, LaneJoined
 from hopsml.search.messages import RunTrial
 
 
@@ -67,7 +67,7 @@ def measure(count: int, trials: int, seconds: float, isolated: bool, preload: tu
         while ended.total() < trials:
             news = lanes.get(120.0)
             assert news is not None, "nothing for 120 s"
-            if not isinstance(news.event, Ended):
+            if not isinstance(news.event, AttemptEnded):
                 continue
             assert news.event.how == "finished", news.event
             ended[news.lane] += 1

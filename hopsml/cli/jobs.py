@@ -38,9 +38,9 @@ def check(job: JobFile) -> None:
     from hopsml.service import spec, workspaces
     from hopsml.service.render import spark_submit
 
-    if spark_submit.names_folder(loaded.workspace):
+    if spark_submit.is_folder_workspace(loaded.workspace):
         try:
-            problems = workspaces.missing_in(spark_submit.workspace_folder(loaded, Path(job).absolute()), loaded)
+            problems = workspaces.missing_in_folder(spark_submit.workspace_folder(loaded, Path(job).absolute()), loaded)
         except ArgumentError as error:
             problems = [str(error)]
         if problems:
@@ -78,7 +78,7 @@ def render(
     from hopsml.service.render import spark_submit
 
     chosen = profiles.load(profile or loaded.profile or SETTINGS.profile or "yarn-cluster")
-    for planned in spark_submit.plans(loaded, path, chosen).values():
+    for planned in spark_submit.submission_plans(loaded, path, chosen).values():
         print(shlex.join(redact.command(planned.command)))
 
 

@@ -32,9 +32,11 @@ def tensorboard(
     """
     from hopsml.notebook import tensorboard_server
 
-    events = tensorboard_server.events_of(found_run(run))
-    with tensorboard_server.running(events, host=host, port=port) as server:
-        tensorboard_server.keep(server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C stops it)")
+    events = tensorboard_server.events_url(found_run(run))
+    with tensorboard_server.run_tensorboard(events, host=host, port=port) as server:
+        tensorboard_server.serve_until_interrupt(
+            server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C stops it)"
+        )
 
 
 def tune_communication(
@@ -68,7 +70,7 @@ def tune_communication(
         os.environ["HOPSML_PROFILE"] = profile
 
     def tune(options: RunOptions) -> NoReturn:
-        raise _Tuned(tuning.of_call(options, lossy=lossy or (), file=file))
+        raise _Tuned(tuning.tune_for_options(options, lossy=lossy or (), file=file))
 
     sys.argv[:] = [script, *(arguments or [])]
     sys.path.insert(0, str(Path(script).resolve().parent))

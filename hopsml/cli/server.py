@@ -39,8 +39,8 @@ def ui(
     from hopsml.service.rest import access
 
     with contextlib.ExitStack() as at_end:
-        token, listener = access.new_token(), at_end.enter_context(server.bound(host, port))
-        address = server.address(listener, token)
+        token, listener = access.new_token(), at_end.enter_context(server.bind_local(host, port))
+        address = server.server_url(listener, token)
 
         def ready() -> None:
             print(address, flush=True)
@@ -238,7 +238,7 @@ def server(
         key=key,
         address=address,
         sign_in=sign_in,
-        trusted_proxies=servers.proxies(trusted_proxy or []),
+        trusted_proxies=servers.parse_proxies(trusted_proxy or []),
     )
 
     def ready(address: str) -> None:

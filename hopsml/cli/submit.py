@@ -163,7 +163,7 @@ def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str
     if framework not in whole_script.VERBS:
         raise ArgumentError(f"--framework {framework}: the framework must be one of {', '.join(whole_script.VERBS)}")
     read(script)  # reports an unreadable script before the submission
-    return str(whole_script.driver_of(framework, Path(script), Path(folder), torch_backend))
+    return str(whole_script.write_driver(framework, Path(script), Path(folder), torch_backend))
 
 
 def _settings(items: list[str]) -> dict[str, str]:

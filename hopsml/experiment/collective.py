@@ -118,7 +118,7 @@ def build(
             sidecar=frame_feed.SIDECAR if rows else "",
             framework=framework,
             group=_group(options),
-            environment=verbs.environment(options.environment, options.share),
+            environment=verbs.worker_environment(options.environment, options.share),
         ),
         function=options.train_fn,
         arguments=verbs.keyword_arguments(options.train_fn, frame_feed.with_rows(options.args, rows, verb), verb),
@@ -174,7 +174,7 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
 
 def _plan_of(options: ParameterServerOptions | MirroredOptions, verb: str, **spec: Any) -> plan.Plan:
     """Return the plan of a run without ``data``; ``spec``: further fields of its specification."""
-    environment = verbs.environment(options.environment, options.share)
+    environment = verbs.worker_environment(options.environment, options.share)
     return plan.Plan(
         spec=section_from_options(RunSpec, options, verb=verb, environment=environment, **spec),
         function=options.train_fn,

@@ -125,7 +125,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
             group=group,
             evaluation=evaluation,
             body=BODY,
-            environment=verbs.environment(options.environment, options.share),
+            environment=verbs.worker_environment(options.environment, options.share),
         ),
         function=options.train_fn,
         arguments=_arguments(options.train_fn, options.args),

@@ -160,13 +160,13 @@ def _create_or_take_over(
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
     store, resources = settings.project_url(), inputs.resources_of(plans[0].resources)
     record = plan.launch_record(plans[0], application, len(plans), table)
-    earlier = application.earlier_runs.take_over(store, record)
+    earlier = application.earlier_runs.reserve_run_to_continue(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
     record |= {"resources": resources} if resources else {}
     launch_dir = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     run_dir.announce_run(launch_dir, application.id)
     if earlier:
-        takeover.end(earlier, launch_dir)
+        takeover.hand_over_run(earlier, launch_dir)
     inputs.copy_resources(resources, launch_dir.url)
     return launch_dir, earlier
 

@@ -147,20 +147,22 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     frame_feed.check_feed(spec.frames, plan.frames, application, spec.group.size)
     communication, as_tuned = spec.communication, ""
     if plan.rerun_of is None:  # the original's specification contains its tuned settings
-        communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)
+        communication, as_tuned = tuned.with_tuned_settings(communication, captured.name, spec.group.size)
     spec = replace(spec, communication=communication)
     record = _record(plan, spec, captured, application)
     # A continued search reads its state from its event log, so only standalone runs look up an earlier attempt.
-    continues = (application.earlier_runs.take_over(store, record) if plan.standing.whole else "") or plan.continues
+    continues = (
+        application.earlier_runs.reserve_run_to_continue(store, record) if plan.standing.whole else ""
+    ) or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url, **({"resources": resources} if resources else {})}
     directory = plan.standing.create_directory(spec, store, application.id, record)
     events = EventsFolderCreator(directory)
     try:
         if continues:
-            takeover.end(continues, directory)
+            takeover.hand_over_run(continues, directory)
         inputs.copy_resources(resources, directory.url)
         begins = Resume(
-            *takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url)
+            *takeover.checkpoint_of(continues or resume_url), takeover.later_fit_checkpoints(continues or resume_url)
         )
         run_id = plan.standing.run_id(directory)
         travels = replace(spec, environment=_environment(plan, spec, directory, application))
@@ -176,7 +178,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         watchers = [trace.on_change] if trace is not None else []
         run, application = _start_run(plan, request, captured, directory, application, events, tell, watchers)
     except BaseException as error:
-        takeover.give_up(continues, directory, error)
+        takeover.record_failed_start(continues, directory, error)
         raise
     try:
         if continues:

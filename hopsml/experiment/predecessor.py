@@ -228,7 +228,7 @@ def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **
     call = calls.checked_call(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
     call.resources = tuple(given.versioned_resources or ())
-    call.notes += verbs.without_effect({"cleanup_generations": given.cleanup_generations})
+    call.notes += verbs.ignored_argument_notes({"cleanup_generations": given.cleanup_generations})
     call.name_of = (
         _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination_name
     )

@@ -21,7 +21,7 @@ from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState
 from hopsml.notebook import display
 from hopsml.notebook.run_timeline import StepRate, TrainingProgress
-from hopsml.notebook.style import about
+from hopsml.notebook.style import rounded_duration
 from hopsml.search.dispatch.journal import SearchSnapshot
 from hopsml.search.metric import name_of
 from hopsml.storage.run_dir import RunDir
@@ -264,7 +264,7 @@ class RunLines(_Lines):
         parts += [f"{rate:.1f} steps/s"] if (rate := self._rate.per_second()) else []
         parts += [f"{name} {_short(value)}" for name, value in change.metrics.items()]
         left = known.seconds_left(time.time()) if known is not None and known.done < known.total else None
-        parts += [f"about {about(left)} left"] if left is not None else []
+        parts += [f"about {rounded_duration(left)} left"] if left is not None else []
         self._write("  ".join(parts))
 
 

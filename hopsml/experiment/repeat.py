@@ -111,7 +111,7 @@ def _check_may_go_on(directory: RunDir) -> None:
             f"collective_all_reduce(..., resume={directory.run_id!r}) continues training from its last checkpoint"
         )
     if successor := directory.successor():
-        raise takeover.refusal(directory, successor)
+        raise takeover.already_resumed_error(directory, successor)
     if status is None and takeover.driver_lives(directory):
         raise ArgumentError(f"run {directory.run_id} is still running; cancel it first, or wait for its end")
 

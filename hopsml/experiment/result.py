@@ -258,10 +258,10 @@ class Result(tuple[str, Any]):
         paths = (("run directory", self.run_dir), ("events", self.logdir), ("log", self.log))
         if several := getattr(self, "runs", None):
             runs = [(single.run_id, single._shown()) for single in several]
-            return html.render_result(view.of_several(self.name, self.run_id, runs, paths[:1]))
+            return html.render_result(view.launch_result_view(self.name, self.run_id, runs, paths[:1]))
         facts: dict[str, Any] = {"workers": len(self.workers)}
         facts |= {"steps per second": f"{self.steps_per_second:.1f}"} if self.steps_per_second else {}
-        found = view.of_run(self.name, self.run_id, self.seconds, self._shown(), facts, paths)
+        found = view.run_result_view(self.name, self.run_id, self.seconds, self._shown(), facts, paths)
         warnings = [settings_warning(self.in_force), unrecorded_text(self.unrecorded) if self.unrecorded else ""]
         return html.render_result(replace(found, notes=(*filter(None, warnings), *self.notes)))
 

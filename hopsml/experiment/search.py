@@ -23,7 +23,7 @@ from hopsml.experiment.searches.recorded import Learned, rows_of
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.verbs import Verb
 from hopsml.search.contract import End, Outcome
-from hopsml.search.metric import finite
+from hopsml.search.metric import finite_or_none
 from hopsml.search.registry import ARGUMENTS_ELSEWHERE
 from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
@@ -99,7 +99,7 @@ def learned_trials(given: Any, space: Searchspace, direction: str) -> list[Learn
     found: list[Learned] = []
     for item in items:
         for row in _rows(item, space):
-            value = finite(row.get("value"))
+            value = finite_or_none(row.get("value"))
             config = dict(row["config"])
             if space.contains(config) and value is not None:
                 end = End.STOPPED if row.get("state") == "stopped" else End.COMPLETED

@@ -128,7 +128,7 @@ PARALLEL_READS = 8
 
 
 @dataclass(frozen=True)
-class Call:
+class VerbCall:
     """Identity of a verb's call in a script: two calls with equal fields are the same one."""
 
     verb: str
@@ -137,7 +137,7 @@ class Call:
     arguments: str  # JSON, as recorded
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Call:
+    def of(cls, record: Mapping[str, Any]) -> VerbCall:
         """Return the call that has made a run, from the run's ``run.json``."""
         arguments = json.dumps(record.get("arguments"), sort_keys=True)
         return cls(str(record.get("verb")), str(record.get("function")), str(record.get("code_sha256")), arguments)
@@ -148,7 +148,7 @@ class EarlierRun:
     """Record of a run that this attempt of the application, or an earlier one, has started."""
 
     url: str
-    call: Call
+    call: VerbCall
     attempt: int  # attempt of the application that started it
     number: int  # the runs of an application are numbered in the order of their start
     continues: str = ""  # URL of the run that it continues
@@ -156,28 +156,30 @@ class EarlierRun:
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartNewRun:
     """Decision to start a new run: no earlier attempt has made this call."""
 
 
 @dataclass(frozen=True)
-class Continue:
+class ContinueRun:
     """Decision to continue from where ``run`` stopped; if it had finished, nothing remains to be done."""
 
     run: EarlierRun
 
 
 @dataclass(frozen=True)
-class RefuseAgain:
+class RefuseCall:
     """Decision to refuse the call: the same code has failed in ``run``, and would fail again."""
 
     run: EarlierRun
 
 
-Decision = Begin | Continue | RefuseAgain
+Decision = StartNewRun | ContinueRun | RefuseCall
 
 
-def decide(call: Call, attempt: int, runs: Sequence[EarlierRun], answered: Collection[str] = ()) -> Decision:
+def decide_takeover(
+    call: VerbCall, attempt: int, runs: Sequence[EarlierRun], answered: Collection[str] = ()
+) -> Decision:
     """Decide how the driver of ``attempt`` treats ``call``: start a run, continue one, or refuse.
 
     The same calls are matched in the order in which they were first made.
@@ -192,9 +194,9 @@ def decide(call: Call, attempt: int, runs: Sequence[EarlierRun], answered: Colle
     taken = {run.continues for run in runs} | set(answered)
     open_ones = [run for run in runs if run.attempt < attempt and run.call == call and run.url not in taken]
     if not open_ones:
-        return Begin()
+        return StartNewRun()
     first = min(open_ones, key=lambda run: _origin(run, by_url).number)
-    return RefuseAgain(first) if first.raised else Continue(first)
+    return RefuseCall(first) if first.raised else ContinueRun(first)
 
 
 def _origin(run: EarlierRun, by_url: Mapping[str, EarlierRun]) -> EarlierRun:
@@ -204,12 +206,12 @@ def _origin(run: EarlierRun, by_url: Mapping[str, EarlierRun]) -> EarlierRun:
     return run
 
 
-def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> EarlierRun:
+def earlier_run(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> EarlierRun:
     """Return the run at ``url``, from its ``run.json`` and its ``status.json``, which is None before its end."""
     ended = status or {}
     return EarlierRun(
         url=url,
-        call=Call.of(record),
+        call=VerbCall.of(record),
         attempt=int(record.get("attempt", 1)),
         number=int(urls.name(url).rpartition("_")[2]),
         continues=str(record.get("continues") or ""),
@@ -237,7 +239,7 @@ class EarlierRuns:
         self._answered: set[str] = set()
         self._lock = threading.Lock()
 
-    def take_over(self, store: str, record: Mapping[str, Any]) -> str:
+    def reserve_run_to_continue(self, store: str, record: Mapping[str, Any]) -> str:
         """Return the URL of the run that the same call made in an earlier attempt, to continue it; "" if none.
 
         Raises:
@@ -249,11 +251,11 @@ class EarlierRuns:
         with self._lock:
             if store not in self._found:
                 self._found[store] = _runs(store, self._application_id)
-            decision = decide(Call.of(record), self.attempt, self._found[store], self._answered)
-            if isinstance(decision, Begin):
+            decision = decide_takeover(VerbCall.of(record), self.attempt, self._found[store], self._answered)
+            if isinstance(decision, StartNewRun):
                 return ""
             self._answered.add(decision.run.url)
-        if isinstance(decision, RefuseAgain) and not self._forgives:
+        if isinstance(decision, RefuseCall) and not self._forgives:
             raise RunError(
                 f"it failed by an error of its code in an earlier attempt of {self._application_id}, and is not "
                 f"started again: {decision.run.raised}",
@@ -281,17 +283,17 @@ def _read(directory: RunDir) -> EarlierRun | None:
     """Return an earlier run; None if there is none. Raises StorageError, and ArgumentError for a malformed record."""
     try:
         with decoding.understood(f"the records of run {directory.run_id} are", "delete the run"):
-            return earlier(directory.url, directory.read_run(), directory.read_status())
+            return earlier_run(directory.url, directory.read_run(), directory.read_status())
     except PathNotFound:  # a folder of that name that holds no run
         return None
 
 
-def refusal(left: RunDir, successor: str) -> ArgumentError:
+def already_resumed_error(left: RunDir, successor: str) -> ArgumentError:
     """Return the error for an attempt to resume a run that another run, ``successor``, has resumed already."""
     return ArgumentError(f"run {left.run_id} was already continued in {successor}; resume that run")
 
 
-def end(url: str, successor: RunDir) -> None:
+def hand_over_run(url: str, successor: RunDir) -> None:
     """Hand a run over to its successor, so that workers that may still run for it add no checkpoint any more.
 
     Usually its agents have exited by then, as their lease depends on its driver; one that was disconnected may not
@@ -305,7 +307,7 @@ def end(url: str, successor: RunDir) -> None:
         left.hand_over(successor.url)
     except PathExists:
         if (other := left.successor()) != successor.url:
-            error = refusal(left, other)
+            error = already_resumed_error(left, other)
             _close(successor, Lifecycle.CANCELLED, str(error))
             raise error from None
     _close(
@@ -313,7 +315,7 @@ def end(url: str, successor: RunDir) -> None:
     )
 
 
-def give_up(url: str, successor: RunDir, error: BaseException) -> None:
+def record_failed_start(url: str, successor: RunDir, error: BaseException) -> None:
     """Mark a run as failed that could not be started, and make the run at ``url``, if any, resumable again.
 
     Raises nothing, so that the caller can raise the original error.
@@ -344,7 +346,7 @@ def checkpoint_of(url: str) -> tuple[str, int]:
     return "", -1
 
 
-def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
+def later_fit_checkpoints(url: str) -> tuple[tuple[str, int, int], ...]:
     """Find the newest checkpoint of each of the function's calls of ``fit`` after the first.
 
     A continued run skips the calls that had finished, and stores nothing of them: their checkpoints are found in the

@@ -24,12 +24,12 @@ def record_url(function: str, workers: int) -> str:
     return urls.join(settings.project_url(), "Communication", f"{name}-{workers}.json")
 
 
-def write(url: str, record: Mapping[str, Any]) -> None:
+def write_record(url: str, record: Mapping[str, Any]) -> None:
     """Write the record of a tuning; runs use its entries ``chosen``, ``ratio`` and ``settings``."""
     for_url(url).write_bytes(url, (json.dumps(record, indent=1) + "\n").encode())
 
 
-def settled(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
+def with_tuned_settings(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
     """Return a run's communication with the tuned settings, and a note.
 
     Settings that the call specifies remain. Nothing changes, which the note reports, if the project has no record for

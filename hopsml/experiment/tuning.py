@@ -78,10 +78,12 @@ def tune_communication(
         StorageError: the record cannot be written.
     """
     options = RunOptions(train_fn, args=args, num_workers=num_workers, profile=profile)
-    return of_call(options, lossy=lossy, file=file)
+    return tune_for_options(options, lossy=lossy, file=file)
 
 
-def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None = None, rounds: int = ROUNDS) -> Tuning:
+def tune_for_options(
+    options: RunOptions, *, lossy: Iterable[str] = (), file: str | None = None, rounds: int = ROUNDS
+) -> Tuning:
     """Tune for the arguments of a run, as ``tune_communication``; ``rounds``: measurements of each candidate."""
     tried, function = candidates(lossy), capture.name_of(options.train_fn)
     gradients, workers = _observed(options)
@@ -93,15 +95,15 @@ def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None 
     spec = replace(base_plan.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
     run = plan.start(changed(base_plan, spec=spec, function=tuning.measure, arguments=given))
     default, taken = run.result().value
-    choice = choose(taken, default_of(default).name)
+    choice = choose(taken, default_candidate(default).name)
     chosen = next(one for one in tried if one.name == choice.chosen)
     url = file or tuned.record_url(function, workers)
     found = Tuning(function, workers, len(gradients), bytes_of(gradients), choice, chosen.settings(), url)
-    tuned.write(url, _record(found))
+    tuned.write_record(url, _record(found))
     return found
 
 
-def default_of(implementation: str) -> Candidate:
+def default_candidate(implementation: str) -> Candidate:
     """Return the candidate of a run without settings, whose strategy uses ``implementation``."""
     return OURS if implementation == "hopsml" else TENSORFLOWS[0]
 

@@ -42,7 +42,7 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
     return largest, smallest
 
 
-def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
+def worker_environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
     """Return the workers' environment variables; ``share`` (who may read the run's files) becomes one of them."""
     checked = checks.variables("environment", value or {})
     if share is None:
@@ -99,7 +99,7 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
 _WITHOUT_EFFECT = {"cleanup_generations": "the folders of all generations are stored"}
 
 
-def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
+def ignored_argument_notes(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a sentence for each of the predecessor's arguments that was given and is ignored."""
     return tuple(
         f"{name}={given[name]!r:.80} has no effect: {reason}"

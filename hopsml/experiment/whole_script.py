@@ -29,7 +29,7 @@ if __name__ == "__main__":
 '''
 
 
-def driver_of(framework: str, script: Path, folder: Path, backend: str = "auto") -> Path:
+def write_driver(framework: str, script: Path, folder: Path, backend: str = "auto") -> Path:
     """Write into ``folder`` a program that runs ``script`` on every worker, and that contains the script's text.
 
     Raises:

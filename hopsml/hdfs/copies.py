@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
-from hopsml.hdfs.files import AnyPath, into, to_local, to_url
+from hopsml.hdfs.files import AnyPath, path_inside, to_local, to_url
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
@@ -83,7 +83,7 @@ def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False)
 
     Without ``overwrite`` an existing target raises PathExists; with it the target is replaced as a whole.
     """
-    source, target = to_url(src_hdfs_path), into(to_url(dest_hdfs_path), to_url(src_hdfs_path))
+    source, target = to_url(src_hdfs_path), path_inside(to_url(dest_hdfs_path), to_url(src_hdfs_path))
     is_dir = for_url(source).status(source).is_dir
     _refuse_itself(source, target)
     _refuse_present(target, overwrite)
@@ -103,7 +103,7 @@ def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False)
 
 def move(src: AnyPath, dest: AnyPath) -> None:
     """Rename a file or directory; INTO the target if that is a directory."""
-    source, target = to_url(src), into(to_url(dest), to_url(src))
+    source, target = to_url(src), path_inside(to_url(dest), to_url(src))
     tree.move(source, target)
 
 

@@ -117,7 +117,7 @@ def to_local(path: AnyPath) -> str:
     return os.path.abspath(urls.split(path_text(path))[2])
 
 
-def into(target: str, source: str) -> str:
+def path_inside(target: str, source: str) -> str:
     """Return the target, or the source's name in it if it is a directory."""
     found = status_or_none(target)
     return urls.join(target, urls.name(source)) if found and found.is_dir else target

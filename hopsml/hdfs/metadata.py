@@ -73,7 +73,7 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
         facts = os.stat(urls.split(url)[2])
         in_group = facts.st_gid in (os.getegid(), *os.getgroups())
         shift = 6 if facts.st_uid == os.geteuid() else 3 if in_group else 0
-    bits = mode if 0 <= mode <= 7 else (permission(mode) >> shift) & 7
+    bits = mode if 0 <= mode <= 7 else (permission_bits(mode) >> shift) & 7
     return (found.permission >> shift) & bits == bits
 
 
@@ -85,9 +85,9 @@ def chmod(hdfs_path: AnyPath, mode: int | str, project: str | None = None) -> No
     url = to_url(hdfs_path, project)
     if isinstance(mode, str) and _CHANGES.fullmatch(mode):
         found = for_url(url).status(url)
-        for_url(url).set_permission(url, changed(found.permission, mode, found.is_dir))
+        for_url(url).set_permission(url, changed_mode_bits(found.permission, mode, found.is_dir))
     else:
-        for_url(url).set_permission(url, permission(mode))
+        for_url(url).set_permission(url, permission_bits(mode))
 
 
 def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None) -> None:
@@ -136,7 +136,7 @@ _BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
 _WHO = {"u": 0o700, "g": 0o070, "o": 0o007, "a": 0o777}
 
 
-def changed(bits: int, changes: str, is_dir: bool = False) -> int:
+def changed_mode_bits(bits: int, changes: str, is_dir: bool = False) -> int:
     """Return permission bits after changes in the form of a shell's chmod: ``"ug+rwx"``, ``"o-w,a+X"``.
 
     Without ``u``, ``g``, ``o`` a change is for all; the umask is not applied.
@@ -155,7 +155,7 @@ def changed(bits: int, changes: str, is_dir: bool = False) -> int:
     return bits
 
 
-def permission(mode: int | str) -> int:
+def permission_bits(mode: int | str) -> int:
     """Return the permission bits of a mode: ``700`` and ``"700"`` are ``0o700``, as existing code writes them.
 
     An int that comes from a literal such as ``0o644`` (420) is returned unchanged if its decimal digits are no

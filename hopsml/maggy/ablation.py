@@ -190,7 +190,7 @@ def _flat(names: Iterable[Any], what: str) -> list[str]:
     return found
 
 
-class Listed(Searcher):
+class ListedSearcher(Searcher):
     """Searcher that suggests given configurations, each once, in their order."""
 
     def __init__(self, configs: list[Config]) -> None:
@@ -214,7 +214,7 @@ class Listed(Searcher):
         self._asked = state["asked"]
 
 
-def carry_out(
+def run_ablation_trial(
     function: Callable[..., Any],
     generators: Mapping[str, Any],
     given: Mapping[str, Any],
@@ -269,7 +269,7 @@ def _without(base: Callable[_Parameters, Any], layer: str) -> Callable[_Paramete
     return make
 
 
-def effects(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def effect_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the table of results: what was left out, the metric without it, the difference from the whole model."""
     base = next((row["value"] for row in rows if row["config"] == {FEATURE: NONE, LAYER: NONE}), None)
     table = []

@@ -80,7 +80,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
     return convert_options(
         options,
         RunOptions,
-        train_fn=carry_out,
+        train_fn=call_in_strategy_scope,
         args=args,
         name=config.name,
         description=config.description,
@@ -117,7 +117,7 @@ class Reporter:
         print(message, flush=True)
 
 
-def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def call_in_strategy_scope(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call the function in a worker, in the scope of the group's strategy, with the model that is created there."""
     from hopsml.training.tensorflow.distribution.strategy import mix_precision, strategy
 

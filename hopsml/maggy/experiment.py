@@ -154,9 +154,9 @@ def _search(given: LagomOptions, config: configs.HyperparameterOptConfig) -> dic
         seed=seed,
         name=config.name,
         description=config.description,
-        args=offered(given.train_fn, config),
+        args=accepted_config_fields(given.train_fn, config),
     )
-    return run("lagom", options, seed, config.without_effect())
+    return run_search("lagom", options, seed, config.without_effect())
 
 
 def _seed(given: LagomOptions) -> int:
@@ -180,14 +180,14 @@ def _key(key: str) -> str:
     return "metric" if key == "Metric" else checks.text("optimization_key", key)
 
 
-def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
+def accepted_config_fields(function: Callable[..., Any], config: Any) -> dict[str, Any]:
     """Return the fields of ``config`` that ``function`` has parameters for, by name, such as model and dataset."""
     known = parameters_of(function) or {}
     names = ("model", "dataset", "train_set", "test_set", "module", "process_data")
     return {name: getattr(config, name) for name in names if name in known and hasattr(config, name)}
 
 
-def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
+def run_search(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
     """Run a search that writes Maggy's files, and return Maggy's result; ``without_effect``: notes for its start."""
     call = calls.checked_call(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
@@ -199,11 +199,11 @@ def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[s
     result = search.result()
     lines.append(search_line(search.state.snapshot()))
     _write(urls.join(result.run_dir, "maggy.log"), ("\n".join(part for part in lines if part) + "\n").encode())
-    found = summed_up(result.rows, call.direction, with_budgets)
-    return {**found, "effects": ablation.effects(result.rows)} if verb == "ablation" else found
+    found = maggy_result(result.rows, call.direction, with_budgets)
+    return {**found, "effects": ablation.effect_table(result.rows)} if verb == "ablation" else found
 
 
-def summed_up(rows: Sequence[Mapping[str, Any]], direction: str, with_budgets: bool = False) -> dict[str, Any]:
+def maggy_result(rows: Sequence[Mapping[str, Any]], direction: str, with_budgets: bool = False) -> dict[str, Any]:
     """Return Maggy's result dict; ``with_budgets``: several rows of one configuration are one trial."""
     valued = [row for row in rows if row["value"] is not None]
     values = [row["value"] for row in valued]
@@ -255,9 +255,9 @@ def _files(directory: RunDir, rows: list[dict[str, Any]], with_budgets: bool = F
         "num_trials": _trials(rows, with_budgets),
     }
     _write(urls.join(directory.url, "maggy.json"), to_json(as_json(about)))
-    result = summed_up(rows, str(asked.get("direction")), with_budgets)
+    result = maggy_result(rows, str(asked.get("direction")), with_budgets)
     if record.get("verb") == "ablation":
-        result["effects"] = ablation.effects(rows)
+        result["effects"] = ablation.effect_table(rows)
     _write(urls.join(directory.url, "result.json"), to_json(as_json(result)))
 
 
@@ -278,14 +278,14 @@ def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, 
     args = {
         "function": given.train_fn,
         "generators": study.generators(config),
-        "given": offered(given.train_fn, config),
+        "given": accepted_config_fields(given.train_fn, config),
     }
     options = convert_options(
         given,
         SearchOptions,
-        train_fn=ablation.carry_out,
+        train_fn=ablation.run_ablation_trial,
         space=study.space(),
-        searcher=ablation.Listed(study.configurations()),
+        searcher=ablation.ListedSearcher(study.configurations()),
         num_trials=None,
         direction=calls.direction_of(config.direction),
         metric=_key(config.optimization_key),
@@ -294,7 +294,7 @@ def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, 
         description=config.description,
         args=args,
     )
-    return run("ablation", options, seed, config.without_effect())
+    return run_search("ablation", options, seed, config.without_effect())
 
 
 def __getattr__(name: str) -> object:

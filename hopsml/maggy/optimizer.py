@@ -23,7 +23,7 @@ __all__ = ["GP", "TPE", "AbstractOptimizer", "Asha", "GridSearch", "RandomSearch
 bayes = sys.modules[f"{__name__}.bayes"] = sys.modules[__name__]  # ``maggy.optimizer.bayes`` has GP and TPE
 
 
-class Named:
+class NamedOptimizer:
     """Optimizer that hopsml implements under its ``name``; ``arguments`` are those of the searcher.
 
     ``pruner`` "hyperband" passes the parameter ``budget`` to trials; ``pruner_kwargs`` are its arguments. Code that
@@ -81,25 +81,25 @@ class Named:
         """Do nothing: the method exists because Maggy's interface has it."""
 
 
-class RandomSearch(Named):
+class RandomSearch(NamedOptimizer):
     """Random search over the search space."""
 
     name = "random"
 
 
-class GridSearch(Named):
+class GridSearch(NamedOptimizer):
     """Grid search: every combination once; it sets the number of trials itself."""
 
     name = "grid"
 
 
-class SingleRun(Named):
+class SingleRun(NamedOptimizer):
     """One call of the function for each trial, without hyper-parameters."""
 
     name = "none"
 
 
-class Asha(Named):
+class Asha(NamedOptimizer):
     """Asynchronous successive halving (ASHA); a trial's resource is its hyper-parameter ``budget``."""
 
     name = "asha"
@@ -108,7 +108,7 @@ class Asha(Named):
         super().__init__(reduction_factor=reduction_factor, resource_min=resource_min, resource_max=resource_max)
 
 
-class _Bayesian(Named):
+class _Bayesian(NamedOptimizer):
     """Base class of both; raises ArgumentError for ``interim_results``, Maggy's learning from running trials."""
 
     def __init__(
@@ -165,7 +165,7 @@ class AbstractOptimizer(ABC):
         """Clean up after the search; called once, with all trials, when there are no more."""
 
 
-class Adapted(Searcher):
+class OptimizerAdapter(Searcher):
     """Searcher that adapts a user's optimizer; its state is the original optimizer and its calls, in order."""
 
     def __init__(self, optimizer: AbstractOptimizer, space: Searchspace, num_trials: int, direction: str) -> None:
@@ -263,8 +263,8 @@ def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: 
     if isinstance(optimizer, type):
         optimizer = optimizer()
     if isinstance(optimizer, AbstractOptimizer):
-        return Adapted(optimizer, space, num_trials, direction)
-    if not isinstance(optimizer, Named):
+        return OptimizerAdapter(optimizer, space, num_trials, direction)
+    if not isinstance(optimizer, NamedOptimizer):
         if optimizer is not None and not isinstance(optimizer, str):
             raise ArgumentTypeError(
                 f"optimizer={optimizer!r:.80} is a {type(optimizer).__name__}; it must be a name, an optimizer or a Searcher"
@@ -281,10 +281,10 @@ def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: 
     return found
 
 
-def _named(name: str | None) -> Named:
+def _named(name: str | None) -> NamedOptimizer:
     if name is not None and name.lower() == "asha":
         return Asha()
-    found = Named()
+    found = NamedOptimizer()
     registry.searcher_class(name)  # raises the KeyError that Maggy's callers expect
     found.name = name or "none"
     return found

@@ -102,7 +102,7 @@ def _signature(version: Version) -> Signature:
 
 
 @dataclass(frozen=True)
-class Inference:
+class InferenceParameters:
     """Parameters of a batch inference, which are shipped to Spark's Python workers.
 
     Attributes:
@@ -135,11 +135,11 @@ def _work(
     inputs: InputColumns | None,
     prefix: str,
     batch_size: int | None,
-) -> Inference:
+) -> InferenceParameters:
     """Return the parameters of the inference after comparing the columns with the signature."""
-    bindings = columns.bind(signature, schema, inputs, contract.takes_missing(version.description))
+    bindings = columns.bind_inputs(signature, schema, inputs, contract.takes_missing(version.description))
     fields = columns.output_fields(signature, schema, prefix)
-    return Inference(
+    return InferenceParameters(
         version.url,
         version.description,
         tuple(bindings),
@@ -161,12 +161,14 @@ def _on_pandas(
     if df.empty and df.shape[1]:  # in this case pandas has no type of list elements, and there are no rows to compute
         if inputs is not None or len(signature.inputs) > 1 or next(iter(signature.inputs.values())).features:
             unknown = pa.schema([(name, pa.null()) for name in table.column_names])
-            columns.bind(signature, unknown, by_text(inputs), takes_missing=True)
+            columns.bind_inputs(signature, unknown, with_text_names(inputs), takes_missing=True)
         fields = columns.output_fields(signature, table.schema, prefix)
         return df.assign(**{field.name: pa.array([], field.type).to_numpy(zero_copy_only=False) for field in fields})
-    work = _work(version, signature, table.schema, by_text(inputs), prefix, batch_size)
+    work = _work(version, signature, table.schema, with_text_names(inputs), prefix, batch_size)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
-    whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))
+    whole = pa.Table.from_batches(
+        predict_batches(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields])
+    )
     result = df.copy(deep=False)
     for field in work.fields:
         result[field.name] = whole.column(field.name).to_pandas().to_numpy()
@@ -190,7 +192,7 @@ def _on_spark(
     return df.mapInArrow(_body(work), whole)
 
 
-def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _body(work: InferenceParameters) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function for Spark's Python workers, which reports an error if hopsml is missing there.
 
     It imports hopsml only when it is called, so that it can be unpickled without hopsml.
@@ -199,7 +201,7 @@ def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
     def rows(batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            from hopsml.model.batch import in_task
+            from hopsml.model.batch import predict_in_task
         except ImportError as error:
             import sys
 
@@ -210,7 +212,7 @@ def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
             ) from None
         import pickle
 
-        return in_task(batches, pickle.loads(shipped))
+        return predict_in_task(batches, pickle.loads(shipped))
 
     return rows
 
@@ -218,7 +220,7 @@ def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
 # ------------------------------------------------------------------------------------------ in Spark's Python worker
 
 
-def in_task(batches: Iterator[Any], work: Inference) -> Iterator[Any]:
+def predict_in_task(batches: Iterator[Any], work: InferenceParameters) -> Iterator[Any]:
     """Run a Spark task: add the predictions to each of its Arrow batches."""
     from pyspark import TaskContext
 
@@ -228,7 +230,7 @@ def in_task(batches: Iterator[Any], work: Inference) -> Iterator[Any]:
     cores = max(1, task.cpus()) if task is not None else 0
     first = next(batches, None)
     if first is not None:  # a task without rows does not load the model
-        yield from predicted(_chained(first, batches), work, _loaded(work, cores))
+        yield from predict_batches(_chained(first, batches), work, _loaded(work, cores))
 
 
 def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -248,7 +250,7 @@ class _Kept:
 _kept: dict[tuple[str, str, int | None], _Kept] = {}
 
 
-def _loaded(work: Inference, cores: int) -> _Kept:
+def _loaded(work: InferenceParameters, cores: int) -> _Kept:
     """Return the version from the cache, loading it at the first call."""
     key = work.url, work.description.digest, work.batch_size
     with _lock:
@@ -266,7 +268,7 @@ def _loaded(work: Inference, cores: int) -> _Kept:
         return _kept[key]
 
 
-def predicted(batches: Iterable[Any], work: Inference, kept: _Kept) -> Iterator[Any]:
+def predict_batches(batches: Iterable[Any], work: InferenceParameters, kept: _Kept) -> Iterator[Any]:
     """Yield each Arrow batch with the outputs of the model as additional columns.
 
     Args:
@@ -296,9 +298,9 @@ def _parts(batch: Any, tuner: BatchTuner) -> Iterator[Any]:
         yield part
 
 
-def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
+def _call(part: Any, work: InferenceParameters, kept: _Kept) -> dict[str, Any]:
     """Call the model for one slice, and return the outputs as Arrow arrays."""
-    given = columns.tensors(work.bindings, part, contract.missing_of(kept.model))
+    given = columns.model_inputs(work.bindings, part, contract.missing_replacements(kept.model))
     began = time.perf_counter()
     found = kept.model.predict(given)
     kept.tuner.record_call(part.num_rows, time.perf_counter() - began)
@@ -350,7 +352,7 @@ class BatchTuner:
 # -- pandas
 
 
-def by_text(inputs: Any) -> InputColumns | None:
+def with_text_names(inputs: Any) -> InputColumns | None:
     """Return ``inputs`` of ``predict`` with column names as text, as in Arrow; those of pandas may be numbers."""
     if isinstance(inputs, Mapping):
         return {name: _text(asked) for name, asked in inputs.items()}
@@ -402,7 +404,7 @@ def _field(name: str, kind: Any, column: Any) -> Any:
     missing = list(column[column.isna()][:1]) if column.dtype.kind == "O" else []
     if not missing or not (missing[0] is None or isinstance(missing[0], float)):
         return field
-    return columns.with_missing(field, missing[0] is not None)
+    return columns.mark_null_kind(field, missing[0] is not None)
 
 
 def _array(column: Any) -> Any:
@@ -436,4 +438,4 @@ def _of_arrays(column: Any) -> Any:
             f"({', '.join(map(str, shapes[:3]))}); give them one shape, for instance by padding"
         )
     stacked = np.stack(list(column))
-    return columns.nested(pa.array(stacked.reshape(-1)), stacked.shape)
+    return columns.nested_lists(pa.array(stacked.reshape(-1)), stacked.shape)

@@ -35,7 +35,7 @@ class Binding:
     columns: tuple[str, ...]
 
 
-def bind(
+def bind_inputs(
     signature: Signature, schema: Any, given: InputColumns | None = None, takes_missing: bool = False
 ) -> list[Binding]:
     """Determine the columns from which each input is read.
@@ -99,7 +99,7 @@ def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, 
 def _columns_of(
     name: str, spec: TensorSpec, schema: Any, given: Columns | None, is_only: bool, takes_missing: bool
 ) -> tuple[str, ...]:
-    """Return the columns of one input, as described in ``bind``."""
+    """Return the columns of one input, as described in ``bind_inputs``."""
     columns = (given,) if isinstance(given, str) else tuple(given or ())
     for column in columns:
         if column not in schema.names:
@@ -196,7 +196,9 @@ def _takes(value: Any, dtype: str, takes_missing: bool) -> bool:
 # ------------------------------------------------------------------------------------------ conversion of rows
 
 
-def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | None = None) -> dict[str, NDArray[Any]]:
+def model_inputs(
+    bindings: Sequence[Binding], batch: Any, missing: MissingValues | None = None
+) -> dict[str, NDArray[Any]]:
     """Convert the rows of an Arrow batch to the inputs of the model.
 
     Args:
@@ -222,7 +224,7 @@ def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | No
     return found
 
 
-def with_missing(field: Any, is_nan: bool) -> Any:
+def mark_null_kind(field: Any, is_nan: bool) -> Any:
     """Return an Arrow field that records if its nulls were NaN or None.
 
     Scikit-learn distinguishes them among texts.
@@ -384,10 +386,10 @@ def column_of(array: NDArray[Any], field: Any) -> Any:
         flat = pa.array([one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel()], pa.string())
     else:
         flat = pa.array(np.ascontiguousarray(array).reshape(-1).astype(value.to_pandas_dtype(), copy=False), value)
-    return nested(flat, array.shape)
+    return nested_lists(flat, array.shape)
 
 
-def nested(flat: Any, shape: tuple[int, ...]) -> Any:
+def nested_lists(flat: Any, shape: tuple[int, ...]) -> Any:
     """Return the values of an array of this shape as an Arrow array, with dimensions after the first one as lists."""
     import numpy as np
     import pyarrow as pa

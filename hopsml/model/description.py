@@ -280,7 +280,7 @@ def usual_direction(metric: str) -> str:
     return Metric.MIN if _SMALLER_IS_BETTER & set(words) else Metric.MAX
 
 
-def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> ModelDescription:
+def best_version(versions: Iterable[ModelDescription], metric: str, direction: str) -> ModelDescription:
     """Return the version with the best value of a metric; of equal values the newest version.
 
     Args:

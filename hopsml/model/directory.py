@@ -171,7 +171,7 @@ class VersionLock:
         return StorageError(text, self.url)
 
 
-def numbers(model_url: str) -> list[int]:
+def claimed_numbers(model_url: str) -> list[int]:
     """Return the claimed numbers in ascending order, including those of incomplete versions."""
     try:
         entries = for_url(model_url).list_dir(model_url)
@@ -193,7 +193,7 @@ def acquire_version(model_url: str, version: int | None = None, overwrite: bool 
     """
     if version is not None:
         return _acquire_one(model_url, version, overwrite)
-    number = max(numbers(model_url), default=0) + 1
+    number = max(claimed_numbers(model_url), default=0) + 1
     while True:
         try:
             return _write_claim(model_url, number)
@@ -223,7 +223,7 @@ def _acquire_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
         ) from error
 
 
-def delete(url: str) -> None:
+def delete_version(url: str) -> None:
     """Delete a version except its number; a concurrent export to it fails.
 
     Raises:

@@ -79,7 +79,7 @@ def lineage_of_driver() -> Lineage:
     return Lineage("", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.declared()))
 
 
-def run_above(url: str) -> str:
+def enclosing_run_url(url: str) -> str:
     """Return the URL of the run directory that contains a file; "" if none does."""
     while (above := urls.parent(url)) != url and above not in ("", "."):
         if urls.name(above) == EXPERIMENTS:
@@ -163,7 +163,7 @@ def export(
     else:
         made = _export_object(source, checked, example)
     if made is not None:
-        registry.announce(made, project)
+        registry.publish_if_configured(made, project)
     return made
 
 
@@ -181,7 +181,7 @@ class _Asked:
 def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
     """Save a model in memory by its flavor, and register it."""
     flavor = contract.flavor_of(model)
-    module, context = contract.named(flavor), current()
+    module, context = contract.flavor_module(flavor), current()
     with _temporary_folder() as folder:
         saved = module.save(model, folder, example)
         if not module.keeps():
@@ -196,7 +196,7 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
     if context is not None and not context.is_chief:
         return None
     source = _located(given, project)
-    run = run_above(source)
+    run = enclosing_run_url(source)
     origin = lineage_of_worker(context) if context is not None else lineage_of_run(run) if run else lineage_of_driver()
     with _temporary_folder() as folder:
         is_dir = for_url(source).status(source).is_dir

@@ -202,7 +202,7 @@ def versions(name: str, project: str | None = None) -> list[Version]:
     """
     url = model_url(name, project)
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-model") as pool:
-        found = pool.map(lambda number: _read(url, number), directory.numbers(url))
+        found = pool.map(lambda number: _read(url, number), directory.claimed_numbers(url))
         complete = [version for version in found if version is not None]
     if not complete:
         raise _unknown_model(name, project)
@@ -323,11 +323,11 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
             f"nothing was deleted, since version {number} of the model '{name}' is {', '.join(standing)}; make "
             "another version that first, or pass force=True (--force)"
         )
-    if number not in directory.numbers(url):
+    if number not in directory.claimed_numbers(url):
         _no_such_version(name, number, project)
     for alias in standing:
         kept.delete(alias)
-    directory.delete(urls.join(url, str(number)))
+    directory.delete_version(urls.join(url, str(number)))
     if tracking_uri():
         unpublish(name, url, number)
 
@@ -343,7 +343,7 @@ def aliases_of(name: str, project: str | None = None) -> Aliases:
     return MlflowAliases(name, url) if tracking_uri() else FolderAliases(url)
 
 
-def announce(made: Version, project: str | None = None) -> None:
+def publish_if_configured(made: Version, project: str | None = None) -> None:
     """Register a new version in MLflow if it is configured; errors are logged as warnings."""
     if tracking_uri():
         publish(made, versions(made.name, project))
@@ -364,14 +364,14 @@ def _read(url: str, number: int) -> Version | None:
 
 def _newest(url: str) -> Version | None:
     """Return the complete version with the highest number; None if there is none."""
-    return next(filter(None, (_read(url, number) for number in reversed(directory.numbers(url)))), None)
+    return next(filter(None, (_read(url, number) for number in reversed(directory.claimed_numbers(url)))), None)
 
 
 def _best(found: list[Version], metric: str, direction: str) -> Version:
     """Return the best version; without a metric by the only one, without a direction by the usual one."""
     descriptions = [version.description for version in found]
     metric = metric or description.main_metric(descriptions)
-    chosen: ModelDescription = description.best(
+    chosen: ModelDescription = description.best_version(
         descriptions, metric, description.checked_direction(direction or description.usual_direction(metric))
     )
     return next(version for version in found if version.description is chosen)
@@ -413,7 +413,7 @@ def _unknown_alias(name: str, alias: str, project: str | None) -> ModelNotFound:
 def _no_such_version(name: str, number: int, project: str | None) -> Any:
     """Raise the error for a version that does not exist."""
     numbers = [version.version for version in versions(name, project)]
-    claimed = number in directory.numbers(model_url(name, project))
+    claimed = number in directory.claimed_numbers(model_url(name, project))
     why = ", since its export is not complete, or it was deleted" if claimed else ""
     raise ModelNotFound(f"the model '{name}' has no version {number}{why}; it has {_listed(numbers)}")
 

@@ -40,10 +40,10 @@ def is_live() -> bool:
         ArgumentError: ``HOPSML_PROGRESS`` has an unknown value.
     """
     shell = _shell()
-    return shows_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), SETTINGS.progress)
+    return permits_live_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), SETTINGS.progress)
 
 
-def shows_display(shell: Collection[str], publisher: Collection[str], wish: str) -> bool:
+def permits_live_display(shell: Collection[str], publisher: Collection[str], wish: str) -> bool:
     """Return True if IPython's classes and the setting permit a live display.
 
     A terminal's IPython has another shell class, and so has the interpreter that Livy runs; within ``%%capture`` the
@@ -63,7 +63,7 @@ def shows_display(shell: Collection[str], publisher: Collection[str], wish: str)
     return wish != "lines" and _KERNEL_SHELL in shell and _KERNEL_PUBLISHER in publisher
 
 
-def cell() -> int | None:
+def current_cell_number() -> int | None:
     """Return the number of the cell that is executed; None outside of IPython."""
     shell = _shell()
     return None if shell is None else int(shell.execution_count)
@@ -97,8 +97,8 @@ def _told(error: BaseException) -> None:
     """Remove an error from its display when the same cell renders it anyway."""
     reference = _failures.get(error) if isinstance(error, HopsmlError) else None
     shown = reference() if reference is not None else None
-    if shown is not None and shown.cell is not None and shown.cell == cell():
-        shown.leave_out_error()
+    if shown is not None and shown.cell is not None and shown.cell == current_cell_number():
+        shown.republish_without_error()
 
 
 tracebacks.on_render.append(_told)
@@ -121,9 +121,9 @@ class Display(ABC):
             publish: ``publish(bundle, update)`` shows a MIME bundle, in place of the last one if ``update``; None: in
                 the output of the present cell.
         """
-        self.run_id, self._publish = run_id, publish or in_notebook()
+        self.run_id, self._publish = run_id, publish or cell_publisher()
         self._is_told = False
-        self.cell = cell()  # cell that contains the display
+        self.cell = current_cell_number()  # cell that contains the display
         self._news, self._closed = threading.Event(), threading.Event()
         # A thread's output belongs to the cell in whose context it runs, whichever cell is executed at the time.
         self._thread = threading.Thread(
@@ -158,7 +158,7 @@ class Display(ABC):
         self._news.set()
         self._thread.join(LAST_S)
 
-    def leave_out_error(self) -> None:
+    def republish_without_error(self) -> None:
         """Publish the final view again without the error, which the cell shows next to it."""
         self._is_told = True
         self._publish(self.bundle(), True)
@@ -201,7 +201,7 @@ class RunDisplay(Display):
         super().__init__(state.run_id, publish)
         self._state, self._name, self._run_dir = state, name, run_dir
         self._story = RunTimeline(state.began)
-        self._story.enter(state.phase, state.began)
+        self._story.enter_phase(state.phase, state.began)
         self._lock = threading.Lock()
 
     def __call__(self, change: Change) -> None:
@@ -257,7 +257,7 @@ class SearchDisplay(Display):
         return run_view.view_of_search(self._look(), is_told=self._is_told)
 
 
-def in_notebook() -> Publish:
+def cell_publisher() -> Publish:
     """Return a function that publishes MIME bundles in the output of the present cell."""
     from IPython.display import display, update_display
 

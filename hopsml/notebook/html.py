@@ -30,9 +30,9 @@ def render_text(view: View) -> str:
     lines += [" -> ".join(f"{one.name} {duration(one.seconds)}" for one in view.stages)] if view.stages else []
     lines += [view.cause] if view.cause else []
     lines += [f"waiting for {view.waits_for}"] if view.waits_for else []
-    lines += [bar(view.progress)] if view.progress is not None else []
+    lines += [progress_text(view.progress)] if view.progress is not None else []
     lines += [*_pairs(view.numbers), *_pairs(view.best, "best: ")]
-    lines += [curve(one) for one in view.curves]
+    lines += [curve_text(one) for one in view.curves]
     lines += _pairs(view.result, "result: ")
     if view.table.rows:
         lines += table([view.table.columns, *([_text_cell(cell) for cell in row] for row in view.table.rows)])
@@ -53,13 +53,13 @@ def _text_cell(cell: Cell) -> str:
     return f"{sparkline([value for _, value in cell.points])} {cell.text}".lstrip() if cell.points else cell.text
 
 
-def bar(view: ProgressView) -> str:
+def progress_text(view: ProgressView) -> str:
     """Return a progress bar and its facts in one line."""
     done = round(view.share * BAR)
     return f"[{'#' * done}{'.' * (BAR - done)}] {', '.join(view.facts)}"
 
 
-def curve(view: CurveView) -> str:
+def curve_text(view: CurveView) -> str:
     """Return a metric in one line: its newest value, a sparkline, its range."""
     return f"{view.name} {view.last}  {sparkline([value for _, value in view.points])} {view.low} … {view.high}"
 
@@ -118,7 +118,9 @@ def render_result(view: ResultView) -> str:
     tables = "".join(_values(heading, pairs) for heading, pairs in view.tables)
     took = "" if view.seconds is None else style.duration(view.seconds)
     links = "".join(
-        style.div("", style.span(f"{style.MUTED};display:inline-block;min-width:96px", style.text(name)) + _link(url))
+        style.div(
+            "", style.span(f"{style.MUTED};display:inline-block;min-width:96px", style.escape_text(name)) + _link(url)
+        )
         for name, url in view.paths
         if url
     )
@@ -144,9 +146,9 @@ def _values(heading: str, pairs: Pairs) -> str:
 
 def _link(url: str) -> str:
     """Return a URL as text, which is a link if a browser can open it."""
-    shown = style.span(f"{style.MONO};overflow-wrap:anywhere", style.text(url))
+    shown = style.span(f"{style.MONO};overflow-wrap:anywhere", style.escape_text(url))
     opens = url.startswith(("http://", "https://", "file://"))
-    return f'<a href="{style.text(url)}" style="color:inherit" target="_blank">{shown}</a>' if opens else shown
+    return f'<a href="{style.escape_text(url)}" style="color:inherit" target="_blank">{shown}</a>' if opens else shown
 
 
 def _stages(stages: Sequence[StageView]) -> str:
@@ -154,7 +156,7 @@ def _stages(stages: Sequence[StageView]) -> str:
     names = [
         style.span(
             "white-space:nowrap;" + ("" if stage.active else style.MUTED),
-            f"{style.text(stage.name)} {style.duration(stage.seconds)}",
+            f"{style.escape_text(stage.name)} {style.duration(stage.seconds)}",
         )
         for stage in stages
     ]
@@ -166,8 +168,8 @@ def _cause(text: str, state: str) -> str:
     """Return the reason of the run's end, in the state's colour if it failed; an empty string for an empty text."""
     if not text:
         return ""
-    colour = f"color:{style.tone(state)};font-weight:500;" if state == Lifecycle.FAILED else ""
-    return style.div(f"{colour}white-space:pre-wrap;overflow-wrap:anywhere", style.text(text))
+    colour = f"color:{style.state_colour(state)};font-weight:500;" if state == Lifecycle.FAILED else ""
+    return style.div(f"{colour}white-space:pre-wrap;overflow-wrap:anywhere", style.escape_text(text))
 
 
 def _curves(views: Sequence[CurveView]) -> str:
@@ -178,13 +180,15 @@ def _curves(views: Sequence[CurveView]) -> str:
     fields = ""
     for view in views:
         label = f"{view.name}: lowest {view.low}, highest {view.high}, last {view.last}"
-        last = style.span(f"margin-left:auto;{style.STRONG}", style.text(view.last))
-        extremes = style.span("", f"min {style.text(view.low)}") + style.span(
-            "margin-left:auto", f"max {style.text(view.high)}"
+        last = style.span(f"margin-left:auto;{style.STRONG}", style.escape_text(view.last))
+        extremes = style.span("", f"min {style.escape_text(view.low)}") + style.span(
+            "margin-left:auto", f"max {style.escape_text(view.high)}"
         )
         fields += style.div(
             "flex:1 1 200px;min-width:0;max-width:360px",
-            style.row(style.span(f"{style.MUTED};overflow-wrap:anywhere", style.text(view.name)) + last, style.GAP[1])
+            style.row(
+                style.span(f"{style.MUTED};overflow-wrap:anywhere", style.escape_text(view.name)) + last, style.GAP[1]
+            )
             + svg(view.points, width, height, label, stretched=True)
             + style.div(f"{style.SMALL};{style.MUTED};margin-top:{style.GAP[0]}", style.row(extremes, style.GAP[1])),
         )
@@ -196,7 +200,7 @@ def _table(table: Table) -> str:
     if not table.rows:
         return ""
     columns = [style.Column(name, name in NUMBERS) for name in table.columns]
-    more = style.div(style.MUTED, style.text(table.more)) if table.more else ""
+    more = style.div(style.MUTED, style.escape_text(table.more)) if table.more else ""
     return style.table(columns, [[_cell(cell) for cell in row] for row in table.rows]) + more
 
 
@@ -204,7 +208,7 @@ def _cell(cell: Cell) -> style.HtmlCell:
     """Convert a cell, with its curve as SVG and the colour of its state."""
     line = svg(cell.points, *SMALL_CURVE_PX, cell.label)
     place = f"display:inline-block;width:{SMALL_CURVE_PX[0]}px;vertical-align:middle;margin-right:{style.GAP[1]}"
-    colour = style.tone(cell.state) if cell.state else ""
+    colour = style.state_colour(cell.state) if cell.state else ""
     return style.HtmlCell(cell.text, colour, style.span(place, line) if line else "")
 
 

@@ -138,7 +138,7 @@ def tensorboard_run(run: str = "") -> None:
     from IPython.display import display
 
     page = tensorboard.open_page(directory_of(run))
-    display(tensorboard.bundle(page, tensorboard.path_here(page.port)), raw=True)
+    display(tensorboard.bundle(page, tensorboard.find_page_path(page.port)), raw=True)
 
 
 def hopsml_ui(project: str = "") -> None:
@@ -146,7 +146,7 @@ def hopsml_ui(project: str = "") -> None:
     from IPython.display import display
 
     page = open_page(project or settings.project_url())
-    display(tensorboard.bundle(page, tensorboard.path_here(page.port)), raw=True)
+    display(tensorboard.bundle(page, tensorboard.find_page_path(page.port)), raw=True)
 
 
 def directory_of(run: str) -> RunDir:
@@ -181,7 +181,7 @@ def _one_sentence() -> Iterator[None]:
 def _cells(run: StoredRun) -> list[HtmlCell]:
     """Return the cells of a run's row in the table."""
     cells = listing.row(run)
-    colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
+    colours = [style.state_colour(run.state) if column == listing.STATE else "" for column in range(len(cells))]
     return [HtmlCell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
 
 

@@ -189,7 +189,7 @@ class RunTimeline:
             phase: phase of the run at that moment.
             now: seconds since 1970.
         """
-        self.enter(phase, now)
+        self.enter_phase(phase, now)
         match change.kind:
             case "phase":
                 self.waiting = change.text.partition(": ")[2] if phase is Phase.WAITING else ""
@@ -210,7 +210,7 @@ class RunTimeline:
                 self.error, self.outputs = change.error, change.metrics
                 self._log("\n" if self._unfinished else "")
 
-    def enter(self, phase: Phase, now: float) -> None:
+    def enter_phase(self, phase: Phase, now: float) -> None:
         """Record a phase that the run has entered; a final one is no stage."""
         if phase.is_final or (self.stages and self.stages[-1].phase is phase):
             return
@@ -260,10 +260,10 @@ class RunTimeline:
         """Record complete lines of output, and buffer an incomplete one."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         self._unfinished = self._unfinished[-10_000:]
-        self.log.extend(worth_showing(lines))
+        self.log.extend(displayable_lines(lines))
 
 
-def worth_showing(lines: Iterable[str]) -> list[str]:
+def displayable_lines(lines: Iterable[str]) -> list[str]:
     """Return lines as plain text, without empty ones and TensorFlow's informational messages; its errors remain."""
     return [line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line)]
 

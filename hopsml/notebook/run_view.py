@@ -11,8 +11,8 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.core import states
 from hopsml.core.states import Lifecycle
 from hopsml.errors import WorkerFailed
-from hopsml.notebook.run_timeline import MetricHistory, RunTimeline, Usage, thinned, worth_showing
-from hopsml.notebook.style import about
+from hopsml.notebook.run_timeline import MetricHistory, RunTimeline, Usage, displayable_lines, thinned
+from hopsml.notebook.style import rounded_duration
 from hopsml.notebook.view import (
     Cell,
     CurveView,
@@ -22,12 +22,12 @@ from hopsml.notebook.view import (
     Table,
     View,
     cause_of,
-    number,
-    short,
+    format_number,
+    shorten,
     title_of,
 )
 from hopsml.search.dispatch.journal import RunningTrial, SearchSnapshot
-from hopsml.search.metric import BATCH, is_of_batch, name_of, of_epochs
+from hopsml.search.metric import BATCH, epoch_metrics, is_batch_metric, name_of
 
 SEARCH_ROWS = 12  # most running trials in the table
 POINTS = 64  # most points of a running trial's curve
@@ -50,7 +50,10 @@ def view_of_search(search: SearchSnapshot, is_told: bool = False) -> View:
     best: Pairs = ()
     if search.best is not None:
         config = search.best["config"].items()
-        best = ((name_of(search.metric), number(search.best["value"])), *((str(k), number(v)) for k, v in config))
+        best = (
+            (name_of(search.metric), format_number(search.best["value"])),
+            *((str(k), format_number(v)) for k, v in config),
+        )
     return View(
         title=title_of(search.name, search.run_id),
         run_id=search.run_id,
@@ -75,9 +78,9 @@ def _search_progress(search: SearchSnapshot) -> ProgressView | None:
     """
     outlook = search.outlook()
     until = None if search.deadline_at is None else max(0.0, search.deadline_at - search.now)
-    left = [] if until is None else [f"at most {about(until)} left"]
+    left = [] if until is None else [f"at most {rounded_duration(until)} left"]
     if outlook is not None and (until is None or outlook.seconds < until):
-        left = [f"about {about(outlook.seconds)} left"]
+        left = [f"about {rounded_duration(outlook.seconds)} left"]
     if search.planned is not None:
         share = outlook.share if outlook is not None else search.done / max(1, search.planned)
         return ProgressView(share, (f"trials {search.done} of {search.planned}", f"{100 * share:.0f} %", *left))
@@ -108,19 +111,19 @@ def _trials(search: SearchSnapshot) -> Table:
 
 def _trial_row(trial: RunningTrial) -> tuple[Cell, ...]:
     """Return the table row of a running trial."""
-    config = ", ".join(f"{name}={number(value)}" for name, value in trial.config.items())
+    config = ", ".join(f"{name}={format_number(value)}" for name, value in trial.config.items())
     history, told = MetricHistory(), list(trial.curve)
     # Because this runs several times a second, for many trials.
     for step, value in thinned(told, POINTS) if len(told) > POINTS else told:
         history.add(step, value)
-    extremes = f"{number(history.low)} … {number(history.high)}" if history.is_curve else ""
+    extremes = f"{format_number(history.low)} … {format_number(history.high)}" if history.is_curve else ""
     return (
         Cell(str(trial.number)),
-        Cell("–" if trial.value is None else number(trial.value)),
+        Cell("–" if trial.value is None else format_number(trial.value)),
         Cell(extremes, points=tuple(history.points), label=f"trial {trial.number}: {extremes}"),
         Cell("–" if trial.step is None else str(trial.step)),
         Cell(trial.place or "–"),
-        Cell(short(config, CONFIGURATION)),
+        Cell(shorten(config, CONFIGURATION)),
     )
 
 
@@ -187,7 +190,7 @@ def view_of(
         curves=curves,
         result=_metrics(_told(story.outputs)),
         table=_workers(members, story),
-        notes=tuple(short(note, 300) for note in story.notes),
+        notes=tuple(shorten(note, 300) for note in story.notes),
         cause="" if is_told else cause_of(story.error),
         log_title=log_title,
         log=log,
@@ -273,7 +276,7 @@ def _progress(story: RunTimeline, now: float) -> ProgressView | None:
     if story.ended is None and not story.is_over and story.stages and story.stages[-1].phase is Phase.RUNNING:
         left = told.seconds_left(now)
         if left is not None and told.done < told.total:
-            facts.append(f"about {about(left)} left")
+            facts.append(f"about {rounded_duration(left)} left")
     return ProgressView(share, tuple(facts))
 
 
@@ -293,8 +296,8 @@ def _whole(value: int) -> str:
 def _curves(story: RunTimeline) -> tuple[CurveView, ...]:
     """Return curves of the first metrics with several different values; within an epoch until there are two epochs."""
     curves = {name: history for name, history in story.histories.items() if history.is_curve}
-    within = [name for name in curves if is_of_batch(name) and name.removeprefix(BATCH) not in curves]
-    return tuple(CurveView.of(short(name, 40), curves[name]) for name in [*of_epochs(curves), *within][:CURVES])
+    within = [name for name in curves if is_batch_metric(name) and name.removeprefix(BATCH) not in curves]
+    return tuple(CurveView.of(shorten(name, 40), curves[name]) for name in [*epoch_metrics(curves), *within][:CURVES])
 
 
 def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,7 +311,7 @@ def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metrics(values: Mapping[str, Any]) -> Pairs:
     """Format the first metrics, and the number of the others."""
-    shown = [(short(str(name), 40), number(value)) for name, value in values.items()]
+    shown = [(shorten(str(name), 40), format_number(value)) for name, value in values.items()]
     more = [("…", f"{len(shown) - METRICS} more")] if len(shown) > METRICS else []
     return (*shown[:METRICS], *more)
 
@@ -347,8 +350,8 @@ def _row(view: MemberView, story: RunTimeline) -> dict[str, str]:
         "state": _state(view, story),
         "step": "" if view.step is None else _whole(view.step),
         **dict(_usage(story.usage.get(view.rank), story.ended is not None)),
-        "host": short(view.host, 40),
-        "executor": short(view.executor_id, 24),
+        "host": shorten(view.host, 40),
+        "executor": shorten(view.executor_id, 24),
         "GPUs": ",".join(map(str, view.gpu_indices)),
     }
 
@@ -405,10 +408,10 @@ def _log(story: RunTimeline, is_told: bool) -> tuple[str, tuple[str, ...]]:
         text = error.log_tail if error.log_tail.strip() else error.remote_traceback
         if is_told:  # the error has the traceback, or where there is none the end of the log
             text = _before_tracebacks(error.log_tail, error.remote_traceback.count(_TRACEBACK))
-        tail, title = worth_showing(text.splitlines())[-TAIL_LINES:], f"end of the log of rank {error.rank}"
+        tail, title = displayable_lines(text.splitlines())[-TAIL_LINES:], f"end of the log of rank {error.rank}"
     else:
         tail, title = list(story.log), "output of rank 0"
-    return (title if tail else "", tuple(short(line, WIDTH) for line in tail))
+    return (title if tail else "", tuple(shorten(line, WIDTH) for line in tail))
 
 
 def _before_tracebacks(log: str, count: int) -> str:

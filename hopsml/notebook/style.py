@@ -40,12 +40,12 @@ _TONES = {
 }
 
 
-def tone(state: str) -> str:
+def state_colour(state: str) -> str:
     """Return the colour of a state; grey for an unknown state or one that is neither activity, success nor failure."""
     return _TONES.get(Lifecycle(state), _GREY) if state in Lifecycle.__members__ else _GREY
 
 
-def text(value: str) -> str:
+def escape_text(value: str) -> str:
     """Escape a text for HTML content and attributes."""
     return html.escape(value, quote=True)
 
@@ -71,7 +71,7 @@ def frame(parts: Iterable[str], state: str) -> str:
         div(f"margin-top:{GAP[1]}" if number else "", part) for number, part in enumerate(filter(None, parts))
     )
     style = (
-        f"border:{LINE};border-left:3px solid {tone(state)};border-radius:4px;padding:{GAP[2]} {GAP[3]};"
+        f"border:{LINE};border-left:3px solid {state_colour(state)};border-radius:4px;padding:{GAP[2]} {GAP[3]};"
         f"margin:{GAP[0]} 0;max-width:{WIDTH_PX}px;box-sizing:border-box;{SANS};{BODY}"
     )
     return div(style, content)
@@ -79,10 +79,10 @@ def frame(parts: Iterable[str], state: str) -> str:
 
 def heading(title: str, state: str, took: str, run_id: str = "") -> str:
     """Return the first line: title, run id, state and duration."""
-    name = span(f"{SMALL};{MUTED};overflow-wrap:anywhere", text(run_id)) if run_id and title != run_id else ""
-    stands = span(f"color:{tone(state)};{STRONG}", text(state)) + f" {span(MUTED, text(took))}"
+    name = span(f"{SMALL};{MUTED};overflow-wrap:anywhere", escape_text(run_id)) if run_id and title != run_id else ""
+    stands = span(f"color:{state_colour(state)};{STRONG}", escape_text(state)) + f" {span(MUTED, escape_text(took))}"
     return row(
-        span(f"{TITLE};{STRONG};overflow-wrap:anywhere", text(title))
+        span(f"{TITLE};{STRONG};overflow-wrap:anywhere", escape_text(title))
         + name
         + span(f"margin-left:auto;white-space:nowrap;{NUMBERS}", stands),
         GAP[1],
@@ -93,8 +93,8 @@ def labelled(label: str, value: str, style: str = "") -> str:
     """Return a label and a text; an empty string for an empty text."""
     if not value:
         return ""
-    head = f"{span(MUTED, text(label))} " if label else ""
-    return head + span(f"overflow-wrap:anywhere;{style}", text(value))
+    head = f"{span(MUTED, escape_text(label))} " if label else ""
+    return head + span(f"overflow-wrap:anywhere;{style}", escape_text(value))
 
 
 def numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
@@ -102,18 +102,18 @@ def numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
     if not pairs:
         return ""
     cells = [
-        span("overflow-wrap:anywhere", f"{span(MUTED, text(name))} {span(STRONG, text(value))}")
+        span("overflow-wrap:anywhere", f"{span(MUTED, escape_text(name))} {span(STRONG, escape_text(value))}")
         for name, value in pairs
     ]
-    return row((span(MUTED, text(label)) if label else "") + "".join(cells))
+    return row((span(MUTED, escape_text(label)) if label else "") + "".join(cells))
 
 
 def bar(share: float, state: str, facts: Sequence[str]) -> str:
     """Return a progress bar with texts below it: the first at the left, the others at the right."""
     percent = f"{100 * min(1.0, max(0.0, share)):.1f}%"
-    done = div(f"width:{percent};height:6px;border-radius:3px;background:{tone(state)}", "")
+    done = div(f"width:{percent};height:6px;border-radius:3px;background:{state_colour(state)}", "")
     left, *others = facts
-    words = span("", text(left)) + span(f"margin-left:auto;{MUTED}", text(" · ".join(others)))
+    words = span("", escape_text(left)) + span(f"margin-left:auto;{MUTED}", escape_text(" · ".join(others)))
     return div(f"background:{FILL};border-radius:3px;margin-bottom:{GAP[0]}", done) + row(words)
 
 
@@ -125,8 +125,8 @@ def pre(title: str, lines: Sequence[str]) -> str:
         f"{MONO};margin:{GAP[0]} 0 0 0;padding:{GAP[1]};background:{FILL};border-radius:3px;border:0;color:inherit;"
         "white-space:pre-wrap;overflow-wrap:anywhere"
     )
-    content = text("\n".join(lines))
-    return f'{div(f"{SMALL};{MUTED}", text(title))}<pre style="{style}">{content}</pre>'
+    content = escape_text("\n".join(lines))
+    return f'{div(f"{SMALL};{MUTED}", escape_text(title))}<pre style="{style}">{content}</pre>'
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[HtmlCell]]) -> str:
     """Return a table, which scrolls horizontally where the page is narrower."""
-    head = "".join(_cell("th", column, text(column.name), f"font-weight:400;{SMALL};{MUTED}") for column in columns)
+    head = "".join(
+        _cell("th", column, escape_text(column.name), f"font-weight:400;{SMALL};{MUTED}") for column in columns
+    )
     body = "".join(_row(columns, cells) for cells in rows)
     clear = "background:transparent;border:0"
     return div(
@@ -163,7 +165,7 @@ def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
     """Return the HTML of a table row."""
     content = ""
     for column, cell in zip(columns, cells, strict=True):
-        words = span(f"color:{cell.colour}", text(cell.text)) if cell.colour else text(cell.text)
+        words = span(f"color:{cell.colour}", escape_text(cell.text)) if cell.colour else escape_text(cell.text)
         content += _cell("td", column, cell.html + words, BODY)
     return f'<tr style="background:transparent;border:0">{content}</tr>'
 
@@ -186,7 +188,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def about(seconds: float) -> str:
+def rounded_duration(seconds: float) -> str:
     """Return an estimated duration as a rounded text: 40 s, 4 min, 2 h 05 min."""
     if seconds < 90:
         return f"{max(1, round(seconds / 5) * 5) if seconds >= 10 else max(1, round(seconds))} s"

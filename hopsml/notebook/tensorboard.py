@@ -22,7 +22,7 @@ from typing import Any
 
 from hopsml.core import extras, listeners
 from hopsml.errors import HopsmlError
-from hopsml.notebook.tensorboard_server import events_of
+from hopsml.notebook.tensorboard_server import events_url
 from hopsml.storage.run_dir import RunDir
 
 HEIGHT_PX = 700
@@ -82,7 +82,7 @@ def _start(directory: RunDir) -> Page:
     from hopsml.cluster.forking.fork_server import own_sys_path
 
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "hopsml.notebook.tensorboard_server", events_of(directory)],
+        [sys.executable, "-P", "-m", "hopsml.notebook.tensorboard_server", events_url(directory)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -128,9 +128,9 @@ def page_path(port: int, environment: Mapping[str, str], base_url: str, has_prox
     return f"/{base.strip('/')}/proxy/{port}/".replace("//", "/")
 
 
-def path_here(port: int) -> str:
+def find_page_path(port: int) -> str:
     """Return ``page_path`` for this kernel; the notebook's server is asked for the proxy if it can be reached."""
-    server = server_note(os.environ)
+    server = server_record(os.environ)
     supposed = page_path(port, os.environ, str(server.get("base_url", "")), has_proxy=True)
     shows = server_shows(supposed, server)
     if shows is None:  # server unknown, or protected by a password: assume that it has the kernel's packages
@@ -138,7 +138,7 @@ def path_here(port: int) -> str:
     return page_path(port, os.environ, str(server.get("base_url", "")), shows)
 
 
-def server_note(environment: Mapping[str, str]) -> Mapping[str, Any]:
+def server_record(environment: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the record in Jupyter's runtime folder of the server that started this kernel; empty if unknown."""
     server = environment.get("JPY_PARENT_PID", "")
     if not server.isdigit():

@@ -36,19 +36,19 @@ _START = (
 )
 
 
-class Copy:
+class EventCopy:
     """Local copy of a run's event files. Raises StorageError if they cannot be read at first."""
 
     def __init__(self, events: str, folder: Path) -> None:
         self.folder, self._events, self._outage = folder, events, Outage(REFRESH_S)
-        fetch(events, folder)
+        copy_grown_files(events, folder)
 
     def refresh(self) -> None:
         """Copy files that have grown; after a failure, try again with increasing intervals and log one warning."""
         if not self._outage.may_try(time.monotonic()):
             return
         try:
-            fetch(self._events, self.folder)
+            copy_grown_files(self._events, self.folder)
         except StorageError as error:
             if self._outage.failed(time.monotonic()):
                 log.warning("the shown events cannot be updated; retrying: %s", error)
@@ -57,7 +57,7 @@ class Copy:
                 log.warning("the shown events are updated again")
 
 
-class Server:
+class TensorBoardServer:
     """TensorBoard process and its folder, with its info files, its log and the copy of remote events."""
 
     def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
@@ -66,7 +66,7 @@ class Server:
 
         scheme, _, path = urls.split(events)
         self._folder, self._log = folder, folder / "log"
-        self._copy = None if scheme in ("", "file") else Copy(events, folder / "events")
+        self._copy = None if scheme in ("", "file") else EventCopy(events, folder / "events")
         logdir = path if self._copy is None else str(self._copy.folder)
         command = [sys.executable, "-P", "-c", _START, str(os.getpid()), "--logdir", logdir, "--host", host]
         environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(own_sys_path())}
@@ -110,7 +110,9 @@ class Server:
 
 
 @contextmanager
-def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> Iterator[Server]:
+def run_tensorboard(
+    events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool = False
+) -> Iterator[TensorBoardServer]:
     """Run TensorBoard for the event files below a URL while the context is active.
 
     Args:
@@ -120,7 +122,7 @@ def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool 
         quiet: whether its output goes to a log file.
     """
     with tempfile.TemporaryDirectory(prefix="hopsml-tensorboard-") as folder:
-        server = Server(events, host, port, Path(folder), quiet)
+        server = TensorBoardServer(events, host, port, Path(folder), quiet)
         try:
             yield server
         finally:
@@ -128,13 +130,13 @@ def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool 
             server.process.wait()
 
 
-def events_of(directory: RunDir) -> str:
+def events_url(directory: RunDir) -> str:
     """Return the URL of a run's events: its folder of events, or the run directory if it contains further runs."""
     record = directory.read_run()
     return directory.url if "search" in record or "combinations" in record else directory.events
 
 
-def keep(server: Server, announcement: str) -> None:
+def serve_until_interrupt(server: TensorBoardServer, announcement: str) -> None:
     """Print the announcement, and refresh the events until the server ends or Ctrl-C is pressed."""
     try:
         print(announcement, flush=True)
@@ -145,7 +147,7 @@ def keep(server: Server, announcement: str) -> None:
         pass
 
 
-def fetch(events: str, folder: Path) -> int:
+def copy_grown_files(events: str, folder: Path) -> int:
     """Copy the event files that have grown, and no others, and return their number.
 
     Args:
@@ -182,7 +184,7 @@ def _append(url: str, target: Path) -> None:
 def main() -> None:
     """Print one JSON line with ``port`` or ``error``, and serve until standard input ends."""
     try:
-        with running(sys.argv[1], quiet=True) as server:
+        with run_tensorboard(sys.argv[1], quiet=True) as server:
             print(json.dumps({"port": server.port()}), flush=True)
             while server.process.poll() is None:
                 if select.select([sys.stdin], [], [], REFRESH_S)[0] and not os.read(sys.stdin.fileno(), 4096):

@@ -45,7 +45,13 @@ class CurveView:
     @classmethod
     def of(cls, name: str, history: MetricHistory) -> CurveView:
         """Create the curve of a metric from its history."""
-        return cls(name, tuple(history.points), number(history.low), number(history.high), number(history.last))
+        return cls(
+            name,
+            tuple(history.points),
+            format_number(history.low),
+            format_number(history.high),
+            format_number(history.last),
+        )
 
 
 @dataclass(frozen=True)
@@ -120,16 +126,16 @@ def cause_of(error: BaseException | None) -> str:
     if error is None:
         return ""
     if isinstance(error, WorkerFailed):
-        return short(f"rank {error.rank} on {error.host}: {error.cause}", 600)
-    return short(str(error) or type(error).__name__, 600)
+        return shorten(f"rank {error.rank} on {error.host}: {error.cause}", 600)
+    return shorten(str(error) or type(error).__name__, 600)
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Format a metric's value: a float with four significant digits, anything else with at most 60 characters."""
-    return f"{value:.4g}" if isinstance(value, float) else short(str(value), 60)
+    return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
 
 
-def short(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Truncate a text to at most ``width`` characters, with an ellipsis at its end."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
@@ -138,12 +144,12 @@ ROWS = 5  # best trials, or runs, in the table
 _NAME = 40  # characters of a name
 
 
-def values(named: Mapping[str, Any]) -> Pairs:
+def short_values(named: Mapping[str, Any]) -> Pairs:
     """Return names and values as short texts."""
-    return tuple((short(str(name), _NAME), number(value)) for name, value in named.items())
+    return tuple((shorten(str(name), _NAME), format_number(value)) for name, value in named.items())
 
 
-def of_run(
+def run_result_view(
     title: str, run_id: str, seconds: float, metrics: Mapping[str, Any], facts: Mapping[str, Any], paths: Pairs
 ) -> ResultView:
     """Return the view of a finished run.
@@ -156,19 +162,23 @@ def of_run(
         facts: workers, speed and the like.
         paths: name -> URL.
     """
-    tables = (("metrics", values(metrics)), ("run", values(facts)))
+    tables = (("metrics", short_values(metrics)), ("run", short_values(facts)))
     return ResultView(title_of(title, run_id), run_id, Lifecycle.FINISHED, seconds, tables, paths=paths)
 
 
-def of_several(title: str, run_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], paths: Pairs) -> ResultView:
+def launch_result_view(
+    title: str, run_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], paths: Pairs
+) -> ResultView:
     """Return the view of a launch of several combinations: for each run its id and its metrics."""
     names = list(dict.fromkeys(name for _, metrics in runs for name in metrics))
-    rows = [(run, *(number(metrics[name]) if name in metrics else "–" for name in names)) for run, metrics in runs]
+    rows = [
+        (run, *(format_number(metrics[name]) if name in metrics else "–" for name in names)) for run, metrics in runs
+    ]
     table = _table(("run", *names), rows, "more runs")
     return ResultView(title_of(title, run_id), run_id, Lifecycle.FINISHED, None, rows=table, paths=paths)
 
 
-def of_search(
+def search_result_view(
     title: str,
     run_id: str,
     seconds: float,
@@ -201,22 +211,22 @@ def of_search(
     rows = [
         (
             str(row["number"]),
-            number(row["value"]),
+            format_number(row["value"]),
             "–" if row["step"] is None else str(row["step"]),
             row["state"],
-            *(number(row["config"][name]) if name in row["config"] else "–" for name in names),
+            *(format_number(row["config"][name]) if name in row["config"] else "–" for name in names),
         )
         for row in having
     ]
     table = _table(("trial", metric, "step", "state", *names), rows, "more trials")
     config, metrics = best
-    about = tuple((name, short(text, _NAME)) for name, text in facts)
-    tables = (("best configuration", values(config)), ("its metrics", values(metrics)), ("search", about))
+    about = tuple((name, shorten(text, _NAME)) for name, text in facts)
+    tables = (("best configuration", short_values(config)), ("its metrics", short_values(metrics)), ("search", about))
     return ResultView(title_of(title, run_id), run_id, Lifecycle.FINISHED, seconds, tables, table, tuple(notes), paths)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], hidden: str) -> Table:
     """Return a table of the first rows, and the number of the others."""
-    shown = tuple(tuple(Cell(short(text, _NAME)) for text in row) for row in rows[:ROWS])
+    shown = tuple(tuple(Cell(shorten(text, _NAME)) for text in row) for row in rows[:ROWS])
     more = f"{len(rows) - ROWS} {hidden}" if len(rows) > ROWS else ""
-    return Table(tuple(short(name, _NAME) for name in columns), shown, more)
+    return Table(tuple(shorten(name, _NAME) for name in columns), shown, more)

@@ -29,17 +29,17 @@ _SHORT = 5  # letters; shorter words that differ are different metrics: mse and 
 _LOSS, _LIKE_LOSS = "loss", 0.75  # the one short word that is no abbreviation, and the least similarity of a slip in it
 
 
-def is_of_batch(name: str) -> bool:
+def is_batch_metric(name: str) -> bool:
     """Return True for the name of a value within an epoch: ``batch_loss``, whose value of the epoch is ``loss``."""
     return name.startswith(BATCH) and len(name) > len(BATCH)
 
 
-def of_epochs(names: Iterable[str]) -> list[str]:
+def epoch_metrics(names: Iterable[str]) -> list[str]:
     """Return the names of a report without those of values within an epoch."""
-    return [name for name in names if not is_of_batch(name)]
+    return [name for name in names if not is_batch_metric(name)]
 
 
-def unknown_metric(asked: str, known: Collection[str]) -> str:
+def unknown_metric_hint(asked: str, known: Collection[str]) -> str:
     """Return a hint for a name that is not among the known ones: the most similar one, and all of them."""
     meant = suggestions.similar_names(asked, known, least=0.5)[:1]
     return f"({', '.join(map(repr, known)) or 'nothing'})" + "".join(f"; did you mean {one!r}?" for one in meant)
@@ -110,7 +110,7 @@ class MetricCheck:
         A misspelt name is found at the first report. A stopper's metric is missing if a trial has reported the same
         values at two steps, but never the metric.
         """
-        epoch = of_epochs(names)
+        epoch = epoch_metrics(names)
         if not self._is_open or not epoch:
             return ""
         self._seen |= dict.fromkeys(epoch)
@@ -119,10 +119,10 @@ class MetricCheck:
         is_missing = self._is_needed and min(firsts) < step and not may_follow
         if not is_missing and not any(is_misspelt(self._asked, name) for name in self._seen):
             return ""
-        return f"the metric {self._asked!r} is not among the reported values {unknown_metric(self._asked, self._seen)}"
+        return f"the metric {self._asked!r} is not among the reported values {unknown_metric_hint(self._asked, self._seen)}"
 
 
-def finite(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """Return the value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -149,7 +149,7 @@ def differing_reports(returned: Mapping[str, Any], reported: Mapping[str, Any]) 
 
 def _differ(returned: Any, reported: Any) -> bool:
     """Return True for two finite numbers that are not the same."""
-    one, other = finite(returned), finite(reported)
+    one, other = finite_or_none(returned), finite_or_none(reported)
     return one is not None and other is not None and not math.isclose(one, other, rel_tol=_SAME)
 
 
@@ -168,7 +168,7 @@ def why_no_value(asked: str, outputs: Any, value: Any) -> tuple[str, bool]:
     if isinstance(outputs, dict):
         key = name_of(asked, outputs)
         if key not in outputs:
-            names = unknown_metric(key, outputs)
+            names = unknown_metric_hint(key, outputs)
             return (
                 f"the metric {key!r} is not in what the function returned {names}: return it, or name one of those",
                 True,

@@ -24,7 +24,7 @@ from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.accounts import AuditLog, Role, Secrets
-from hopsml.service.workspaces import Workspaces, own_name
+from hopsml.service.workspaces import Workspaces, name_prefix_of_job
 
 log = logging.getLogger("hopsml.service")
 
@@ -107,14 +107,14 @@ class JobService:
         try:
             self.manager.run_pass()
             self.meter.observe("hopsml_turn_seconds", time.perf_counter() - began, TURN_BOUNDS_S)
-            self.drop_old(time.time())
+            self.drop_old_audit_entries(time.time())
         except StoreError as error:
             return str(error)
         except Exception:  # the failure of one job must not end the service
             log.exception("a turn failed; the next one begins with what is stored")
         return self.manager.standing()
 
-    def drop_old(self, now: float) -> None:
+    def drop_old_audit_entries(self, now: float) -> None:
         """Delete entries of the audit log that are older than ``audit_days``.
 
         Only the leader does so, at most once an hour.
@@ -203,12 +203,12 @@ class JobService:
     def sizes(self, row: JobRow, spec: JobSpec) -> list[TaskSize]:
         """Return the number of slots of each task, with its limits; 0 slots if the job does not hold any (now)."""
         if not holds_slots(row.state):  # its row has the placement of its last try
-            return requests.sizes(spec, ())
-        return requests.sizes(spec, *(requests.placement_of(stored) for stored in (row.placement, row.target)))
+            return requests.task_sizes(spec, ())
+        return requests.task_sizes(spec, *(requests.placement_of(stored) for stored in (row.placement, row.target)))
 
     def own_name(self, row: JobRow) -> str:
         """Return the common prefix of the names of a job's applications and runs."""
-        return own_name(row.id, self.manager.prefix)
+        return name_prefix_of_job(row.id, self.manager.prefix)
 
     def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> LogPiece | None:
         """Return a part of a driver's log, of a task's newest launch; None if there is no log.

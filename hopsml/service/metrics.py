@@ -28,7 +28,7 @@ FAMILIES = {
 }
 
 
-def of_jobs(found: Iterable[JobCount], queues: Iterable[str], now: float) -> Counts:
+def job_counts(found: Iterable[JobCount], queues: Iterable[str], now: float) -> Counts:
     """Return the number of jobs by queue and state, and the age of the oldest waiting job of each queue.
 
     Every configured queue has its series, also if the number is 0.
@@ -53,7 +53,7 @@ def of_jobs(found: Iterable[JobCount], queues: Iterable[str], now: float) -> Cou
     return counts
 
 
-def of_cluster(capacity: Resources, free: Resources, leads: bool, has_problem: bool) -> Counts:
+def cluster_gauges(capacity: Resources, free: Resources, leads: bool, has_problem: bool) -> Counts:
     """Return gauges of the cluster's capacity and free resources, of leadership, and of engine problems."""
     counts = {"hopsml_leads": float(leads), "hopsml_engine_problem": float(has_problem)}
     for family, amount in (("capacity", capacity), ("free", free)):

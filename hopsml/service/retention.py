@@ -18,7 +18,7 @@ from hopsml.service.driver import driver_requests
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.store import JobRow, JobStore
-from hopsml.service.workspaces import Workspaces, own_name
+from hopsml.service.workspaces import Workspaces, name_prefix_of_job
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
@@ -32,7 +32,7 @@ UPLOADED_S = 3600.0  # seconds for which uploaded code is retained before a job 
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedCounts:
     """Numbers of jobs' files, drivers' logs and unpacked workspaces that a sweep has removed."""
 
     jobs: int = 0
@@ -89,7 +89,7 @@ class Retention:
                 except (StoreError, OSError) as error:
                     log.warning("files of ended jobs could not be removed: %s", error)
 
-    def sweep(self, now: float) -> Removed:
+    def sweep(self, now: float) -> RemovedCounts:
         """Remove the files of jobs whose retention has expired, and code that is no longer needed. Raises StoreError."""
         before_s = now - self._keep_s
         with self._lock:
@@ -110,22 +110,22 @@ class Retention:
             serials = ended | {serial for serial, old in over.items() if old}
             self._remove_exchanged({name for serial in serials if (name := self._job_id(serial, names))}, serials)
             workspaces = self._remove_workspaces(now)
-        found = Removed(len(jobs), logs, workspaces)
-        if found != Removed():
+        found = RemovedCounts(len(jobs), logs, workspaces)
+        if found != RemovedCounts():
             log.info(
                 "removed, as they ended more than %g days ago: files of %d jobs, logs of %d drivers; %d unused workspaces",
                 *(self._keep_s / DAY_S, found.jobs, found.logs, found.workspaces),
             )
         return found
 
-    def remove(self, row: JobRow, now: float) -> Removed:
+    def remove(self, row: JobRow, now: float) -> RemovedCounts:
         """Remove the files of one ended job, and its code unless another job needs it. Raises StoreError."""
         with self._lock:
             logs = self._engine.remove(math.inf, lambda tag: self._serial(tag) == row.serial)
             jobs = self._workspaces.remove_job(row.id)
             self._remove_exchanged({row.id}, {row.serial})
             self._store.forget_code(row.serial)
-            return Removed(int(jobs), logs, self._remove_workspaces(now))
+            return RemovedCounts(int(jobs), logs, self._remove_workspaces(now))
 
     def _remove_workspaces(self, now: float) -> int:
         """Delete unpacked code that no job needs; return the number of workspaces."""
@@ -139,7 +139,7 @@ class Retention:
         if not ids:
             return
         folders, root = (
-            {own_name(job, self._manager.prefix) for job in ids},
+            {name_prefix_of_job(job, self._manager.prefix) for job in ids},
             urls.join(self._project_url, driver_requests.FOLDER),
         )
         try:

@@ -39,7 +39,7 @@ Rules = TypeVar("Rules")
 SHOWN = 10  # most errors in a message
 
 
-def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) -> Rules:
+def read_rules(option: str, path: Path, check: Callable[[Any], Rules], fields: str) -> Rules:
     """Read a YAML file, and return what ``check`` makes of its content.
 
     Args:
@@ -76,7 +76,7 @@ def _problem(error: yaml.YAMLError) -> str:
 FIELDS = "a nodes file has provider, groups, drain; see docs/how-to/autoscaling.md"
 
 
-class Ec2Place(BaseModel):
+class Ec2Location(BaseModel):
     """Location of the EC2 auto-scaling groups."""
 
     model_config = ConfigDict(extra="forbid")
@@ -91,7 +91,7 @@ class ProviderRule(BaseModel):
 
     command: str | None = Field(default=None, min_length=1)
     within: Duration = 60
-    ec2: Ec2Place | None = None
+    ec2: Ec2Location | None = None
 
     @model_validator(mode="after")
     def _one(self) -> ProviderRule:
@@ -169,7 +169,7 @@ class NodeSupply:
 
 def load_nodes(path: Path) -> NodeSupply:
     """Read a nodes file. Raises ArgumentError, with each invalid field, if the file cannot be used."""
-    rules = read("--nodes", path, NodesRules.model_validate, FIELDS)
+    rules = read_rules("--nodes", path, NodesRules.model_validate, FIELDS)
     groups = tuple(rule.group(name) for name, rule in rules.groups.items())
     within_s, drain = float(rules.provider.within), rules.drain
     exclusion = YarnExclusion(drain.exclude_file, shlex.split(drain.refresh), within_s) if drain is not None else None
@@ -237,5 +237,5 @@ def load_queues(path: Path | None) -> tuple[Queue, ...]:
         return (Queue(),)
     known = TypeAdapter(dict[Name, QueueRule])
     fields = "a queue has weight, guaranteed, limit, driver_memory"
-    rules = read("--queues", path, lambda given: known.validate_python(given or {}), fields)
+    rules = read_rules("--queues", path, lambda given: known.validate_python(given or {}), fields)
     return tuple(rule.queue(name) for name, rule in {DEFAULT_QUEUE: QueueRule(), **rules}.items())

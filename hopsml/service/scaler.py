@@ -26,7 +26,7 @@ from hopsml.service.autoscaler import (
     TerminateNode,
 )
 from hopsml.service.manager import Manager
-from hopsml.service.providers import GivenNode, NodeProvider
+from hopsml.service.providers import NodeProvider, ProviderNode
 from hopsml.service.providers.command import YarnExclusion
 from hopsml.service.scheduler.cluster_status import Demand
 from hopsml.service.scheduler.resources import NOTHING, Resources
@@ -63,7 +63,7 @@ class Scaler:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._forget()
-        self._view = autoscaler.decide(self._memory, self._groups, Demand.nothing(), (), self._clock()).view
+        self._view = autoscaler.decide_scaling(self._memory, self._groups, Demand.nothing(), (), self._clock()).view
         manager.scaled(self._view)
 
     def _forget(self) -> None:
@@ -122,7 +122,7 @@ class Scaler:
         if told is None:
             return
         demand, there = told
-        decision = autoscaler.decide(
+        decision = autoscaler.decide_scaling(
             self._memory, self._groups, demand, self._fleet(given, demand, there), self._clock()
         )
         self._memory, self._view, self._problem = decision.memory, decision.view, ""
@@ -147,7 +147,7 @@ class Scaler:
         self._problem = said
         self._manager.scaled(replace(self._view, problem=said))
 
-    def _fleet(self, given: Sequence[GivenNode], demand: Demand, there: Mapping[str, Resources]) -> list[FleetNode]:
+    def _fleet(self, given: Sequence[ProviderNode], demand: Demand, there: Mapping[str, Resources]) -> list[FleetNode]:
         """Return the state of each node, from the lists of the provider and of the cluster."""
         found = [node for node in given if node.is_draining and node.id not in self._known]  # drained before a restart
         self._draining |= {node.id for node in found}
@@ -177,7 +177,7 @@ class Scaler:
             )
         return fleet
 
-    def _phase(self, node: GivenNode, name: str) -> NodePhase:
+    def _phase(self, node: ProviderNode, name: str) -> NodePhase:
         """Return the phase of a node's life: booting, up, draining or ending."""
         if node.is_ending or node.id in self._ending_s:
             return NodePhase.ENDING
@@ -194,7 +194,7 @@ class Scaler:
             return False
         return bool(action.node.name) and action.node.name in used
 
-    def _carry_out(self, action: ScalingAction, nodes: Mapping[str, GivenNode]) -> None:
+    def _carry_out(self, action: ScalingAction, nodes: Mapping[str, ProviderNode]) -> None:
         """Carry out one action of the autoscaler; a provider's failure is logged."""
         try:
             match action:
@@ -228,7 +228,7 @@ class Scaler:
             self._excluded[node.id] = host
             self._exclusion.exclude(host)
 
-    def _admit(self, nodes: Mapping[str, GivenNode]) -> None:
+    def _admit(self, nodes: Mapping[str, ProviderNode]) -> None:
         """Remove hosts of ended nodes from YARN's exclude file, as a new node may get the same name."""
         for each in [each for each in self._excluded if each not in nodes]:
             try:
@@ -239,7 +239,7 @@ class Scaler:
             del self._excluded[each]
 
 
-def _called(node: GivenNode, name: str, demand: Demand) -> list[str]:
+def _called(node: ProviderNode, name: str, demand: Demand) -> list[str]:
     """Return all names by which the cluster has known a node; jobs may run on one that it does not list any more."""
     if name:
         return [name]

@@ -27,7 +27,7 @@ from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError, StoreError
 from hopsml.service import rules_files, server_record
 from hopsml.service.engine import Engine
-from hopsml.service.engine.local import LocalEngine, this_machine
+from hopsml.service.engine.local import LocalEngine, machine_resources
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
@@ -131,15 +131,15 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
 
     write_no_core_dumps()  # the key of all secrets is in memory, and jobs on this machine are started from here
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
-    certificate = server.pair(wanted.certificate, wanted.key)
+    certificate = server.certificate_of_options(wanted.certificate, wanted.key)
     if certificate is not None:
         certificate.context()  # an invalid certificate is reported before anything else starts
     durable.make_folder(wanted.state)
-    listener = listening(wanted, certificate)
+    listener = open_listener(wanted, certificate)
     try:
-        here = _address(wanted, server.address(listener, scheme="https" if certificate is not None else "http"))
+        here = _address(wanted, server.server_url(listener, scheme="https" if certificate is not None else "http"))
         provider = _provider(wanted.sign_in, here)
-        jobs, name = opened(wanted, here)
+        jobs, name = create_job_service(wanted, here)
         try:
             own = OwnToken(wanted.state, Tokens(jobs.store))
             record = JobServerRecord(here, own.value, str(wanted.certificate.absolute() if wanted.certificate else ""))
@@ -151,7 +151,7 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            answers = server.answer(
+            answers = server.serve_application(
                 app,
                 listener,
                 told,
@@ -167,7 +167,7 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         listener.close()
 
 
-def listening(wanted: ServerSettings, certificate: Certificate | None = None) -> socket.socket:
+def open_listener(wanted: ServerSettings, certificate: Certificate | None = None) -> socket.socket:
     """Return a listening socket at the requested port, or at any free port if the previous one is taken.
 
     Raises:
@@ -177,8 +177,8 @@ def listening(wanted: ServerSettings, certificate: Certificate | None = None) ->
 
     if wanted.port is None:
         with contextlib.suppress(ArgumentError):
-            return server.bound_for_all(wanted.host, server_record.last_port(wanted.state), certificate)
-    return server.bound_for_all(wanted.host, wanted.port or 0, certificate)
+            return server.bind_public(wanted.host, server_record.last_port(wanted.state), certificate)
+    return server.bind_public(wanted.host, wanted.port or 0, certificate)
 
 
 def _address(wanted: ServerSettings, listening: str) -> str:
@@ -214,8 +214,8 @@ def _provider(file: Path | None, here: str) -> Provider | None:
     from hopsml.service import sign_in
     from hopsml.service.sign_in import Provider
 
-    known = sign_in.load(file)
-    made = Provider(known, sign_in.secret(known), f"{here}sign-in/back")
+    known = sign_in.load_rules(file)
+    made = Provider(known, sign_in.client_secret(known), f"{here}sign-in/back")
     try:
         made.check()
     except ServiceError as error:
@@ -223,7 +223,7 @@ def _provider(file: Path | None, here: str) -> Provider | None:
     return made
 
 
-def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
+def create_job_service(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Create the job service of a server with store, engine and manager, without starting it.
 
     Args:
@@ -334,7 +334,7 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
         from hopsml.devices import get_num_gpus
 
         told = "" if profile.uses_spark else project_url
-        return LocalEngine(state / "applications", this_machine(get_num_gpus()), told)
+        return LocalEngine(state / "applications", machine_resources(get_num_gpus()), told)
     raise ArgumentError(
         f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): its drivers would run on this "
         "machine and end with the service; name a profile of YARN's cluster mode, or a local one"

@@ -46,7 +46,7 @@ FIELDS = (
 )
 
 
-def is_safe(address: str) -> bool:
+def is_safe_url(address: str) -> bool:
     """Return True if requests to this URL are encrypted, or remain on this machine."""
     try:
         there = urlsplit(address)
@@ -78,7 +78,7 @@ class SignInRules(BaseModel):
     @classmethod
     def _is_safe(cls, given: str) -> str:
         """Raise ValueError for an issuer that is reached without encryption."""
-        if not is_safe(given):
+        if not is_safe_url(given):
             raise ValueError("a provider is reached by https://, or on this machine's own loopback")
         return given
 
@@ -91,12 +91,12 @@ class SignInRules(BaseModel):
         return given
 
 
-def load(path: Path) -> SignInRules:
+def load_rules(path: Path) -> SignInRules:
     """Read the rules of a file. Raises ArgumentError if it cannot be used."""
-    return rules_files.read("--sign-in", path, SignInRules.model_validate, FIELDS)
+    return rules_files.read_rules("--sign-in", path, SignInRules.model_validate, FIELDS)
 
 
-def secret(rules: SignInRules) -> str:
+def client_secret(rules: SignInRules) -> str:
     """Return the client's secret, from its file or $HOPSML_SIGN_IN_SECRET; empty for a client without a secret.
 
     Raises:
@@ -118,7 +118,7 @@ def secret(rules: SignInRules) -> str:
     return found
 
 
-def claim(claims: Mapping[str, Any], name: str) -> Any:
+def claim_value(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by its whole name or by a path, as in ``realm_access.roles``; None if there is none.
 
     Args:
@@ -135,7 +135,7 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
     return found
 
 
-def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
+def caller_of_claims(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
     """Return the caller that the claims of a provider identify.
 
     Args:
@@ -145,7 +145,7 @@ def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
     Raises:
         PermissionRefused: The user's name is not usable, or is a mail address that the provider has not verified.
     """
-    user = claim(claims, rules.user_claim)
+    user = claim_value(claims, rules.user_claim)
     if not isinstance(user, str) or not user or len(rules.user_prefix + user) > 200 or not user.isprintable():
         raise PermissionRefused(
             f"the provider's claim {rules.user_claim} is {str(user)[:40]!r}: a user's name has 1 to 200 printable "
@@ -161,7 +161,7 @@ def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
 
 def _role(claims: Mapping[str, Any], rules: SignInRules) -> Role:
     """Return the highest role that the rules assign to the claim's values; the lowest role if they assign none."""
-    said = claim(claims, rules.roles_claim) if rules.roles_claim else None
+    said = claim_value(claims, rules.roles_claim) if rules.roles_claim else None
     names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
     return max(
         (Role[rules.roles[name].upper()] for name in names if isinstance(name, str) and name in rules.roles),
@@ -258,7 +258,7 @@ class Provider:
         with self._asking() as session:
             self._description(session)
 
-    def claims(self, pending: PendingSignIn, given: Mapping[str, str]) -> dict[str, Any]:
+    def verified_claims(self, pending: PendingSignIn, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the verified claims about a user who returns from the provider.
 
         Args:
@@ -334,7 +334,7 @@ class Provider:
         found = self._json(session, self.rules.issuer.rstrip("/") + _WAY)
         if found.get("issuer") != self.rules.issuer:
             raise ValueError(f"it calls itself {str(found.get('issuer'))[:80]!r}: write the issuer as it does")
-        if wrong := [name for name in _ENDPOINTS if not is_safe(str(found.get(name, "")))]:
+        if wrong := [name for name in _ENDPOINTS if not is_safe_url(str(found.get(name, "")))]:
             raise ValueError(f"its {wrong[0]} is no address that is encrypted")
         self._known, self._known_s = found, time.monotonic()
         return found
@@ -377,7 +377,7 @@ class Provider:
     def _completed(self, session: OAuth2Session, claims: dict[str, Any], more_at: Any) -> dict[str, Any]:
         """Return the claims, with missing ones from the provider's user info, if that is about the same user."""
         wanted = [name for name in (self.rules.user_claim, self.rules.roles_claim) if name]
-        if all(claim(claims, name) is not None for name in wanted) or not is_safe(str(more_at)):
+        if all(claim_value(claims, name) is not None for name in wanted) or not is_safe_url(str(more_at)):
             return claims
         more = self._json(session, more_at, as_user=True)
         if more.get("sub") != claims["sub"]:

@@ -31,7 +31,7 @@ class UploadSelection:
         self.left_out.setdefault(reason, []).append(shown)
 
 
-def select(folder: Path, most_files: int, most_folders: int, most_depth: int) -> UploadSelection:
+def select_files(folder: Path, most_files: int, most_folders: int, most_depth: int) -> UploadSelection:
     """Select the files and folders below a folder; links are followed if their targets lie below it.
 
     Raises:
@@ -116,6 +116,6 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def described(left_out: Mapping[str, list[str]]) -> str:
+def left_out_text(left_out: Mapping[str, list[str]]) -> str:
     """Return the list of left-out paths, as shown to the user; "" if nothing is left out."""
     return "; ".join(f"{reason}: {', '.join(names)}" for reason, names in left_out.items())

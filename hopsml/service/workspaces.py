@@ -238,7 +238,7 @@ class Workspaces:
         Raises:
             ServiceError: The code is not on this server.
         """
-        return missing_in(self.folder(digest), spec)
+        return missing_in_folder(self.folder(digest), spec)
 
     def folder(self, digest: str) -> Path:
         """Return a workspace's folder, and renew its time of use. Raises ServiceError if it is not on this server."""
@@ -275,7 +275,7 @@ class Workspaces:
             prefix: Prefix of the service's tags.
             slots: Number of workers with which an elastic task starts; 0 for other tasks.
         """
-        own = own_name(row.id, prefix)
+        own = name_prefix_of_job(row.id, prefix)
         # Tries and launches are attempts of one application, so that its runs continue from their checkpoints.
         variables = {
             "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
@@ -303,12 +303,14 @@ class Workspaces:
             if spec.secrets:
                 driver_requests.seal_secrets(variables, self._secrets(row.owner, spec.secrets))
             most = {launch.task: slots} if slots and not profile.can_grow else {}
-            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[launch.task]
+            return spark_submit.submission_plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[
+                launch.task
+            ]
 
         return SubmitOrder(launch.tag, plan, variables)
 
 
-def own_name(job: str, prefix: str) -> str:
+def name_prefix_of_job(job: str, prefix: str) -> str:
     """Return the prefix of the names of a job's applications and runs.
 
     Args:
@@ -319,13 +321,13 @@ def own_name(job: str, prefix: str) -> str:
     return f"{job}-{prefix.rpartition('-')[2]}"
 
 
-def pack(folder: Path) -> bytes:
+def zip_folder(folder: Path) -> bytes:
     """Pack a folder's files as a zip, with the same bytes for the same files; files left out are listed in the log.
 
     Raises ArgumentError if it is too large, or if a file cannot be read.
     """
-    selected = upload_selection.select(folder, MOST_FILES, MOST_FOLDERS, MOST_DEPTH)
-    if left_out := upload_selection.described(selected.left_out):
+    selected = upload_selection.select_files(folder, MOST_FILES, MOST_FOLDERS, MOST_DEPTH)
+    if left_out := upload_selection.left_out_text(selected.left_out):
         log.warning("not uploaded from %s: %s", folder, left_out)
     total = sum(path.stat().st_size for path in selected.files.values())
     if total > MOST_UNPACKED_BYTES:
@@ -455,7 +457,7 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
     return left
 
 
-def missing_in(folder: Path, spec: JobSpec) -> list[str]:
+def missing_in_folder(folder: Path, spec: JobSpec) -> list[str]:
     """Return the scripts and functions of a job that a folder lacks, each with an explanation."""
     return [problem for name, task in spec.tasks.items() if (problem := _missing(folder, name, task))]
 

@@ -100,7 +100,7 @@ class AgentResources(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}
 
 
-class AgentLost(HopsmlError):
+class SupervisorLostError(HopsmlError):
     """Error for a connection to the supervisor that ended unexpectedly, after which Spark runs the task again."""
 
 
@@ -190,7 +190,7 @@ class ServingAgent:
                 if isinstance(message, EndAgent):
                     return
                 await self._do(message)
-            raise AgentLost("the driver of this serving has ended")
+            raise SupervisorLostError("the driver of this serving has ended")
         finally:
             await self._end()
             shipping.cancel()
@@ -289,7 +289,7 @@ class ServingAgent:
             self._listening = None
 
 
-def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
+def run_agent(bootstrap: AgentBootstrap, means: AgentResources) -> None:
     """Run an agent to its end.
 
     Raises:
@@ -331,7 +331,7 @@ async def _connected(
             ((bootstrap.host, bootstrap.port),), bootstrap.token, bootstrap.certificate, LONGEST_LINE
         )
     except InvalidHandshake as error:
-        raise AgentLost(NOT_WELCOME) from error
+        raise SupervisorLostError(NOT_WELCOME) from error
     # Closes the connection if the driver's machine does not acknowledge data; a failed machine sends nothing.
     own: socket.socket = connection.transport.get_extra_info("socket")
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000))
@@ -339,10 +339,10 @@ async def _connected(
         line.send(AgentHello(socket.gethostname(), means.task))
         welcome = await line.receive()
         if not isinstance(welcome, AgentWelcome):
-            raise AgentLost(NOT_WELCOME)
+            raise SupervisorLostError(NOT_WELCOME)
         folder.write_token(welcome.token)
         folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
         # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
-        folder.requests.symlink_to(definitions.waiting_requests(welcome.settings.name, welcome.settings.project))
+        folder.requests.symlink_to(definitions.request_segments_folder(welcome.settings.name, welcome.settings.project))
         host = connection.local_address[0]  # the driver can reach this address
         await ServingAgent(folder, line, welcome.settings, host, means, tokens).live()

@@ -164,13 +164,13 @@ class RestApplication:
 
     async def _asked(self, target: receiving.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
         """Parse the body of a request."""
-        signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
+        signature, missing = batcher.model.signature, contract.missing_replacements(batcher.model)
         named = {name: one.signature.inputs for name, one in contract.signatures_of(batcher.model).items()}
 
         def parse() -> bodies.InferenceRequest:
             if target.what == "predict":
-                return bodies.asked_v1(body, signature.inputs, missing, named)
-            return bodies.asked_v2(body, signature, missing)
+                return bodies.parse_v1(body, signature.inputs, missing, named)
+            return bodies.parse_v2(body, signature, missing)
 
         return await self._beside(len(body), parse)
 
@@ -190,7 +190,7 @@ class RestApplication:
             raise RequestRefused(
                 503, f"{error} ({self._limits.deadline_s:g} s); try again, or start more replicas", {"retry-after": "1"}
             ) from None
-        except contract.RefusedValues as error:
+        except contract.RefusedValuesError as error:
             raise bad_request(str(error)[:2000]) from error
         except Exception as error:
             log.warning("the model failed: %s: %s", type(error).__name__, error)

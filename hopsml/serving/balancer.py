@@ -20,7 +20,7 @@ class Balancer:
         self._turn = 0
 
     @property
-    def answering(self) -> int:
+    def available_count(self) -> int:
         """Number of available replicas."""
         return len(self._addresses)
 

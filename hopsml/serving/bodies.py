@@ -86,7 +86,7 @@ def dumps(content: Any) -> bytes:
 # ------------------------------------------------------------------------------------------ TensorFlow Serving
 
 
-def asked_v1(
+def parse_v1(
     body: bytes,
     inputs: Mapping[str, TensorSpec],
     missing: MissingValues | None = None,
@@ -206,7 +206,7 @@ def _tensor_info(name: str, tensor: TensorSpec) -> Any:
 # ------------------------------------------------------------------------------------------ Open Inference Protocol
 
 
-def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> InferenceRequest:
+def parse_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> InferenceRequest:
     """Parse ``{"inputs": [{"name", "shape", "datatype", "data"}]}``.
 
     Args:

@@ -33,7 +33,7 @@ def server_of(name: str) -> ServerRecord:
         ServingNotFound: There is no serving of this name.
         ServingError: The serving is stopped.
     """
-    definitions.known(name)
+    definitions.existing_definition(name)
     record = server_records.read(name, settings.project_url())
     if record is None:
         raise ServingError(
@@ -42,7 +42,7 @@ def server_of(name: str) -> ServerRecord:
     return record
 
 
-def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> Any:
+def post_json(record: ServerRecord, path: str, content: Any, timeout_s: float) -> Any:
     """Send JSON by POST, and return the JSON of the answer.
 
     If the connection fails, the request is repeated once, because another replica may answer.
@@ -198,7 +198,7 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
     return decode_answer(answer)
 
 
-def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
+def ask_supervisor(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
     """Send a command to the supervisor of a serving on this machine; None if it is not running or has ended.
 
     Raises:

@@ -99,7 +99,7 @@ def folder_of(name: str, project: str) -> ServingFolder:
     return ServingFolder(path)
 
 
-def waiting_requests(name: str, project: str) -> Path:
+def request_segments_folder(name: str, project: str) -> Path:
     """Return the folder for segments of a cluster serving's request log, shared by all its agents on this machine."""
     path = machines_folder() / "requests" / f"{name}-{_digest(project)}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -302,9 +302,9 @@ class ServingStatus(msgspec.Struct, frozen=True):
 _decode = checked(msgspec.json.Decoder(ServingDefinition).decode)
 
 
-def write(definition: ServingDefinition) -> ServingDefinition:
+def write_definition(definition: ServingDefinition) -> ServingDefinition:
     """Write a definition, replacing an earlier one except for its creator and creation time."""
-    earlier = find(definition.name)
+    earlier = find_definition(definition.name)
     created = datetime.now(UTC) if earlier is None else earlier.created
     creator = settings.user_name() if earlier is None else earlier.creator
     whole = msgspec.structs.replace(definition, created=created, creator=creator)
@@ -313,7 +313,7 @@ def write(definition: ServingDefinition) -> ServingDefinition:
     return whole
 
 
-def find(name: str) -> ServingDefinition | None:
+def find_definition(name: str) -> ServingDefinition | None:
     """Return the definition of a serving; None if there is none.
 
     Raises:
@@ -329,21 +329,21 @@ def find(name: str) -> ServingDefinition | None:
         raise StorageError(f"cannot read {url}: it does not describe a serving ({error}); delete it", url) from error
 
 
-def known(name: str) -> ServingDefinition:
+def existing_definition(name: str) -> ServingDefinition:
     """Return the definition of a serving that must exist.
 
     Raises:
         ServingNotFound: There is none.
     """
-    found = find(name)
+    found = find_definition(name)
     if found is None:
-        there = names()
+        there = serving_names()
         hint = suggestions.suggestion_text(name, there, "`hopsml serve ls` lists them") if there else "there are none"
         raise ServingNotFound(f"there is no serving '{name}' in {servings_url()}; {hint}")
     return found
 
 
-def names() -> list[str]:
+def serving_names() -> list[str]:
     """Return the sorted names of all servings of the project."""
     url = servings_url()
     try:
@@ -354,7 +354,7 @@ def names() -> list[str]:
     return sorted(name for name in endings if "." not in name)
 
 
-def delete(name: str) -> None:
+def delete_definition(name: str) -> None:
     """Delete the definition of a serving; nothing happens if there is none."""
     url = definition_url(name)
     for_url(url).delete(url)

@@ -214,13 +214,13 @@ def place_body(
     def body(_: Iterator[int]) -> Iterator[int]:
         from pyspark import TaskContext
 
-        from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
+        from hopsml.serving.agent import AgentBootstrap, AgentResources, run_agent
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
         variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}
         means = AgentResources(task.taskAttemptId(), task.cpus(), variables) if task else AgentResources()
-        run_place(AgentBootstrap(host, port, certificate, token, has_tokens), means)
+        run_agent(AgentBootstrap(host, port, certificate, token, has_tokens), means)
         yield 0
 
     return body

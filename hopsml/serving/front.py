@@ -214,7 +214,7 @@ class Front:
         """Authorize a request and forward it, or carry out a command."""
         headers, path = dict(scope["headers"]), scope["path"].rstrip("/")
         if path in _OPEN:
-            ready = path == _OPEN[0] or self._balancer.answering > 0
+            ready = path == _OPEN[0] or self._balancer.available_count > 0
             key = path.rpartition("/")[2]
             return ReplicaAnswer(200 if ready else 503, _JSON, msgspec.json.encode({key: ready}))
         check_token(self._name, self._control if path == CONTROL else self._token, headers)

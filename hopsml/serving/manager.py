@@ -98,7 +98,7 @@ def start(
         ServingError: The port is in use, or a replica cannot load the model; the message has the reason.
     """
     starting.check_installed()
-    earlier = definitions.find(definitions.checked_name(name)) or ServingDefinition(name, model or name)
+    earlier = definitions.find_definition(definitions.checked_name(name)) or ServingDefinition(name, model or name)
     given = {
         "model": model,
         "version": version,
@@ -140,7 +140,7 @@ def start(
     else:
         submitter.start(definition, cluster, route, versions, checked, start_timeout)
     try:
-        definitions.write(definition)
+        definitions.write_definition(definition)
     except StorageError:  # a failed start leaves no server behind
         _stop(name)
         raise
@@ -229,11 +229,11 @@ def roll(name: str, version: int | str = "latest", *, timeout: float = ROLL_TIME
         ServingNotFound: There is no serving of this name.
     """
     _number("timeout", timeout)
-    definition = definitions.known(name)
+    definition = definitions.existing_definition(name)
     record, _ = _running(name)
     number, served, labels = _found(definition.model, version, fetch=not record.is_on_cluster)
     _change(record, Route(0, number, labels=labels), {number: served}, timeout)
-    definitions.write(msgspec.structs.replace(definition, version=version))
+    definitions.write_definition(msgspec.structs.replace(definition, version=version))
     return status(name)
 
 
@@ -255,7 +255,7 @@ def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL
         ArgumentError: ``share`` is invalid, or the version is the default one.
     """
     _number("timeout", timeout)
-    definition = definitions.known(name)
+    definition = definitions.existing_definition(name)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise ArgumentError(
             f"share={share!r:.80}: the share must be a number from 0 to 1, such as 0.1 for a tenth of the requests"
@@ -298,7 +298,7 @@ def _ask(record: ServerRecord, command: Command, timeout_s: float) -> Supervisor
     if record.is_on_cluster:
         return client.ask_driver(record, command, timeout_s)
     folder = ServingFolder(Path(record.folder))
-    return client.ask(folder, command, timeout_s) if folder.path.is_dir() else None
+    return client.ask_supervisor(folder, command, timeout_s) if folder.path.is_dir() else None
 
 
 def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
@@ -317,7 +317,7 @@ def status(name: str) -> ServingStatus:
     Raises:
         ServingNotFound: There is no serving of this name.
     """
-    definition = definitions.known(name)
+    definition = definitions.existing_definition(name)
     project = settings.project_url()
     record = server_records.read(name, project)
     if record is None:
@@ -376,7 +376,7 @@ def stop(name: str) -> None:
         ServingNotFound: There is no serving of this name.
         ServingError: It runs on another machine, or does not end.
     """
-    definitions.known(name)
+    definitions.existing_definition(name)
     _stop(name)
 
 
@@ -393,7 +393,7 @@ def _stop(name: str) -> None:
         raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}); stop it there")
     folder = ServingFolder(Path(record.folder))
     if folder.path.is_dir():
-        client.ask(folder, StopServing(), STOP_TIMEOUT_S)
+        client.ask_supervisor(folder, StopServing(), STOP_TIMEOUT_S)
         starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
         folder.write_token("")
     url = definitions.server_url(name, project)
@@ -433,13 +433,13 @@ def delete(name: str) -> None:
         ServingNotFound: There is no serving of this name.
     """
     stop(name)
-    definitions.delete(name)
+    definitions.delete_definition(name)
 
 
 def servings() -> list[ServingStatus]:
     """Return the status of all servings of the project, by name."""
     found = []
-    for name in definitions.names():
+    for name in definitions.serving_names():
         try:
             found.append(status(name))
         except ServingNotFound:  # deleted since the listing
@@ -458,7 +458,7 @@ def logs(name: str, last: int = 100) -> str:
 
     They are read from this machine; those of replicas on a cluster are requested while the serving runs.
     """
-    definitions.known(name)
+    definitions.existing_definition(name)
     project = settings.project_url()
     parts = []
     for path in definitions.folder_of(name, project).logs():
@@ -496,7 +496,7 @@ def predict(
         raise ArgumentError("version and label exclude each other")
     which = f"/versions/{version}" if version is not None else f"/labels/{label}" if label is not None else ""
     path, asked = f"/v1/models/{name}{which}:predict", {"inputs": client.by_input(rows)}
-    found = client.request(client.server_of(name), path, asked, timeout)["outputs"]
+    found = client.post_json(client.server_of(name), path, asked, timeout)["outputs"]
     if isinstance(found, dict):
         return {output: client.array_of(value) for output, value in found.items()}
     return client.array_of(found)
@@ -504,4 +504,4 @@ def predict(
 
 def exists(name: str) -> bool:
     """Return True if a serving of this name is defined, whether it runs or not."""
-    return definitions.find(name) is not None
+    return definitions.find_definition(name) is not None

@@ -99,7 +99,9 @@ def create_or_update(
         raise ArgumentError(f"model_path={path!r:.200} is a script. {_NO_SCRIPTS[0].upper()}{_NO_SCRIPTS[1:]}")
     model, version = _of_path(path)
     chosen = _checked_version(version if model_version is None else model_version)
-    earlier = definitions.find(definitions.checked_name(serving_name)) or ServingDefinition(serving_name, model)
+    earlier = definitions.find_definition(definitions.checked_name(serving_name)) or ServingDefinition(
+        serving_name, model
+    )
     definition = msgspec.structs.replace(
         earlier,
         model=model,
@@ -108,7 +110,10 @@ def create_or_update(
         log_requests=earlier.log_requests if inference_logging is None else inference_logging.upper() != "NONE",
         model_server=_checked_server(server),
     )
-    runs = definitions.find(serving_name) is not None and manager.status(serving_name).state == definitions.RUNNING
+    runs = (
+        definitions.find_definition(serving_name) is not None
+        and manager.status(serving_name).state == definitions.RUNNING
+    )
     if runs and definition.model != earlier.model:
         raise ArgumentError(
             f"'{serving_name}' is running and serves the model '{earlier.model}'; stop it before it can serve '{model}'"
@@ -117,7 +122,7 @@ def create_or_update(
         manager.roll(serving_name, chosen)
         if (definition.replicas, definition.log_requests) != (earlier.replicas, earlier.log_requests):
             print(f"'{serving_name}' is already running; instances and inference_logging take effect at its next start")
-    definitions.write(definition)
+    definitions.write_definition(definition)
 
 
 def _of_path(path: str | None) -> tuple[str, int | None]:
@@ -164,13 +169,13 @@ def _checked_server(server: Any) -> str:
 
 def get(serving_name: str) -> ServingEntry | None:
     """Return the description of a serving; None if it does not exist."""
-    definition = definitions.find(serving_name)
+    definition = definitions.find_definition(serving_name)
     return None if definition is None else _entry(definition)
 
 
 def get_all() -> list[ServingEntry]:
     """Return the descriptions of all servings of the project."""
-    return [_entry(definitions.known(name)) for name in definitions.names()]
+    return [_entry(definitions.existing_definition(name)) for name in definitions.serving_names()]
 
 
 def _entry(definition: ServingDefinition) -> ServingEntry:
@@ -191,7 +196,7 @@ def _entry(definition: ServingDefinition) -> ServingEntry:
 
 def _known(serving_name: str) -> ServingEntry:
     """Return the description of a serving that must exist."""
-    return _entry(definitions.known(serving_name))
+    return _entry(definitions.existing_definition(serving_name))
 
 
 def get_id(serving_name: str) -> int | None:
@@ -271,7 +276,7 @@ def get_available_instances(serving_name: str) -> int:
     Raises:
         ServingNotFound: There is no serving of this name.
     """
-    definitions.known(serving_name)
+    definitions.existing_definition(serving_name)
     return manager.status(serving_name).ready or 0
 
 
@@ -319,4 +324,4 @@ def make_inference_request(serving_name: str, data: dict[str, Any], verb: str = 
     if verb not in _VERBS:
         raise ArgumentError(f"verb={verb!r}: the verb must be {' or '.join(_VERBS)}")
     record = client.server_of(serving_name)
-    return client.request(record, f"/v1/models/{serving_name}{verb}", data, 60.0)
+    return client.post_json(record, f"/v1/models/{serving_name}{verb}", data, 60.0)

@@ -18,7 +18,7 @@ from hopsml.core import processes
 from hopsml.core.decoding import MALFORMED, checked
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
-from hopsml.search.metric import is_of_batch, name_of
+from hopsml.search.metric import is_batch_metric, name_of
 from hopsml.storage import filesystem, left_files, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines
@@ -368,7 +368,7 @@ def last_report(directory: RunDir) -> dict[str, Any]:
 def newest_values(directory: RunDir) -> dict[str, Any]:
     """Return the newest value of each metric among the last reports, those within epochs after all others."""
     values = {name: value for report in _last_reports(directory) for name, value in report.items()}
-    return {name: values[name] for name in sorted(values, key=is_of_batch) if name not in ("step", "time")}
+    return {name: values[name] for name in sorted(values, key=is_batch_metric) if name not in ("step", "time")}
 
 
 def _last_reports(directory: RunDir) -> list[dict[str, Any]]:

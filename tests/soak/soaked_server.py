@@ -48,7 +48,7 @@ def main() -> None:
     retention.SWEEP_S = retention.UPLOADED_S = keep_s
     project.KEPT_CHANGES = feeds.KEPT_CHANGES = 50  # events: as many as there ever are before the warm-up is over
     scheduler.DROP_AT = 8
-    server.this_machine = lambda gpus: Resources(gpus, 64, 65_536)  # type: ignore[assignment]  # jobs are small
+    server.machine_resources = lambda gpus: Resources(gpus, 64, 65_536)  # type: ignore[assignment]  # jobs are small
     if planted != "-":
         plant(planted, state)
     wanted = server.ServerSettings(

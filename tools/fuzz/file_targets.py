@@ -58,7 +58,7 @@ def run_records() -> Target:
     from hopsml.errors import HopsmlError
     from hopsml.experiment import takeover
     from hopsml.service.browse import run_detail
-    from hopsml.service.browse.project import understood
+    from hopsml.service.browse.project import convert_type_errors
     from hopsml.service.browse.run_list import RunIndex
     from hopsml.storage.run_dir import RunDir, to_json
     from hopsml.tracking import catalog, compare
@@ -109,9 +109,13 @@ def run_records() -> Target:
         takeover._read(directory)
         catalog.recent(project.as_uri(), None)
         RunIndex(project.as_uri()).refresh()
-        with understood("a_1"):  # as the web page and commands read a single run
+        with convert_type_errors("a_1"):  # as the web page and commands read a single run
             stored = catalog.read(directory)
-            return run_detail.read(directory), compare.differences(stored, stored), catalog.newest_values(directory)
+            return (
+                run_detail.read_detail(directory),
+                compare.differences(stored, stored),
+                catalog.newest_values(directory),
+            )
 
     seeds = (*_numbered(files), b"\1" + to_json(status), b"\4" + to_json({"value": 0.5}))
     return Target(_one_of(folder, files, then), (HopsmlError,), seeds)
@@ -146,7 +150,7 @@ def search_log() -> Target:
     from hopsml.search import registry
     from hopsml.search.dispatch import journal
     from hopsml.search.dispatch.dispatch import Dispatch
-    from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
+    from hopsml.search.dispatch.events import AttemptBegan, AttemptEnded, LaneJoined, ValuesReported
     from hopsml.search.dispatch.spec import SearchSpec
     from hopsml.search.space.space import Searchspace
     from hopsml.storage.run_dir import RunDir
@@ -160,12 +164,12 @@ def search_log() -> Target:
     dispatch = Dispatch(spec, fresh(), None)
     now = 1.0
     for event in (
-        LaneJoined(0), LaneJoined(1), Began(0, 1), Began(1, 1), Reported(0, 1, 3, 0.5),
-        Ended(0, 1, "finished", 2.0, {"m": 2.0}),
+        LaneJoined(0), LaneJoined(1), AttemptBegan(0, 1), AttemptBegan(1, 1), ValuesReported(0, 1, 3, 0.5),
+        AttemptEnded(0, 1, "finished", 2.0, {"m": 2.0}),
     ):  # fmt: skip
         now += 1.0
         dispatch.handle(event, now)
-    lines = [*recorded.opening_lines([], space), *journal.lines_of(dispatch.take_facts())]
+    lines = [*recorded.opening_lines([], space), *journal.fact_lines(dispatch.take_facts())]
     whole = "".join(line + "\n" for line in lines).encode()
     folder = _folder()
     files = {f"{recorded.JOURNAL}/0001-000001.jsonl": whole}
@@ -176,7 +180,7 @@ def search_log() -> Target:
         recorded._sessions(found)
         return journal.replay(recorded.search_events(found), spec, fresh())
 
-    with_state = whole + (journal.snapshot(dispatch) + "\n").encode()
+    with_state = whole + (journal.snapshot_line(dispatch) + "\n").encode()
     return Target(_one_of(folder, files, then), (ArgumentError, StorageError), (b"\0" + whole, b"\0" + with_state))
 
 

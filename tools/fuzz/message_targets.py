@@ -230,13 +230,13 @@ def serving_request() -> Target:
         return receiving.parse(method, path)
 
     def of_v1(data: bytes) -> object:
-        return bodies.answer_v1(output, bodies.asked_v1(data, inputs, MissingValues()))
+        return bodies.answer_v1(output, bodies.parse_v1(data, inputs, MissingValues()))
 
     def of_v1_single(data: bytes) -> object:
-        return bodies.asked_v1(data, single)
+        return bodies.parse_v1(data, single)
 
     def of_v2(data: bytes) -> object:
-        asked = bodies.asked_v2(data, Signature(inputs, {"y": TensorSpec("float32", (None, 1))}))
+        asked = bodies.parse_v2(data, Signature(inputs, {"y": TensorSpec("float32", (None, 1))}))
         return bodies.answer_v2(output, asked, "m", 1)
 
     rows = [{"x": [1.0, 2], "n": 3, "s": {"b64": "YQ=="}}, {"x": [0, 1], "n": 4, "s": "b"}]

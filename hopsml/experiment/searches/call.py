@@ -22,7 +22,7 @@ from hopsml.experiment.options import SearchOptions
 from hopsml.search import registry
 from hopsml.search.algorithms.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.dispatch.journal import divided, readable
+from hopsml.search.dispatch.journal import readable, separate_entries
 from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any, trial_id
 from hopsml.storage.run_dir import RunDir
 
@@ -72,7 +72,7 @@ class TrialNames:
 
     def restore_from(self, lines: Iterable[str]) -> list[str]:
         """Take the names from an event log's lines, and return the other lines."""
-        found, others = divided(lines, _KEY)
+        found, others = separate_entries(lines, _KEY)
         with readable():
             for _, number, name in found:
                 if number == len(self._names):
@@ -193,7 +193,7 @@ def checked_call(verb: str, options: SearchOptions, seed: int, may_be_empty: boo
             frames=tuple(rows),
             sidecar=frame_feed.SIDECAR if rows else "",
             seed=seed,
-            environment=verbs.environment(options.environment, options.share),
+            environment=verbs.worker_environment(options.environment, options.share),
         ),
         function=function,
         args=args,

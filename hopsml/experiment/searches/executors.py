@@ -35,21 +35,21 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import SearchHost
 from hopsml.search import messages
 from hopsml.search.dispatch.events import (
-    Assign,
-    Began,
-    Ended,
+    AssignTrial,
+    AttemptBegan,
+    AttemptEnded,
     Event,
-    Form,
+    FormGroup,
     LaneJoined,
     LaneLost,
-    Reported,
-    ReportedOthers,
+    OtherValuesReported,
     RequestTrialEnd,
     ResizeGroup,
     SlotsChanged,
+    ValuesReported,
 )
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
-from hopsml.search.metric import finite, name_of, of_epochs
+from hopsml.search.metric import epoch_metrics, finite_or_none, name_of
 from hopsml.training.trials.trial_reports import as_number, score_of
 
 BREAK_OFF_S = 60.0  # time for a trial whose slot another job gets; after it the trial is restarted on another lane
@@ -153,12 +153,12 @@ class Lanes:
             return None  # of a lane that was released or lost
         if isinstance(message, TrialBegan):
             self._trial_started_at[lane] = time.monotonic()
-            return ExecutorEvent(Began(*key), lane, message)
+            return ExecutorEvent(AttemptBegan(*key), lane, message)
         if isinstance(message, TrialReported):
             searched, value = _searched(message.metrics, trial.metric)
             if searched:
-                return ExecutorEvent(Reported(*key, message.step, value), lane, message)
-            return ExecutorEvent(ReportedOthers(*key, message.step, tuple(message.metrics)), lane, message)
+                return ExecutorEvent(ValuesReported(*key, message.step, value), lane, message)
+            return ExecutorEvent(OtherValuesReported(*key, message.step, tuple(message.metrics)), lane, message)
         del self._trials[lane][key]
         if message.checkpoint_step >= 0:
             self._checkpoints[trial.trial_id] = message.checkpoint_step
@@ -225,22 +225,22 @@ class Lanes:
 
 def _searched(metrics: Mapping[str, Any], metric: str) -> tuple[bool, float | None]:
     """Return True if the report has the searched metric, and its value if that is a finite number."""
-    name = name_of(metric, of_epochs(metrics))
-    return name in metrics, finite(as_number(metrics.get(name)))
+    name = name_of(metric, epoch_metrics(metrics))
+    return name in metrics, finite_or_none(as_number(metrics.get(name)))
 
 
-def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
+def _ended(trial: RunTrial, message: TrialEnded) -> AttemptEnded:
     how, error, value = message.how, message.error, None
     score: float | None = None
     if message.outputs:
         try:
             value = pickle.loads(message.outputs)
-            score = None if value is None else finite(score_of(value, trial.metric))
+            score = None if value is None else finite_or_none(score_of(value, trial.metric))
         except Exception as problem:  # noqa: BLE001 whatever its class does here: the trial has no result
             how, value = "failed", None
             error = f"its returned value cannot be read on the driver ({type(problem).__name__}: {problem})"
     outputs = redact.record(as_json(value))
-    return Ended(message.number, message.attempt, how, score, outputs, redact.text(error), message.seconds)
+    return AttemptEnded(message.number, message.attempt, how, score, outputs, redact.text(error), message.seconds)
 
 
 def _with_step(trial: RunTrial, step: int) -> RunTrial:
@@ -258,7 +258,7 @@ class ActionExecutor(Protocol):
     def post(self, event: Event) -> None:
         """Queue an event for ``get``; for any thread."""
 
-    def start_trial(self, action: Assign | Form) -> str:
+    def start_trial(self, action: AssignTrial | FormGroup) -> str:
         """Start a trial, and return where it starts, as text for people."""
 
     def end_trial(self, action: RequestTrialEnd) -> None:
@@ -294,9 +294,9 @@ class LaneExecutor:
         self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
-    def start_trial(self, action: Assign | Form) -> str:
+    def start_trial(self, action: AssignTrial | FormGroup) -> str:
         """Send the trial to its lane, and return the lane's host."""
-        assert isinstance(action, Assign)
+        assert isinstance(action, AssignTrial)
         self._placed[action.number] = action.attempt, action.lane
         self._lanes.assign(
             action.lane,

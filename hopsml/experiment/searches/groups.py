@@ -25,18 +25,18 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.searches.executors import ExecutorEvent, RunOver
 from hopsml.search.dispatch.events import (
-    Assign,
-    Began,
-    Ended,
+    AssignTrial,
+    AttemptBegan,
+    AttemptEnded,
     Event,
-    Form,
-    Reported,
-    ReportedOthers,
+    FormGroup,
+    OtherValuesReported,
     RequestTrialEnd,
     ResizeGroup,
     SlotsChanged,
+    ValuesReported,
 )
-from hopsml.search.metric import finite, name_of, of_epochs
+from hopsml.search.metric import epoch_metrics, finite_or_none, name_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.trials import trial
@@ -49,7 +49,7 @@ log = nonblocking_logger("hopsml.search")
 class _Group:
     """One attempt of a trial that is under way."""
 
-    form: Form
+    form: FormGroup
     run: Run
     started_s: float  # seconds since 1970
     requested_end: str = ""  # stop | pause
@@ -121,7 +121,7 @@ class GroupExecutor:
                     return None
                 self._kill_late()
                 continue
-            if isinstance(news.event, Ended) and self._is_current(news.event.number, news.event.attempt):
+            if isinstance(news.event, AttemptEnded) and self._is_current(news.event.number, news.event.attempt):
                 del self._groups[news.event.number]
             return news
 
@@ -144,19 +144,21 @@ class GroupExecutor:
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def start_trial(self, action: Assign | Form) -> str:
+    def start_trial(self, action: AssignTrial | FormGroup) -> str:
         """Start the group of a trial; an error in doing so is the trial's error."""
-        assert isinstance(action, Form)
+        assert isinstance(action, FormGroup)
         try:
             self._begin(action)
         except (HopsmlError, OSError) as error:
             log.warning("trial %d cannot be started", action.number, exc_info=True)
             self.post(
-                Ended(action.number, action.attempt, "failed", error=redact.text(f"{type(error).__name__}: {error}"))
+                AttemptEnded(
+                    action.number, action.attempt, "failed", error=redact.text(f"{type(error).__name__}: {error}")
+                )
             )
         return f"{action.size} workers"
 
-    def _begin(self, form: Form) -> None:
+    def _begin(self, form: FormGroup) -> None:
         name = self._name_of(form.number)
         folder = self._folder(form.number)
         write_json(urls.join(folder, ".hparams.json"), form.config)
@@ -169,7 +171,7 @@ class GroupExecutor:
     def _folder(self, number: int) -> str:
         return urls.join(self.run.run_dir, self._folder_of_all, self._name_of(number))
 
-    def _plan_of(self, form: Form, name: str, folder: str) -> plans.Plan:
+    def _plan_of(self, form: FormGroup, name: str, folder: str) -> plans.Plan:
         assert self._plan.captured is not None
         spec = self._plan.spec
         run_id = f"{self.run.run_id}-{form.number}-{form.attempt}"
@@ -242,17 +244,19 @@ class GroupExecutor:
         """Queue events for changes of a trial's run; called on the coordinator's thread."""
         form = group.form
         if change.kind == "phase" and change.text == Phase.RUNNING.value:
-            self._came.put(ExecutorEvent(Began(form.number, form.attempt)))
+            self._came.put(ExecutorEvent(AttemptBegan(form.number, form.attempt)))
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
-            name = name_of(self._metric, of_epochs(change.metrics))
+            name = name_of(self._metric, epoch_metrics(change.metrics))
             if name in change.metrics and change.step > form.done_step:
                 value = as_number(change.metrics[name])
                 if value is not None:
                     group.history.append((change.step, value))
-                self._came.put(ExecutorEvent(Reported(form.number, form.attempt, change.step, finite(value))))
+                self._came.put(
+                    ExecutorEvent(ValuesReported(form.number, form.attempt, change.step, finite_or_none(value)))
+                )
             elif name not in change.metrics:
                 names = tuple(change.metrics)
-                self._came.put(ExecutorEvent(ReportedOthers(form.number, form.attempt, change.step, names)))
+                self._came.put(ExecutorEvent(OtherValuesReported(form.number, form.attempt, change.step, names)))
 
     def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, trial.EndedAsRequested):
@@ -276,7 +280,7 @@ class GroupExecutor:
         text = redact.text(text)
         self._record(group, how, value, text)
         seconds = time.time() - group.started_s
-        self._came.put(ExecutorEvent(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
+        self._came.put(ExecutorEvent(AttemptEnded(form.number, form.attempt, how, value, outputs, text, seconds)))
 
     def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
         """Write the trial's files under the predecessor's and Maggy's names."""

@@ -34,7 +34,7 @@ from hopsml.experiment.searches.result import (
 from hopsml.experiment.searches.state import Observer, SearchState
 from hopsml.search.dispatch import events, journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import ConcludeSearch, Extend
+from hopsml.search.dispatch.events import ConcludeSearch, ExtensionRequested
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.journal import RunningTrial
 from hopsml.search.dispatch.ledger import TrialState, row
@@ -116,14 +116,14 @@ class SearchSession:
 
     def _show(self, event: events.Event | RunOver) -> None:
         match event:
-            case events.Began():
+            case events.AttemptBegan():
                 self._shown_begin(event)
-            case events.Reported() if event.value is not None:
-                self.state.trial_reported(event.number, event.step, event.value)
-            case events.Ended():
-                self.state.trial_left(event.number)
+            case events.ValuesReported() if event.value is not None:
+                self.state.record_report(event.number, event.step, event.value)
+            case events.AttemptEnded():
+                self.state.record_trial_left(event.number)
 
-    def _shown_begin(self, event: events.Began) -> None:
+    def _shown_begin(self, event: events.AttemptBegan) -> None:
         trial = self.dispatch.ledger.get(event.number)
         if trial is not None:
             place = self._places.get(event.number, "")
@@ -135,20 +135,20 @@ class SearchSession:
     def _follow(self, actions: list[events.Action]) -> None:
         """Append to the event log first: nothing is published or started that would be unknown after a crash."""
         for action in actions:
-            if isinstance(action, events.Assign | events.Form):
+            if isinstance(action, events.AssignTrial | events.FormGroup):
                 self.names.name_of(action.number)
         facts = self.dispatch.take_facts()
-        lines = [*journal.lines_of(facts), *self.names.new_lines()]
+        lines = [*journal.fact_lines(facts), *self.names.new_lines()]
         self._facts += len(facts)
-        if journal.snapshot_due(self._facts, self._facts_at_last):
+        if journal.is_snapshot_due(self._facts, self._facts_at_last):
             self._facts, self._facts_at_last = 0, self._facts_at_last + self._facts
-            lines.append(journal.snapshot(self.dispatch))
+            lines.append(journal.snapshot_line(self.dispatch))
         concludes = any(isinstance(action, ConcludeSearch) for action in actions)
         until = time.monotonic() + (SETTINGS.storage_retry_s if concludes else float("inf"))
         self.writer.append_events(lines, lambda: self._may_wait() and time.monotonic() < until)
         settled = False
         for action in actions:
-            settled = settled or isinstance(action, events.Settled)
+            settled = settled or isinstance(action, events.TrialSettled)
             self._carry_out(action)
         if settled:
             for url, content in self.files.items():
@@ -164,7 +164,7 @@ class SearchSession:
 
     def _carry_out(self, action: events.Action) -> None:
         match action:
-            case events.Assign() | events.Form():
+            case events.AssignTrial() | events.FormGroup():
                 self._places[action.number] = self.executor.start_trial(action)
             case events.RequestTrialEnd():
                 self.executor.end_trial(action)
@@ -172,15 +172,15 @@ class SearchSession:
                 self.executor.resize_trial(action)
             case events.WantLanes():
                 self.executor.request_slots(action.count)
-            case events.Settled():
+            case events.TrialSettled():
                 self._settle(action)
             case events.ConcludeSearch():
                 self.conclusion = action
 
-    def _settle(self, action: events.Settled) -> None:
+    def _settle(self, action: events.TrialSettled) -> None:
         trial = self.dispatch.ledger.get(action.number)
         assert trial is not None
-        self.state.trial_left(action.number)
+        self.state.record_trial_left(action.number)
         self._count()
         self.state.settled(self.row(trial), self.best())
         self._places.pop(action.number, None)
@@ -317,7 +317,7 @@ class SearchRun(Handle[SearchResult]):
             raise ArgumentError(
                 f"search {self.run_id} has ended; continue it by experiment.continue_search({self.run_id!r})"
             )
-        self._session.post(Extend(trials, seconds))
+        self._session.post(ExtensionRequested(trials, seconds))
 
     @property
     def trials(self) -> Any:

@@ -31,8 +31,8 @@ from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState, row
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.metric import finite, name_of
-from hopsml.search.space.parameter import reader
+from hopsml.search.metric import finite_or_none, name_of
+from hopsml.search.space.parameter import line_parser
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
 from hopsml.storage.backoff import Outage, Reminder, in_words
@@ -218,12 +218,12 @@ def opening_lines(known: Iterable[Learned], space: Searchspace) -> list[str]:
         [_LEARNED, space.encode(config), recorded_outcome.end.value, recorded_outcome.score, recorded_outcome.step]
         for config, recorded_outcome in known
     ]
-    return [journal.opening(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
+    return [journal.version_line(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
 
 
 def search_events(lines: Iterable[str]) -> list[str]:
     """Return an event log's lines without those of ``opening_lines`` that are no events of the search itself."""
-    return journal.divided(lines, _SESSION, _LEARNED)[1]
+    return journal.separate_entries(lines, _SESSION, _LEARNED)[1]
 
 
 @contextlib.contextmanager
@@ -257,7 +257,7 @@ def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
 
 def _sessions(lines: list[str]) -> list[dict[str, Any]]:
     with journal.readable():
-        return [dict(who) for _, who in journal.divided(lines, _SESSION)[0]]
+        return [dict(who) for _, who in journal.separate_entries(lines, _SESSION)[0]]
 
 
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
@@ -278,7 +278,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
 def replay(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, TrialNames]:
     """Return the state of the search from its event log, and the names of its trials."""
     with journal.readable():
-        for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
+        for _, config, end, score, step in journal.separate_entries(lines, _LEARNED)[0]:
             call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
     found: list[Dispatch] = []
     names = TrialNames(lambda number: found[0].ledger.trials[number].config, call.name_of or maggy_id)
@@ -308,7 +308,7 @@ def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, f
     outputs = _read(urls.join(folder, ".outputs.json"))
     outputs.pop("log", None)
     seconds = float(record.get("duration") or 0.0) / 1000
-    return int(record["attempt"]), finite(record.get("final_metric")), outputs, seconds
+    return int(record["attempt"]), finite_or_none(record.get("final_metric")), outputs, seconds
 
 
 def _read(url: str) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def _read(url: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_parse = reader(())
+_parse = line_parser(())
 
 
 @dataclass(frozen=True)

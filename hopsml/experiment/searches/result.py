@@ -165,7 +165,7 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         figure = draw(
             study, **({"target_name": name_of(metric)} if takes_name and "target" in options else {}), **options
         )
-        return in_any_theme(figure)
+        return make_transparent(figure)
     except ImportError as error:
         raise ArgumentError(f"plots need plotly ({error}): {extras.install_command('search')}") from error
 
@@ -173,7 +173,7 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
 _INK, _GRID = "#727983", "rgba(128,128,128,0.25)"  # readable on white and on black
 
 
-def in_any_theme(figure: Any) -> Any:
+def make_transparent(figure: Any) -> Any:
     """Make the background of a plotly figure transparent, its text and lines visible in light and dark themes."""
     clear = "rgba(0,0,0,0)"
     axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID}
@@ -185,7 +185,7 @@ def in_any_theme(figure: Any) -> Any:
 
 def _optuna() -> Any:
     try:
-        return random.optuna()
+        return random.import_optuna()
     except ModuleNotFoundError as error:
         raise ArgumentError(f"studies and plots need optuna: {extras.install_command('search')}") from error
 
@@ -422,7 +422,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         """Return the result as HTML, which a notebook shows if it is the value of a cell."""
-        found = view.of_search(
+        found = view.search_result_view(
             self.name,
             self.run_id,
             self.seconds,

@@ -76,7 +76,7 @@ class SearchState:
             self.running[running.number] = running
         self._tell("began", {"number": running.number, "config": running.config})
 
-    def trial_reported(self, number: int, step: int, value: float) -> None:
+    def record_report(self, number: int, step: int, value: float) -> None:
         """Record a reported value of the metric; from a distributed trial it can arrive before ``add_running_trial``."""
         with self._observers.lock:
             trial = self.running.get(number)
@@ -90,7 +90,7 @@ class SearchState:
                 del curve[1:-1:2]
         self._tell("reported", {"number": number, "step": step, "value": value})
 
-    def trial_left(self, number: int) -> None:
+    def record_trial_left(self, number: int) -> None:
         """Record that a trial does not run any more; it may have ended, or continue later."""
         with self._observers.lock:
             trial = self.running.pop(number, None)
@@ -102,7 +102,7 @@ class SearchState:
         with self._observers.lock:
             self.took.append(float(row.get("seconds") or 0.0))
             if row["number"] in self.curves:
-                self.curves[row["number"]] = counted_reports(self.curves[row["number"]], row)
+                self.curves[row["number"]] = reports_until_stop(self.curves[row["number"]], row)
             if best is not None and (self.best is None or best["number"] != self.best["number"]):
                 self.improvements.append((best["number"], best["value"]))
             self.best = best
@@ -166,7 +166,7 @@ class SearchState:
         self._observers.send((kind, facts))
 
 
-def counted_reports(curve: Sequence[tuple[int, float]], row: Mapping[str, Any]) -> list[tuple[int, float]]:
+def reports_until_stop(curve: Sequence[tuple[int, float]], row: Mapping[str, Any]) -> list[tuple[int, float]]:
     """Return the reports of a trial up to the step of its table row: what a stopped one reported later counts no more.
 
     Args:

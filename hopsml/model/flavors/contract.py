@@ -24,7 +24,7 @@ class UnsavableModel(ArgumentError):
     """Error for a model that cannot be saved; the message names the layer or part that caused it."""
 
 
-class RefusedValues(ArgumentError):
+class RefusedValuesError(ArgumentError):
     """Error for values that a model does not accept, such as an unknown category; the message names the input."""
 
 
@@ -45,7 +45,7 @@ class SavedModel:
 
 
 class LoadedModel(Protocol):
-    """Model that can be called, by one thread at a time; ``missing_of`` returns the missing values it accepts."""
+    """Model that can be called, by one thread at a time; ``missing_replacements`` returns the missing values it accepts."""
 
     signature: Signature
 
@@ -110,7 +110,7 @@ LOADERS = {
 }
 
 
-def named(flavor: str) -> Flavor:
+def flavor_module(flavor: str) -> Flavor:
     """Return the module of a flavor."""
     return importlib.import_module(f"{_PLACE}.{flavor}")
 
@@ -132,7 +132,7 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
     """Load a downloaded version. Raises ArgumentError: the version has no artifact that hopsml can call."""
     for artifact, flavor in LOADERS.items():
         if artifact in description.artifacts:
-            return named(flavor).load(folder, description)
+            return flavor_module(flavor).load(folder, description)
     raise ArgumentError(
         f"version {description.version} of the model '{description.name}' contains {_holding(description)}, which "
         f"hopsml cannot load; it loads {', '.join(LOADERS)}"
@@ -149,7 +149,7 @@ def signatures_of(model: LoadedModel) -> Mapping[str, LoadedModel]:
     return getattr(model, "named", {})
 
 
-def missing_of(model: LoadedModel) -> MissingValues | None:
+def missing_replacements(model: LoadedModel) -> MissingValues | None:
     """Return the replacements of missing values; None for a model that requires all values."""
     return getattr(model, "missing", None)
 
@@ -160,11 +160,11 @@ def limit_threads(description: ModelDescription, count: int) -> None:
         os.environ[variable] = str(count)
     for artifact, flavor in LOADERS.items():
         if artifact in description.artifacts:
-            named(flavor).limit_threads(count)
+            flavor_module(flavor).limit_threads(count)
             return
 
 
-def version_of(*modules: str) -> dict[str, str]:
+def package_versions(*modules: str) -> dict[str, str]:
     """Return the versions of Python and of those of the named packages that are imported."""
     found = {name: getattr(sys.modules[name], "__version__", "") for name in modules if name in sys.modules}
     return {"python": ".".join(map(str, sys.version_info[:3])), **{name: str(given) for name, given in found.items()}}

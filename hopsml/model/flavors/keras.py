@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.model.flavors import tensorflow
-from hopsml.model.flavors.contract import SavedModel, UnsavableModel, version_of
+from hopsml.model.flavors.contract import SavedModel, UnsavableModel, package_versions
 
 _FILE = "model.keras"
 keeps = tensorflow.keeps
@@ -35,7 +35,9 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
             f"{type(model).__name__} '{model.name}' cannot be saved: {_culprit(model)}{text}"
         ) from error
     return dataclasses.replace(
-        saved, artifacts={**saved.artifacts, "keras": _FILE}, requirements=version_of("tensorflow", "keras", "numpy")
+        saved,
+        artifacts={**saved.artifacts, "keras": _FILE},
+        requirements=package_versions("tensorflow", "keras", "numpy"),
     )
 
 

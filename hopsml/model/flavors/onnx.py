@@ -11,7 +11,7 @@ from hopsml.core import extras
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors import torch as torch_flavor
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, flavor_of, on_chief, version_of
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, flavor_of, on_chief, package_versions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -77,10 +77,10 @@ def _from_torch(model: Any, example: Any) -> Any:
     import torch
 
     model = torch_flavor.on_cpu(model)
-    given = torch_flavor.named(model, example)
+    given = torch_flavor.named_tensors(model, example)
     rows = torch.export.Dim("rows", min=1)
-    with torch_flavor.evaluating(model), torch.no_grad(), torch_flavor.triton_left_out():
-        outputs = torch_flavor.called(model, given)
+    with torch_flavor.evaluation_mode(model), torch.no_grad(), torch_flavor.hide_triton():
+        outputs = torch_flavor.call_model(model, given)
         program = torch.onnx.export(
             model,
             tuple(given.values()),
@@ -328,7 +328,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         raise UnsavableModel(
             f"the ONNX graph '{model.graph.name}' cannot be computed by ONNX Runtime: {type(error).__name__}: {error}"
         ) from error
-    return SavedModel({"onnx": _FILE}, signature, version_of("onnx", "onnxruntime", "numpy"))
+    return SavedModel({"onnx": _FILE}, signature, package_versions("onnx", "onnxruntime", "numpy"))
 
 
 def signature_of(path: Path) -> Signature | None:

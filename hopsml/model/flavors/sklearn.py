@@ -14,11 +14,11 @@ from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors.contract import (
     LoadedModel,
     MissingValues,
-    RefusedValues,
+    RefusedValuesError,
     SavedModel,
     UnsavableModel,
     on_chief,
-    version_of,
+    package_versions,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         ) from error
     (folder / _FILE).write_bytes(data)
     return SavedModel(
-        {"sklearn": _FILE}, _signature(model, example), version_of("sklearn", "numpy", "scipy", "cloudpickle")
+        {"sklearn": _FILE}, _signature(model, example), package_versions("sklearn", "numpy", "scipy", "cloudpickle")
     )
 
 
@@ -122,7 +122,7 @@ class _Estimator:
             found = _outputs(self._model, rows, self.signature.outputs)
         except Exception as error:
             if about := _about(error, inputs):
-                raise RefusedValues(f"{about}: {type(error).__name__}: {error}") from error
+                raise RefusedValuesError(f"{about}: {type(error).__name__}: {error}") from error
             raise
         return {name: np.asarray(array) for name, array in found.items()}
 

@@ -11,7 +11,7 @@ from hopsml.cluster.shared.layout import natural_key
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, package_versions
 from hopsml.training.tensorflow.checkpoints import write_saved_model
 from hopsml.training.tensorflow.groups import latest_strategy, leads
 
@@ -45,7 +45,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         raise UnsavableModel(
             f"{type(model).__name__} cannot be saved as a SavedModel: {type(error).__name__}: {error}"
         ) from error
-    return SavedModel({"saved_model": FOLDER}, read_signature(folder / FOLDER), version_of("tensorflow", "numpy"))
+    return SavedModel({"saved_model": FOLDER}, read_signature(folder / FOLDER), package_versions("tensorflow", "numpy"))
 
 
 def read_signature(folder: Path) -> Signature | None:

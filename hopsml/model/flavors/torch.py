@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, on_chief, version_of
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, on_chief, package_versions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,20 +41,20 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
             f"the inputs of a {type(whole).__name__} are unknown; pass at least one row of them: export(..., example=)"
         )
     whole = on_cpu(whole)
-    given = named(whole, example)
-    with evaluating(whole), torch.no_grad():
-        found = called(whole, given)
+    given = named_tensors(whole, example)
+    with evaluation_mode(whole), torch.no_grad():
+        found = call_model(whole, given)
         if isinstance(whole, torch.jit.ScriptModule):
             torch.jit.save(whole, str(folder / _SCRIPTED))
             artifacts = {"torchscript": _SCRIPTED}
         else:
-            with triton_left_out():
+            with hide_triton():
                 torch.export.save(_checked_export(whole, given), folder / _EXPORTED)
             artifacts = {"torch_export": _EXPORTED}
     signature = Signature(
         {name: _spec(tensor) for name, tensor in given.items()}, {name: _spec(found[name]) for name in found}
     )
-    return SavedModel(artifacts, signature, version_of("torch", "numpy"))
+    return SavedModel(artifacts, signature, package_versions("torch", "numpy"))
 
 
 def on_cpu(model: Any) -> Any:
@@ -85,7 +85,7 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
     if description.signature is None:
         raise ArgumentError(f"the model '{description.name}' has no signature; export it with example=")
     if file := description.artifacts.get("torch_export"):
-        with triton_left_out():
+        with hide_triton():
             return _Module(torch.export.load(folder / file).module(), description.signature)
     return _Module(
         torch.jit.load(str(folder / description.artifacts["torchscript"]), "cpu").eval(), description.signature
@@ -104,7 +104,7 @@ class _Module:
 
         given = [_of_array(inputs[name]) for name in self.signature.inputs]
         with torch.inference_mode():
-            found = by_name(self._module(*given))
+            found = outputs_by_name(self._module(*given))
             return {name: (one.float() if one.dtype is torch.bfloat16 else one).numpy() for name, one in found.items()}
 
 
@@ -119,7 +119,7 @@ def _of_array(array: NDArray[Any]) -> Any:
     return torch.from_numpy(writable)
 
 
-def named(model: Any, example: Any) -> dict[str, Any]:
+def named_tensors(model: Any, example: Any) -> dict[str, Any]:
     """Return the example's tensors by the names of ``forward``'s arguments, in their order.
 
     A single row is repeated, because ``torch.export`` would treat its size as constant.
@@ -169,7 +169,7 @@ def _tensor(model: Any, value: Any) -> Any:
     return made.to(kinds[0]) if kinds and made.is_floating_point() else made
 
 
-def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def call_model(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model's outputs for the example, by name.
 
     This precedes the export, whose message for the same error has hundreds of lines.
@@ -181,7 +181,7 @@ def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in given.items()
     )
     try:
-        found = by_name(model(*given.values()))
+        found = outputs_by_name(model(*given.values()))
     except Exception as error:
         raise ArgumentError(
             f"the model does not accept the example ({shown}): {type(error).__name__}: {error}"
@@ -241,7 +241,7 @@ def _culprit(model: Any, given: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def triton_left_out() -> Iterator[None]:
+def hide_triton() -> Iterator[None]:
     """Hide triton from ``torch`` for the duration of the context if TensorFlow is imported, to prevent a crash.
 
     Both contain a copy of LLVM, and the import of triton after TensorFlow causes a segmentation fault (triton 3.7 after
@@ -258,7 +258,7 @@ def triton_left_out() -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluation_mode(model: Any) -> Iterator[None]:
     """Set a module to evaluation mode for the duration of the context."""
     was_training = model.training
     model.eval()
@@ -268,7 +268,7 @@ def evaluating(model: Any) -> Iterator[None]:
         model.train(was_training)
 
 
-def by_name(found: Any) -> dict[str, Any]:
+def outputs_by_name(found: Any) -> dict[str, Any]:
     """Return the outputs of ``forward`` by their names, or numbered."""
     if isinstance(found, Mapping):
         return dict(found)

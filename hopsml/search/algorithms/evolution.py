@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.random import generator, number_of, require, seed_of
+from hopsml.search.algorithms.random import derived_seed, generator, require_packages, seed_or_random
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
@@ -56,7 +56,7 @@ class DifferentialEvolution(Searcher):
         check_filled(space)
         size = max(6, 3 * len(space)) if population is None else population
         _check(generations, size, mutation, crossover)
-        self.space, self.seed = space, seed_of(seed)
+        self.space, self.seed = space, seed_or_random(seed)
         self.generations, self.population, self.mutation, self.crossover = generations, size, mutation, crossover
         self.total = None if generations is None else (generations + 1) * size  # fewer if configurations repeat
         self._begin()
@@ -218,7 +218,7 @@ class CmaEs(Searcher):
 
     def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
         check_filled(space)
-        require("CMA-ES", "cmaes")
+        require_packages("CMA-ES", "cmaes")
         if population is not None and (not isinstance(population, int) or population < 2):
             raise ArgumentError(f"population={population!r}: it must be 2 or more")
         numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]
@@ -227,7 +227,7 @@ class CmaEs(Searcher):
             raise ArgumentError(
                 f"CMA-ES supports numbers only, but {names} are categories or have a condition; use 'tpe'"
             )
-        self.space, self.seed = space, seed_of(seed)
+        self.space, self.seed = space, seed_or_random(seed)
         self._moved = [found for found in numbers if found.count != 1]
         self._population = population or 4 + int(2 * math.log(max(len(self._moved), 1)))
         self._begin()
@@ -247,7 +247,7 @@ class CmaEs(Searcher):
         point = None
         if self._moved:
             self._optimizer = self._optimizer or self._made(self._population, self._middle())
-            self._optimizer.reseed_rng(number_of(self.seed, 0, number))
+            self._optimizer.reseed_rng(derived_seed(self.seed, 0, number))
             asked = self._optimizer.ask()
             seen, point = asked if self._has_margin else (asked, asked)
             values = {found.name: _value(found, place) for found, place in zip(self._moved, seen, strict=True)}
@@ -293,7 +293,7 @@ class CmaEs(Searcher):
         import numpy as np
 
         bounds = np.tile([0.0, 1.0], (len(mean), 1))
-        seed = number_of(self.seed, 3, self._generation)
+        seed = derived_seed(self.seed, 3, self._generation)
         arguments = {"mean": np.array(mean), "sigma": FIRST_DEVIATION, "bounds": bounds, "seed": seed}
         arguments |= {"population_size": population, "n_max_resampling": 10 * len(mean)}
         if self._has_margin:

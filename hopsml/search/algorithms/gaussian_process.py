@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hopsml.search.space.parameter import CATEGORICAL, Choice, Integers, LogIntegers, Parameter, same
+from hopsml.search.space.parameter import CATEGORICAL, Choice, Integers, LogIntegers, Parameter, is_same_value
 from hopsml.search.space.space import Searchspace
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _levels(found: Parameter, units: Array) -> Any:
 
 def _level(found: Parameter, value: Any) -> int:
     if isinstance(found, Choice):
-        return next(place for place, known in enumerate(found.values) if same(known, value))
+        return next(place for place, known in enumerate(found.values) if is_same_value(known, value))
     assert isinstance(found, Integers)
     return int(value) - found.low
 
@@ -133,7 +133,7 @@ class Kernel:
         return covariance
 
 
-def fitted(rows: Array, values: Array) -> Kernel:
+def fit_kernel(rows: Array, values: Array) -> Kernel:
     """Return the kernel with the greatest posterior density (MAP estimate).
 
     The prior expects lengths that grow with the root of the number of features (Hvarfner et al. 2024, "Vanilla Bayesian

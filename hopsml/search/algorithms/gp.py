@@ -18,12 +18,12 @@ from hopsml.search.algorithms.gaussian_process import (
     FeatureEncoder,
     Kernel,
     Posterior,
-    fitted,
+    fit_kernel,
     log_improvement,
     log_improvement_slope,
 )
 from hopsml.search.algorithms.history import History, Warmup
-from hopsml.search.algorithms.random import generator, require, seed_of
+from hopsml.search.algorithms.random import generator, require_packages, seed_or_random
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
@@ -56,8 +56,8 @@ class Gp(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
-        require("the Gaussian process", "scipy", "threadpoolctl")
-        self.space, self.seed = space, seed_of(seed)
+        require_packages("the Gaussian process", "scipy", "threadpoolctl")
+        self.space, self.seed = space, seed_or_random(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._features = FeatureEncoder(space)
         self._history = History(space)
@@ -69,7 +69,7 @@ class Gp(Searcher):
         scored = self._history.scored()
         config = self._warmup.config(number, len(scored))
         if config is None:
-            with one_thread():
+            with limit_to_one_thread():
                 config = self._best(number, scored)
         self._history.ask(config)
         return Suggestion(config)
@@ -83,7 +83,7 @@ class Gp(Searcher):
         values = _normal(np.array([score for _, score in kept]))
         rows = self._features.of(points)
         if self._kernel is None or self._is_stale(len(scored)):
-            self._kernel, self._fitted_with = fitted(rows, values), len(scored)
+            self._kernel, self._fitted_with = fit_kernel(rows, values), len(scored)
         posterior = Posterior(self._kernel, rows, values)
         best = float(values.max())
         if running := self._history.running():
@@ -177,7 +177,7 @@ class Gp(Searcher):
         self._fitted_with = state["fitted_with"]
 
 
-def one_thread() -> AbstractContextManager[Any]:
+def limit_to_one_thread() -> AbstractContextManager[Any]:
     """Return a context manager that limits linear algebra to one thread in the whole process.
 
     With matrices this small, further threads mostly wait for each other.

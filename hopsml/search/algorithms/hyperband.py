@@ -72,7 +72,7 @@ class Bracket:
         """Return the next rung of a running member, counted from 0."""
         return self._running[member]
 
-    def arrive(self, member: int, score: float) -> bool | None:
+    def record_arrival(self, member: int, score: float) -> bool | None:
         """Record that a running member has reached its rung, and decide about it if possible.
 
         Returns:
@@ -319,7 +319,7 @@ class Hyperband(Stopper):
     def _judge(self, number: int, bracket: Bracket, score: float, last: int) -> Verdict:
         if bracket.level(number) == last:
             return Verdict.STOP
-        fate = bracket.arrive(number, score)
+        fate = bracket.record_arrival(number, score)
         if fate is None:
             return Verdict.PAUSE
         return Verdict.CONTINUE if fate else Verdict.STOP

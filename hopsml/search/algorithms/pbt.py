@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.gaussian_process import Kernel, Posterior
-from hopsml.search.algorithms.random import generator, seed_of
+from hopsml.search.algorithms.random import generator, seed_or_random
 from hopsml.search.contract import Config, Exploit, Outcome, Stopper, Verdict
 from hopsml.search.space.parameter import CATEGORICAL, Choice, Integers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
@@ -103,7 +103,7 @@ class PopulationBased(Stopper):
             raise ArgumentError(f"factors={factors!r}: they must be numbers greater than 0, such as (1.2, 0.8)")
         self.space, self.population, self.interval, self.max_step = space, population, interval, max_step
         self.quantile, self.resample, self.factors = quantile, resample_probability, tuple(factors)
-        self.seed, self.synchronous = seed_of(seed), bool(synchronous)
+        self.seed, self.synchronous = seed_or_random(seed), bool(synchronous)
         self._clear()
 
     def _clear(self) -> None:
@@ -364,7 +364,7 @@ class PB2(PopulationBased):
         now = max(member.intervals for member in self._members.values()) + 1
         rows = np.array([[interval, *place] for interval, place, _ in self._gains])[:, [0, *(c + 1 for c in columns)]]
         values = _standard(np.array([gain for _, _, gain in self._gains]))
-        kernel = fitted(rows, values)
+        kernel = fit_kernel(rows, values)
         trying = np.array(
             [[now, *self.space.transform(one.config)] for key, one in self._members.items() if key != number]
         )
@@ -429,7 +429,7 @@ class TimeVaryingKernel(Kernel):
         return covariance
 
 
-def fitted(rows: Array, values: Array) -> TimeVaryingKernel:
+def fit_kernel(rows: Array, values: Array) -> TimeVaryingKernel:
     """Return the kernel of a grid under which the observations are most likely.
 
     Its hyper-parameters are chosen by the marginal likelihood (Rasmussen and Williams 2006, equation 5.8), from a grid:

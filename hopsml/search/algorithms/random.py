@@ -77,7 +77,7 @@ class GridSearcher(Searcher):
         self, space: Searchspace, seed: int | None = None, points: int | Mapping[str, int] | None = None
     ) -> None:
         check_filled(space)
-        self.space = space if points is None else listed(space, points)
+        self.space = space if points is None else discretized_space(space, points)
         self._combinations = self.space.combinations()  # raises for a continuous range
         self.total = self.space.size()
         self._asked = 0
@@ -110,7 +110,7 @@ def _after(configs: Iterator[Config], count: int) -> Iterator[Config]:
     return configs
 
 
-def listed(space: Searchspace, points: int | Mapping[str, int]) -> Searchspace:
+def discretized_space(space: Searchspace, points: int | Mapping[str, int]) -> Searchspace:
     """Return the space with at most ``points`` values of each numeric range, at equal distances on its scale.
 
     Args:
@@ -148,7 +148,7 @@ def _spread(found: Parameter, count: int) -> list[Any]:
     return [found.at(place / (count - 1)) for place in range(count)]
 
 
-def seed_of(seed: int | None) -> int:
+def seed_or_random(seed: int | None) -> int:
     """Return the seed to be used: a random one for None.
 
     Raises ArgumentError if it is not an integer of 0 or more.
@@ -167,12 +167,12 @@ def generator(*numbers: int) -> np.random.Generator:
     return np.random.default_rng(numbers)
 
 
-def number_of(*numbers: int) -> int:
+def derived_seed(*numbers: int) -> int:
     """Return a 32-bit number that belongs to these numbers, for libraries that take a single seed."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")
 
 
-def require(who: str, *names: str) -> None:
+def require_packages(who: str, *names: str) -> None:
     """Raise ArgumentError unless all packages ``names``, which ``who`` needs, are installed.
 
     No package is imported.
@@ -182,12 +182,11 @@ def require(who: str, *names: str) -> None:
         raise ArgumentError(f"{who} needs {', '.join(missing)}: {extras.install_command('search')}")
 
 
-def optuna() -> Any:
+def import_optuna() -> Any:
     """Return the module ``optuna``, imported without its warning about progress bars in notebooks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
-        import optuna
-    return optuna
+    return import_optuna
 
 
 BLOCK = 256  # points drawn at a time; a power of two, as Sobol's sequence requires
@@ -212,8 +211,8 @@ class RandomSearcher(Searcher):
     def __init__(self, space: Searchspace, seed: int | None = None, sobol: bool = False) -> None:
         check_filled(space)
         if sobol:
-            require("Sobol's sequence", "scipy")
-        self.space, self.seed, self.sobol = space, seed_of(seed), sobol
+            require_packages("Sobol's sequence", "scipy")
+        self.space, self.seed, self.sobol = space, seed_or_random(seed), sobol
         self._begin()
 
     def _begin(self, position: int = 0) -> None:
@@ -269,7 +268,7 @@ class RandomSearcher(Searcher):
 
         if len(self.space) > qmc.Sobol.MAXDIM:
             raise ArgumentError(f"sobol=True takes at most {qmc.Sobol.MAXDIM} parameters; there are {len(self.space)}")
-        sequence = qmc.Sobol(len(self.space), scramble=True, rng=number_of(self.seed))
+        sequence = qmc.Sobol(len(self.space), scramble=True, rng=derived_seed(self.seed))
         block, used = divmod(position, BLOCK)
         if block:
             sequence.fast_forward(block * BLOCK)

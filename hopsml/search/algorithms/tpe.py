@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms import random
 from hopsml.search.algorithms.history import History, PastTrial, Warmup
-from hopsml.search.algorithms.random import generator, number_of, seed_of
+from hopsml.search.algorithms.random import derived_seed, generator, seed_or_random
 from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.parameter import CATEGORICAL, Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
@@ -79,7 +79,7 @@ class Bohb(Searcher):
                 f"bandwidth_factor={bandwidth_factor!r}, min_bandwidth={min_bandwidth!r}: both must be numbers "
                 "greater than 0"
             )
-        self.space, self.seed, self.factor = space, seed_of(seed), factor
+        self.space, self.seed, self.factor = space, seed_or_random(seed), factor
         self.min_points = len(space) + 1 if min_points is None else min_points
         self.top_fraction, self.random_fraction = top_fraction, random_fraction
         self.num_samples, self.bandwidth_factor, self.min_bandwidth = num_samples, bandwidth_factor, min_bandwidth
@@ -307,8 +307,8 @@ class Tpe(Searcher):
         self, space: Searchspace, seed: int | None = None, num_warmup_trials: int = 10, random_fraction: float = 0.0
     ) -> None:
         check_filled(space)
-        random.require("TPE", "optuna", "scipy")
-        self.space, self.seed = space, seed_of(seed)
+        random.require_packages("TPE", "optuna", "scipy")
+        self.space, self.seed = space, seed_or_random(seed)
         self._warmup = Warmup(space, self.seed, num_warmup_trials, random_fraction)
         self._scored = 0
         self._history = History(space)
@@ -322,7 +322,7 @@ class Tpe(Searcher):
             self._run(number, config)
         else:
             # A new sampler for each trial, so that only results carry over from one trial to the next.
-            self._study.sampler = _sampler_class()(self.space, number_of(self.seed, number))
+            self._study.sampler = _sampler_class()(self.space, derived_seed(self.seed, number))
             trial = self._running[number] = self._study.ask()
             config = self.space.build(functools.partial(_suggest, trial))
         self._history.ask(config)
@@ -400,7 +400,7 @@ class Tpe(Searcher):
 
 
 def _study() -> optuna.Study:
-    optuna = random.optuna()
+    optuna = random.import_optuna()
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # the creation of a study does not concern the user
     try:

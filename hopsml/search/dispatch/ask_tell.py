@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
-from hopsml.search.dispatch.events import Settled
+from hopsml.search.dispatch.events import TrialSettled
 from hopsml.search.dispatch.ledger import Ledger, TrialPhase, TrialState, as_json
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.space.parameter import marked
+from hopsml.search.space.parameter import to_json_value
 
 Fact = tuple[Any, ...]
 # Numbers and addresses in a message, which do not make two messages different errors.
@@ -69,7 +69,7 @@ class Futility:
         """Stop counting failures for good: a trial has returned a value, or errors differ."""
         self._mixed, self.count = True, 0
 
-    def hopeless(self, lanes: int) -> bool:
+    def is_hopeless(self, lanes: int) -> bool:
         """Return True if all trials so far failed with the same error.
 
         At least 3 trials, and twice as many as ``lanes``, must have failed.
@@ -266,7 +266,7 @@ class AskTell:
         error: str = "",
         seconds: float = 0.0,
         fault: bool = False,
-    ) -> Settled:
+    ) -> TrialSettled:
         """End the trial for good, and pass its outcome once to searcher and stopper.
 
         Args:
@@ -295,7 +295,7 @@ class AskTell:
         elif end is not End.STOPPED or value is not None:
             self.alike.mixed()
         self._facts.append(("end", trial.number, end.value, value, outputs, error, seconds, fault))
-        return Settled(trial.number, end, value, outputs, error, trial.seconds, outcome.step)
+        return TrialSettled(trial.number, end, value, outputs, error, trial.seconds, outcome.step)
 
     # ---------------------------------------------------------------------------------------- whole state
 
@@ -364,7 +364,7 @@ class AskTell:
                 self.record_late(trial, step, value)
                 return
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
-            if marked(_as_json(again)) != marked(verdict):  # the recorded verdict counts, not the new one
+            if to_json_value(_as_json(again)) != to_json_value(verdict):  # the recorded verdict counts, not the new one
                 trial.asked, trial.exploit = "", None
                 self._apply_verdict(trial, before)
         elif kind == "rest":
@@ -391,7 +391,7 @@ def _verdict(written: Any) -> Verdict | Exploit:
 
 def _same(suggested: Config, written: Config) -> bool:
     """Return True if both are the same configuration; ``written`` has been through JSON."""
-    return bool(marked(suggested) == marked(written))
+    return bool(to_json_value(suggested) == to_json_value(written))
 
 
 class ReadyQueue:
@@ -452,7 +452,7 @@ class Supply:
         self.ask_tell = ask_tell
         self.ready = ReadyQueue()
 
-    def returning(self, lane: int | None = None) -> TrialState | None:
+    def next_returning(self, lane: int | None = None) -> TrialState | None:
         """Return the next trial that ran before and continues, by retry or resume; None if there is none.
 
         Args:
@@ -476,4 +476,4 @@ class Supply:
         Args:
             lane: number of the lane that will run it; None: any lane.
         """
-        return self.returning(lane) or self.ask_tell.next_trial()
+        return self.next_returning(lane) or self.ask_tell.next_trial()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.ask_tell import Supply
-from hopsml.search.dispatch.events import Action, Began, Ended, Reported, RequestTrialEnd
+from hopsml.search.dispatch.events import Action, AttemptBegan, AttemptEnded, RequestTrialEnd, ValuesReported
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import Closing, SearchSpec
-from hopsml.search.metric import finite, why_no_value
+from hopsml.search.metric import finite_or_none, why_no_value
 
 LOST_AT_MOST = 10  # number of slot failures that a trial may have
 
@@ -33,11 +33,11 @@ class Attempts:
         """
         return self.closing is not None and self.closing.reason == "cancelled"
 
-    def _trial_of(self, event: Began | Reported | Ended) -> TrialState | None:
+    def _trial_of(self, event: AttemptBegan | ValuesReported | AttemptEnded) -> TrialState | None:
         trial = self.ledger.placed.get(event.number)
         return trial if trial is not None and trial.attempt == event.attempt else None
 
-    def began(self, event: Began, now: float) -> list[Action]:
+    def began(self, event: AttemptBegan, now: float) -> list[Action]:
         """Handle the event that the user's function was called for a trial."""
         trial = self._trial_of(event)
         return self._has_begun(trial, now) if trial is not None and trial.phase is TrialPhase.PLACED else []
@@ -56,7 +56,7 @@ class Attempts:
         trial.gap = False
         return self._has_begun(trial, now) if trial.phase is TrialPhase.PLACED else []
 
-    def reported(self, event: Reported, now: float) -> list[Action]:
+    def reported(self, event: ValuesReported, now: float) -> list[Action]:
         """Pass a report of a new, higher step to the stopper.
 
         Once the trial has been requested to end, reports are only recorded: it may return before it gets the request.
@@ -65,7 +65,7 @@ class Attempts:
         if trial is None:
             return []
         actions = self._must_have_begun(trial, now)
-        value = finite(event.value)
+        value = finite_or_none(event.value)
         if value is None or event.step <= max(trial.step, trial.late_step):
             return actions
         if trial.asked:
@@ -82,7 +82,7 @@ class Attempts:
             self.places.promote(trial)
         return actions
 
-    def ended(self, event: Ended, now: float) -> list[Action]:
+    def ended(self, event: AttemptEnded, now: float) -> list[Action]:
         """Handle the end of an attempt, whose slots are free: end the trial, pause it, or queue another attempt."""
         trial = self._trial_of(event)
         if trial is None:
@@ -93,7 +93,7 @@ class Attempts:
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
         self.places.free_place(trial, seconds if by_itself and ran else None)
         if event.how == "withdrawn":
-            self.unplace(trial)
+            self.return_to_queue(trial)
         elif event.how == "finished":
             actions.append(self._finished(trial, event, seconds))
         elif event.how in ("failed", "died"):
@@ -113,19 +113,19 @@ class Attempts:
         if trial.phase is TrialPhase.READY:
             self.supply.ready.add_trial(trial)
 
-    def _stopped(self, trial: TrialState, event: Ended, seconds: float) -> Action:
-        value = trial.value if trial.value is not None else finite(event.value)
+    def _stopped(self, trial: TrialState, event: AttemptEnded, seconds: float) -> Action:
+        value = trial.value if trial.value is not None else finite_or_none(event.value)
         return self.ask_tell.end(trial, End.STOPPED, value, event.outputs, event.error, seconds)
 
-    def _finished(self, trial: TrialState, event: Ended, seconds: float) -> Action:
-        value, error, fault = finite(event.value), event.error, False
+    def _finished(self, trial: TrialState, event: AttemptEnded, seconds: float) -> Action:
+        value, error, fault = finite_or_none(event.value), event.error, False
         if value is None and event.outputs is None and event.value is None:
             value = trial.value  # the function returned nothing, so its last report counts
         if value is None:
             error, fault = why_no_value(self.spec.metric, event.outputs, event.value)
         return self.ask_tell.end(trial, End.COMPLETED, value, event.outputs, error, seconds, fault)
 
-    def _failed(self, trial: TrialState, event: Ended, seconds: float) -> list[Action]:
+    def _failed(self, trial: TrialState, event: AttemptEnded, seconds: float) -> list[Action]:
         error = event.error or f"the trial {event.how}"
         if self.cancelled and trial.asked != "stop":
             self.record_search_cancelled(trial, seconds)
@@ -139,7 +139,7 @@ class Attempts:
         self._line_up(trial)
         return []
 
-    def unplace(self, trial: TrialState) -> None:
+    def return_to_queue(self, trial: TrialState) -> None:
         """Return a trial that was placed, but has not begun, to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)

@@ -27,7 +27,7 @@ from hopsml.search.dispatch.events import Action, Event
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, row
-from hopsml.search.dispatch.spec import Bounds, Closing, SearchSpec
+from hopsml.search.dispatch.spec import Closing, LimitAccount, SearchSpec
 from hopsml.search.metric import MetricCheck
 
 VERSION = 1  # format version of states and event logs
@@ -61,7 +61,7 @@ class Dispatch:
         self.spec = spec
         self.ask_tell = AskTell(spec, searcher, stopper)
         self.ledger = self.ask_tell.ledger
-        self.bounds = Bounds(spec)
+        self.bounds = LimitAccount(spec)
         self.supply = Supply(self.ask_tell)
         self.places: LaneTable | Groups = (LaneTable if spec.size_of is None else Groups)(spec, self.supply)
         self.attempts = Attempts(spec, self.supply, self.places)
@@ -109,27 +109,27 @@ class Dispatch:
         actions = [] if self._open else self.start_session(now)
         self.bounds.holds(self.places.slots_held, now)
         match event:
-            case events.Reported():
+            case events.ValuesReported():
                 self.metric_check.found()
                 actions += self.attempts.reported(event, now)
-            case events.ReportedOthers():
+            case events.OtherValuesReported():
                 actions += self._check_metric(event, now)
-            case events.Began():
+            case events.AttemptBegan():
                 actions += self.attempts.began(event, now)
-            case events.Ended():
+            case events.AttemptEnded():
                 if event.value is not None:
                     self.metric_check.found()
                 actions += self.attempts.ended(event, now)
             case events.LaneJoined() | events.LaneLost() | events.SlotsChanged():
                 actions += self._slots(event, now)
-            case events.Extend():
+            case events.ExtensionRequested():
                 self._extend(event, now)
             case events.SearchCancelRequested():
                 actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
             case events.Tick():
                 actions += self._tick(now)
         return actions + self._follow(
-            now, fresh=not isinstance(event, events.Reported | events.ReportedOthers | events.Began)
+            now, fresh=not isinstance(event, events.ValuesReported | events.OtherValuesReported | events.AttemptBegan)
         )
 
     def wake_at(self) -> float | None:
@@ -158,7 +158,7 @@ class Dispatch:
     def state(self) -> dict[str, Any]:
         """Return all that outlives a session: trials, searcher, stopper, cost.
 
-        All are JSON values, except values in configurations; ``journal.snapshot`` makes one line of it in any case.
+        All are JSON values, except values in configurations; ``journal.snapshot_line`` makes one line of it in any case.
         """
         return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.ask_tell.state()}
 
@@ -202,13 +202,13 @@ class Dispatch:
             if isinstance(event, events.SlotsChanged):
                 self.places.slots(event.count, now)
         elif isinstance(event, events.SlotsChanged):
-            self.places.allow(event.count)
+            self.places.limit_busy_lanes(event.count)
         elif isinstance(event, events.LaneJoined):
             self.places.join(event.lane, event.host)
         elif isinstance(event, events.LaneLost):
             current, waiting = self.places.lose(event.lane)
             if waiting is not None:
-                self.attempts.unplace(waiting)
+                self.attempts.return_to_queue(waiting)
             if current is not None:
                 ran_s = max(0.0, now - current.since) if current.phase is TrialPhase.RUNNING else 0.0
                 actions = self.attempts.requeue(current, event.reason, ran_s)
@@ -217,7 +217,7 @@ class Dispatch:
 
     # ---------------------------------------------------------------------------------------- the end of the search
 
-    def _extend(self, event: events.Extend, now: float) -> None:
+    def _extend(self, event: events.ExtensionRequested, now: float) -> None:
         if event.trials > 0:
             self.ask_tell.extend(event.trials)
         if event.deadline_s is not None:
@@ -225,7 +225,7 @@ class Dispatch:
             if self.closing is not None and self.closing.reason == "deadline" and self.bounds.closing(now) is None:
                 self.attempts.closing = None
 
-    def _check_metric(self, event: events.ReportedOthers, now: float) -> list[Action]:
+    def _check_metric(self, event: events.OtherValuesReported, now: float) -> list[Action]:
         """End the search if a report shows that no trial will report the searched metric."""
         problem = self.metric_check.problem(event.number, event.step, event.names)
         if not problem or self.closing is not None:
@@ -250,7 +250,7 @@ class Dispatch:
                     self.ask_tell.end(trial, End.STOPPED, trial.value, error=error, seconds=now - trial.since)
                 )
             else:
-                self.attempts.unplace(trial)
+                self.attempts.return_to_queue(trial)
         return actions
 
     def _close(self, closing: Closing, now: float) -> list[Action]:
@@ -287,7 +287,7 @@ class Dispatch:
 
     def _give_up_if_hopeless(self, now: float) -> list[Action]:
         alike = self.ask_tell.alike
-        if self.closing is not None or not alike.hopeless(self.places.width):
+        if self.closing is not None or not alike.is_hopeless(self.places.width):
             return []
         text = (
             f"the first {alike.count} trials failed with the same error, and none succeeded: {alike.error}. "
@@ -302,7 +302,11 @@ class Dispatch:
         event that cannot come.
         """
         actions: list[Action] = []
-        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.trials_left == 0):
+        while (
+            not self.ledger.placed
+            and not self._waiting()
+            and (self.places.needs_trials or self.ask_tell.trials_left == 0)
+        ):
             trial = self.ask_tell.resume(settle=True)
             if trial is not None and trial.phase is TrialPhase.READY:
                 self.supply.ready.add_trial(trial)
@@ -315,7 +319,7 @@ class Dispatch:
         return actions
 
     def _waiting(self) -> bool:
-        return len(self.supply.ready) > 0 or (isinstance(self.places, Groups) and self.places.in_line > 0)
+        return len(self.supply.ready) > 0 or (isinstance(self.places, Groups) and self.places.queued_count > 0)
 
     def _stuck(self) -> str:
         if self.ask_tell.later:
@@ -334,7 +338,7 @@ class Dispatch:
         assert self.closing is not None
         waiting = self.supply.ready.drain()
         if isinstance(self.places, Groups):
-            waiting += self.places.leave_line()
+            waiting += self.places.empty_queue()
         actions = [] if self.attempts.cancelled else self._give_up_paused()
         for trial in waiting:
             if trial.begun and not self.attempts.cancelled:

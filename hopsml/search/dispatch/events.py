@@ -44,7 +44,7 @@ class SlotsChanged:
 
 
 @dataclass(frozen=True)
-class Began:
+class AttemptBegan:
     """Event: a lane or group has called the user's function for this trial."""
 
     number: int
@@ -52,7 +52,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Reported:
+class ValuesReported:
     """Event: a running trial has reported metric values.
 
     ``value`` is that of the searched metric, None where it is missing or not a number; ``checkpoint`` is True if the
@@ -67,7 +67,7 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class ReportedOthers:
+class OtherValuesReported:
     """Event: a running trial has reported values, by these names, and not the searched metric."""
 
     number: int
@@ -77,7 +77,7 @@ class ReportedOthers:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnded:
     """Event: an attempt of a trial has ended.
 
     ``how`` is finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``; for groups also
@@ -94,7 +94,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Extend:
+class ExtensionRequested:
     """Event: the user requests more trials, or another deadline.
 
     ``trials`` is the number of additional ones; ``deadline_s`` counts in seconds from the begin of the session.
@@ -120,11 +120,11 @@ Event = (
     LaneJoined
     | LaneLost
     | SlotsChanged
-    | Began
-    | Reported
-    | ReportedOthers
-    | Ended
-    | Extend
+    | AttemptBegan
+    | ValuesReported
+    | OtherValuesReported
+    | AttemptEnded
+    | ExtensionRequested
     | SearchCancelRequested
     | Tick
 )
@@ -133,7 +133,7 @@ Event = (
 
 
 @dataclass(frozen=True)
-class Assign:
+class AssignTrial:
     """Action: send the trial to a lane.
 
     On a busy lane it waits as the next one; at most one trial waits there.
@@ -149,7 +149,7 @@ class Assign:
 
 
 @dataclass(frozen=True)
-class Form:
+class FormGroup:
     """Action: start a distributed training of ``size`` workers for the trial.
 
     The group is elastic between ``minimum`` and ``most`` workers.
@@ -197,7 +197,7 @@ class WantLanes:
 
 
 @dataclass(frozen=True)
-class Settled:
+class TrialSettled:
     """Action: record that a trial has ended for good, with the outcome that the searcher received."""
 
     number: int
@@ -217,4 +217,4 @@ class ConcludeSearch:
     text: str = ""
 
 
-Action = Assign | Form | RequestTrialEnd | ResizeGroup | WantLanes | Settled | ConcludeSearch
+Action = AssignTrial | FormGroup | RequestTrialEnd | ResizeGroup | WantLanes | TrialSettled | ConcludeSearch

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
 from hopsml.search.dispatch.ask_tell import Supply
-from hopsml.search.dispatch.events import Action, Form, ResizeGroup
+from hopsml.search.dispatch.events import Action, FormGroup, ResizeGroup
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 
@@ -123,14 +123,14 @@ class Groups:
             count, total = self._means.get(group.size, (0, 0.0))
             self._means[group.size] = count + 1, total + seconds
 
-    def leave_line(self) -> list[TrialState]:
+    def empty_queue(self) -> list[TrialState]:
         """Empty the queue of trials that wait for slots, and return them in order."""
         trials = [trial for trial, _, _ in self._line]
         self._line.clear()
         return trials
 
     @property
-    def in_line(self) -> int:
+    def queued_count(self) -> int:
         """Number of trials that wait for slots."""
         return len(self._line)
 
@@ -143,7 +143,7 @@ class Groups:
         return self._wake_at
 
     @property
-    def dry(self) -> bool:
+    def needs_trials(self) -> bool:
         """True if slots are free and no trial waits for them."""
         return self.free > 0 and not self._line
 
@@ -155,7 +155,7 @@ class Groups:
         self._wake_at = float("inf")
         if not self._size_seen:
             self._append(self._supply.next(), actions)  # ``slots_wanted`` needs one trial's size
-        while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
+        while self.free > 0 and not self._ask_tell.alike.is_hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)
             action = self._form_one(reservation, now) or self._grow_one(reservation)
@@ -167,7 +167,7 @@ class Groups:
 
     def _gather(self, actions: list[Action]) -> None:
         """Put trials that ran before in front of new ones, but behind a head that has its reservation."""
-        while len(self._line) < AHEAD and (trial := self._supply.returning()):
+        while len(self._line) < AHEAD and (trial := self._supply.next_returning()):
             # After the head, whose reservation must not move, and after those that ran before, in their order.
             known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
             self._append(trial, actions, known[-1] + 1 if known else 0)
@@ -253,7 +253,7 @@ class Groups:
         count, total = self._means.get(size, (0, 0.0))
         return total / count if count else None
 
-    def _form_one(self, reservation: Reservation | None, now: float) -> Form | None:
+    def _form_one(self, reservation: Reservation | None, now: float) -> FormGroup | None:
         if not self._line:
             return None
         target = self._target(*self._line[0][1:], now)
@@ -271,7 +271,7 @@ class Groups:
         mean = self._mean(size)
         return size <= reservation.extra or (mean is not None and now + mean <= reservation.at)
 
-    def _form(self, index: int, size: int, now: float) -> Form:
+    def _form(self, index: int, size: int, now: float) -> FormGroup:
         trial, wish, minimum = self._line.pop(index)
         wish = max(wish, self._spec.promoted_size(trial.step))
         size = max(size, min(wish, self.free)) if not self._line else size  # more than it needs only if no trial waits
@@ -281,7 +281,7 @@ class Groups:
         trial.since = now
         self._ask_tell.ledger.move(trial, TrialPhase.PLACED)
         least, most = min(minimum, size), max(size, wish, *(workers for _, workers in self._spec.promoted_workers))
-        return Form(trial.number, trial.attempt, trial.config, size, least, trial.resume_from, trial.step, most)
+        return FormGroup(trial.number, trial.attempt, trial.config, size, least, trial.resume_from, trial.step, most)
 
     def _grow_one(self, reservation: Reservation | None) -> ResizeGroup | None:
         """Add free slots to the best running trial that may have more workers, but none that the head needs."""

@@ -4,7 +4,7 @@
     ["ask", 0, {"lr": 0.1}, null] ...            one fact per line (ask_tell.py), in order
     {"hopsml search": 1, "state": {...}}         snapshot of all before it, so that it need not be replayed
 
-The writer of the log may add lines ``["key", ...]`` with other keys, which it removes again by ``divided``. Lines must
+The writer of the log may add lines ``["key", ...]`` with other keys, which it removes again by ``separate_entries``. Lines must
 be on disk before the actions that came with them are carried out: then a result that was announced is never lost, and
 none is announced twice. The last line may be torn.
 
@@ -29,7 +29,7 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.dispatch.ask_tell import Fact
 from hopsml.search.dispatch.dispatch import VERSION, Dispatch, check_version
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.space.parameter import reader, to_line
+from hopsml.search.space.parameter import line_parser, to_line
 
 SIMULATED = 1_000  # waiting trials that are simulated; further ones are spread evenly over the places
 
@@ -88,7 +88,7 @@ class SearchSnapshot:
             return None
         ages = [max(0.0, self.now - trial.began) for trial in self.running]
         waiting = max(0, self.planned - self.done - len(ages))
-        return outlook(self.took, ages, waiting, len(ages) or self.executors, self.done)
+        return estimate_outlook(self.took, ages, waiting, len(ages) or self.executors, self.done)
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the search ends, by estimate or deadline, whichever is earlier; None if unknown."""
@@ -143,7 +143,9 @@ class Lifetimes:
         return (area + self._shares[-1] * self._tail) / self._shares[at]
 
 
-def outlook(ended: Sequence[float], running: Sequence[float], waiting: int, places: int, done: int) -> Outlook | None:
+def estimate_outlook(
+    ended: Sequence[float], running: Sequence[float], waiting: int, places: int, done: int
+) -> Outlook | None:
     """Return the estimate for a search; None before a trial has ended.
 
     Args:
@@ -173,12 +175,12 @@ def outlook(ended: Sequence[float], running: Sequence[float], waiting: int, plac
 _KEY = "hopsml search"
 
 
-def opening() -> str:
+def version_line() -> str:
     """Return the first line that a session writes: the log's version."""
     return to_line({_KEY: VERSION})
 
 
-def lines_of(facts: Iterable[Fact]) -> list[str]:
+def fact_lines(facts: Iterable[Fact]) -> list[str]:
     """Return facts of ``Dispatch.take_facts()`` as lines of JSON, without line ends."""
     return [to_line(list(fact)) for fact in facts]
 
@@ -189,7 +191,7 @@ def readable() -> contextlib.AbstractContextManager[None]:
     return decoding.understood("the lines of the journal of the search are", remedy)
 
 
-def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str]]:
+def separate_entries(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str]]:
     """Separate the entries that begin with one of the keys from all other lines.
 
     Returns:
@@ -209,7 +211,7 @@ def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str
     return found, others
 
 
-def snapshot(dispatch: Dispatch) -> str:
+def snapshot_line(dispatch: Dispatch) -> str:
     """Return a line with the whole state, which replaces all lines before it.
 
     For searchers whose calls take long to replay.
@@ -217,7 +219,7 @@ def snapshot(dispatch: Dispatch) -> str:
     return to_line({_KEY: VERSION, "state": dispatch.state()})
 
 
-def snapshot_due(since: int, at_last: int) -> bool:
+def is_snapshot_due(since: int, at_last: int) -> bool:
     """Return True if a snapshot is worth its size.
 
     As snapshots grow with the search, they are written at doubling distances: all of them together cost a constant per
@@ -245,7 +247,7 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
     Raises:
         ArgumentError: a newer version, a line other than the last one cannot be read, or an entry is no event.
     """
-    entries = _entries(lines, reader(_values_of(searcher)))
+    entries = _entries(lines, line_parser(_values_of(searcher)))
     last = max((index for index, one in enumerate(entries) if isinstance(one, dict) and "state" in one), default=None)
     for entry in entries:
         if isinstance(entry, dict):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hopsml.search.dispatch.ask_tell import Supply
-from hopsml.search.dispatch.events import Action, Assign, RequestTrialEnd
+from hopsml.search.dispatch.events import Action, AssignTrial, RequestTrialEnd
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 
@@ -52,7 +52,7 @@ class Prefetch:
         self.mean_s = seconds if self.mean_s is None else self.mean_s + _WEIGHT * (seconds - self.mean_s)
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """True if a trial should be sent to a lane that is still busy."""
         if self._fixed is not None:
             return self._fixed
@@ -117,7 +117,7 @@ class LaneTable:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
 
-    def allow(self, count: int) -> None:
+    def limit_busy_lanes(self, count: int) -> None:
         """Limit the number of busy lanes to ``count``; lanes beyond it finish their present trial."""
         self._allowed = max(1, count)
 
@@ -187,7 +187,7 @@ class LaneTable:
         return float("inf")
 
     @property
-    def dry(self) -> bool:
+    def needs_trials(self) -> bool:
         """True if lanes are idle because no trial was found for them."""
         return bool(self._idle)
 
@@ -196,14 +196,14 @@ class LaneTable:
     def fill(self, now: float) -> list[Action]:
         """Assign trials to idle lanes; if none is idle and it pays, send busy lanes a further trial ahead of time."""
         actions: list[Action] = []
-        while self._idle and self.takes_more and (found := self._match(self._idle)):
+        while self._idle and self.can_use_more and (found := self._match(self._idle)):
             actions.append(self._assign(*found, now))
         if self._allowed is not None and len(self.lanes) > self._allowed:
             # Some lanes will be released, which is possible once no trial waits behind their present one.
             actions.extend([self.withdraw(lane.waiting) for lane in list(self._behind.values()) if lane.waiting])
         elif self._idle:
             actions.extend(self._spread())
-        elif self._room and self._prefetch.pays:
+        elif self._room and self._prefetch.is_worthwhile:
             # As many trials as lanes remain unsent: sent ahead, the last ones might wait while another lane is idle.
             left = self._supply.ask_tell.trials_left
             while self._room and (left is None or left > len(self.lanes)) and (found := self._match(self._room)):
@@ -212,7 +212,7 @@ class LaneTable:
         return actions
 
     @property
-    def takes_more(self) -> bool:
+    def can_use_more(self) -> bool:
         """True if one more lane may be busy."""
         return self._allowed is None or len(self.lanes) - len(self._idle) < self._allowed
 
@@ -238,7 +238,7 @@ class LaneTable:
         others = [lane for lane in free.values() if lane is not failed_on]
         return next((lane for lane in others if lane.host != failed_on.host), others[0])
 
-    def _assign(self, lane: LaneState, trial: TrialState, now: float) -> Assign:
+    def _assign(self, lane: LaneState, trial: TrialState, now: float) -> AssignTrial:
         trial.attempt += 1
         trial.lane, trial.since = lane.number, now
         trial.gap = lane.current is None and lane.used  # a lane's first begin includes imports: no gap to measure
@@ -249,7 +249,9 @@ class LaneTable:
         self._ledger.move(trial, TrialPhase.PLACED)
         self._sort(lane)
         isolated = self._spec.isolated or trial.tries > 0  # a retry gets a fresh process
-        return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)
+        return AssignTrial(
+            lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step
+        )
 
     def _spread(self) -> list[Action]:
         """Withdraw trials that wait behind busy lanes while others are idle, to assign them when they have returned."""

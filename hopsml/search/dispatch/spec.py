@@ -96,7 +96,7 @@ class Closing:
         return max(0.05, 0.8 * (self.hard_at - now))
 
 
-class Bounds:
+class LimitAccount:
     """Account of the slot-seconds that a search uses, with the check of its deadline and budget."""
 
     def __init__(self, spec: SearchSpec) -> None:

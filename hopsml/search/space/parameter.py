@@ -4,7 +4,7 @@ Every searcher works on that interval: equal steps on it (a factor on a logarith
 values) count as equal changes. The user's definition of a parameter is validated here; the errors are Maggy's, with a
 remedy.
 
-Configurations are written as JSON by ``to_line`` and read by ``reader``: tuples are preserved, and functions and objects
+Configurations are written as JSON by ``to_line`` and read by ``line_parser``: tuples are preserved, and functions and objects
 are resolved by their names.
 """
 
@@ -37,32 +37,32 @@ def name_of(value: Any) -> str:
     return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
 
 
-def marked(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return a copy of ``value`` that JSON can represent: tuples and named objects become tagged dicts."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, dict):
-        return {key: marked(item) for key, item in value.items()}
+        return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [marked(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, tuple):
-        return {_TUPLE: [marked(item) for item in value]}
+        return {_TUPLE: [to_json_value(item) for item in value]}
     if isinstance(value, NameOnly):
         return {_VALUE: str(value)}
     if isinstance(value, bool | int | float | str):  # a subclass, such as an IntEnum
         return value
     tolist = getattr(value, "tolist", None)  # numpy's scalars and arrays
     if callable(tolist) and not isinstance(value, type):
-        return marked(tolist())
+        return to_json_value(tolist())
     return {_VALUE: name_of(value)}
 
 
 def to_line(value: Any) -> str:
-    """Return ``value`` as one line of JSON, for ``reader``."""
-    return json.dumps(marked(value), separators=(",", ":"))
+    """Return ``value`` as one line of JSON, for ``line_parser``."""
+    return json.dumps(to_json_value(value), separators=(",", ":"))
 
 
-def reader(values: Iterable[Any]) -> Callable[[str], Any]:
+def line_parser(values: Iterable[Any]) -> Callable[[str], Any]:
     """Return a function that parses lines of ``to_line``.
 
     Args:
@@ -235,20 +235,20 @@ class Choice(Parameter):
     def index(self, value: Any) -> int:
         """Return the position of ``value`` in ``values``; raises ValueError if it is not among them."""
         for place, known in enumerate(self.values):
-            if same(known, value):
+            if is_same_value(known, value):
                 return place
         raise ValueError(f"{self.name}: {value!r} is none of {list(self.values)}")
 
     def holds(self, value: Any) -> bool:
         """Return True if ``value`` is one of the listed values."""
-        return any(same(known, value) for known in self.values)
+        return any(is_same_value(known, value) for known in self.values)
 
     def listed(self) -> Sequence[Any]:
         """Return the values in the order in which they were given."""
         return self.values
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same_value(one: Any, other: Any) -> bool:
     """Return True if both values are equal and of the same type.
 
     So True differs from 1, and 1 from 1.0: a function may treat them differently.
@@ -287,7 +287,7 @@ def parameter(name: str, given: object, when: Mapping[str, Any] | None = None) -
     if not region:
         raise ArgumentError(f"{name}: the region of {kind} is empty; give it at least one value")
     if kind in (DISCRETE, CATEGORICAL):
-        return Choice(name, kind, region, conditions, distinct(region))
+        return Choice(name, kind, region, conditions, distinct_values(region))
     if kind in (INTEGER, LOGINTEGER):
         first, last = _bounds(name, kind, [_integer(name, kind, bound) for bound in region])
         return (LogIntegers if kind == LOGINTEGER else Integers)(name, kind, region, conditions, int(first), int(last))
@@ -324,7 +324,7 @@ def _conditions(name: str, given: object) -> dict[str, tuple[Any, ...]]:
     return conditions
 
 
-def distinct(region: Iterable[Any]) -> tuple[Any, ...]:
+def distinct_values(region: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values without duplicates, in order; they need not be hashable."""
     kept: list[Any] = []
     known: set[tuple[type, Any]] = set()
@@ -334,7 +334,7 @@ def distinct(region: Iterable[Any]) -> tuple[Any, ...]:
             is_new = value != value or (type(value), value) not in known  # NaN differs from all before it
             known.add((type(value), value))
         except (TypeError, ValueError):  # an array's comparison has no truth value
-            is_new = not any(same(other, value) for other in others)
+            is_new = not any(is_same_value(other, value) for other in others)
             others.append(value)
         if is_new:
             kept.append(value)

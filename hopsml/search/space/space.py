@@ -20,7 +20,7 @@ from typing import Any
 from hopsml.errors import ArgumentError, BoundsError
 from hopsml.search.contract import Config
 from hopsml.search.space import parameter as kinds
-from hopsml.search.space.parameter import Interval, Parameter, name_of, parameter, same
+from hopsml.search.space.parameter import Interval, Parameter, is_same_value, name_of, parameter
 
 
 def trial_id(config: Mapping[str, Any], repeat: int = 0) -> str:
@@ -269,7 +269,7 @@ class Searchspace:
         if not _met(found, values):
             return self._counted(place + 1, values)
         conditions = [value for other in self._order for value in other.when.get(found.name, ())]
-        apart = kinds.distinct(conditions)  # these decide which other parameters are active; the rest is alike
+        apart = kinds.distinct_values(conditions)  # these decide which other parameters are active; the rest is alike
         alike = int(found.count or 0) - len(apart)
         counted = sum(self._counted(place + 1, {**values, found.name: value}) for value in apart)
         return counted + (alike * self._counted(place + 1, {**values, found.name: _ANY_OTHER}) if alike else 0)
@@ -343,7 +343,8 @@ def _decoded(found: Parameter, value: Any) -> Any:
 def _met(found: Parameter, values: Mapping[str, Any]) -> bool:
     """Return True if ``values`` meet the condition of a parameter."""
     return all(
-        name in values and any(same(values[name], wanted) for wanted in allowed) for name, allowed in found.when.items()
+        name in values and any(is_same_value(values[name], wanted) for wanted in allowed)
+        for name, allowed in found.when.items()
     )
 
 
@@ -370,7 +371,9 @@ def _in_order(parameters: Mapping[str, Parameter]) -> list[Parameter]:
             _check_named(found, name, allowed, parameters)
             place(parameters[name], (*path, found.name))
             for key, values in [*needed[name].items(), (name, allowed)]:
-                both = tuple(value for value in values if any(same(value, other) for other in needs.get(key, values)))
+                both = tuple(
+                    value for value in values if any(is_same_value(value, other) for other in needs.get(key, values))
+                )
                 if not both:
                     raise ArgumentError(
                         f"{found.name} can never be there: it needs {key} in {list(needs[key])} and in {list(values)}; "

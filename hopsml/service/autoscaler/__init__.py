@@ -4,7 +4,7 @@
 drain and terminate.
 """
 
-from hopsml.service.autoscaler.decide import ScalingDecision, decide, growth
+from hopsml.service.autoscaler.decide import ScalingDecision, decide_scaling, growth_text
 from hopsml.service.autoscaler.model import (
     DrainNode,
     FleetMemory,
@@ -32,6 +32,6 @@ __all__ = [
     "ScalingDecision",
     "ScalingView",
     "TerminateNode",
-    "decide",
-    "growth",
+    "decide_scaling",
+    "growth_text",
 ]

@@ -87,7 +87,7 @@ class NodeOffer:
     price: float
 
 
-def cheapest(
+def cheapest_placement(
     packing: Packing, gang: GangShape, offers: Sequence[NodeOffer], also: Sequence[str] = ()
 ) -> Placement | None:
     """Return the cheapest placement of a gang with offered nodes; None if the gang does not fit on all of them.
@@ -179,7 +179,7 @@ class ScalingDecision:
     view: ScalingView
 
 
-def decide(
+def decide_scaling(
     memory: FleetMemory, groups: Mapping[str, NodeGroup], demand: Demand, fleet: Sequence[FleetNode], now: float
 ) -> ScalingDecision:
     """Decide which nodes of the groups to launch, drain, recall and terminate.
@@ -210,7 +210,7 @@ def decide(
     return ScalingDecision(memory, (*ended, *drains, *recalls, *launches), plan.view(drains))
 
 
-def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
+def growth_text(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
     """Return the text that names the nodes a gang would need in addition to all current nodes; "" if none.
 
     The current nodes count as empty.
@@ -220,13 +220,13 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
         nodes: Current nodes.
         addable: Nodes that could be added.
     """
-    packing, offers = Packing(nodes.emptied()), []
+    packing, offers = Packing(nodes.without_usage()), []
     for kind in sorted(addable, key=lambda kind: kind.price):
         names = [f"+{kind.group}/{number}" for number in range(kind.count)]
         for name in names:
             packing.add_node(name, kind.capacity, kind.label, hidden=True)
         offers.append(NodeOffer(names, kind.price))
-    placement = cheapest(packing, gang, offers)
+    placement = cheapest_placement(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
     counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
     return "; ".join(added_text(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group])
@@ -330,7 +330,7 @@ class _Plan:
         if (placement := self._packing.place(gang, leaving)) is not None:
             return placement
         offers = [NodeOffer(names, self._groups[name].price) for name, names in self._new.items() if names]
-        return cheapest(self._packing, gang, sorted(offers, key=lambda offer: offer.price), leaving)
+        return cheapest_placement(self._packing, gang, sorted(offers, key=lambda offer: offer.price), leaving)
 
     def _told(self, used: Mapping[str, None]) -> Iterator[str]:
         """Yield texts about the nodes for which a job waits."""
@@ -403,7 +403,7 @@ class _Plan:
         """Return the gangs that fit neither now nor with new nodes, but will fit when other jobs have ended."""
         if not self._refused:
             return []
-        empty = Packing(self._demand.nodes.emptied())
+        empty = Packing(self._demand.nodes.without_usage())
         for name, group in self._groups.items():
             shape = self._memory.group(name).shape(group)
             up = sum(node.group == name and node.phase == NodePhase.UP for node in self.nodes)

@@ -177,7 +177,7 @@ class GroupMemory:
         failures = self.failures + 1
         return replace(self, failures=failures, rests_until_s=now + pause_s(failures, FIRST_REST_S, LONGEST_REST_S))
 
-    def node_arrived(self, boot_s: float) -> GroupMemory:
+    def after_arrival(self, boot_s: float) -> GroupMemory:
         """Return the state after a node arrived in the cluster."""
         return GroupMemory((*self.boots_s, boot_s)[-BOOTS:], seen=self.seen)
 
@@ -222,7 +222,7 @@ class FleetMemory:
             if node.phase != NodePhase.UP:
                 continue
             if node.id in self.absent_s and node.id not in self.came:
-                told[node.group] = told[node.group].node_arrived(now - node.launched_s)
+                told[node.group] = told[node.group].after_arrival(now - node.launched_s)
             told[node.group] = replace(told[node.group], seen=(node.capacity, node.label))
         overdue = [node for node in nodes if node.id in absent and self._is_overdue(node, groups, absent[node.id], now)]
         for name in {node.group for node in overdue} | self._vanished(nodes):

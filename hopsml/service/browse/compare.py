@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import ArgumentError
-from hopsml.search.metric import is_misspelt, is_of_batch, unknown_metric
+from hopsml.search.metric import is_batch_metric, is_misspelt, unknown_metric_hint
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
-from hopsml.service.browse.project import Project, understood
-from hopsml.service.browse.run_list import RunRow, displayed, row_of
+from hopsml.service.browse.project import Project, convert_type_errors
+from hopsml.service.browse.run_list import RunRow, displayed_value, row_of
 from hopsml.tracking import catalog
 from hopsml.tracking.compare import differences
 
@@ -69,7 +69,7 @@ class RunComparison(msgspec.Struct, frozen=True):
     values: list[RunValues]
 
 
-def compared(
+def compare_runs(
     project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000
 ) -> RunComparison:
     """Compare runs by their settings and one metric.
@@ -93,7 +93,7 @@ def compared(
         # The cached data of one run may be dropped for the next: 200 runs need not fit into memory together.
         tags = _tags(pool.map(lambda one: project.metrics(one).tags(), ids))
         if tag not in tags and any(is_misspelt(tag, known) for known in tags):
-            raise ArgumentError(f"no run has reported the metric {tag!r:.80} {unknown_metric(tag, tags)}")
+            raise ArgumentError(f"no run has reported the metric {tag!r:.80} {unknown_metric_hint(tag, tags)}")
         chosen = tag if tag in tags else next(iter(tags), "")
         read = list(pool.map(lambda one: _of_run(project.metrics(one), chosen, step, most), ids))
     return RunComparison(
@@ -108,13 +108,13 @@ def compared(
 
 def _read(project: Project, run_id: str) -> catalog.StoredRun:
     """Read the records of a run. Raises ArgumentError for malformed ones."""
-    with understood(run_id):
+    with convert_type_errors(run_id):
         return catalog.read(project.directory(run_id))
 
 
 def _row(run: catalog.StoredRun) -> RunRow:
     """Return the row of a run whose records can be compared with others. Raises ArgumentError for malformed ones."""
-    with understood(run.run_id):
+    with convert_type_errors(run.run_id):
         differences(run, run)
         return row_of(run)
 
@@ -132,7 +132,7 @@ def _tags(of_runs: Iterable[list[tuple[str, str, int]]]) -> list[str]:
         for tag, source, _ in known:
             if source == CHIEF:
                 counts[tag] = counts.get(tag, 0) + 1
-    return sorted(counts, key=lambda tag: (is_of_batch(tag), -counts[tag], tag))
+    return sorted(counts, key=lambda tag: (is_batch_metric(tag), -counts[tag], tag))
 
 
 def _values(reader: Metrics, tag: str, step: float | None) -> RunValues:
@@ -150,8 +150,10 @@ def _settings(stored: Sequence[catalog.StoredRun]) -> list[Setting]:
         for found in differences(first, other):
             if found.section in _NOT_OF_INTEREST:
                 continue
-            values = known.setdefault((found.section, found.name), [displayed(found.left, LONGEST_VALUE)] * len(stored))
-            values[place] = displayed(found.right, LONGEST_VALUE)
+            values = known.setdefault(
+                (found.section, found.name), [displayed_value(found.left, LONGEST_VALUE)] * len(stored)
+            )
+            values[place] = displayed_value(found.right, LONGEST_VALUE)
     order = list(dict.fromkeys(["arguments", "specification", "run", "code", "inputs", *(key[0] for key in known)]))
     keys = sorted(known, key=lambda key: (order.index(key[0]), key[1]))
     return [Setting(section, name, known[section, name]) for section, name in keys]

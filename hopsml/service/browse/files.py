@@ -49,7 +49,7 @@ def run_directory(project_url: str, run_id: str, trial: str = "") -> RunDir:
     return RunDir(folder)
 
 
-def below(directory: RunDir, path: str) -> str:
+def url_below(directory: RunDir, path: str) -> str:
     """Return the URL of a file or folder below a run's directory; "" is the directory itself.
 
     Symbolic links are checked when the file is opened.
@@ -94,13 +94,13 @@ def entries(url: str) -> list[Entry]:
     return sorted(listed, key=lambda entry: (not entry.is_folder, entry.name))
 
 
-def length(url: str) -> int | None:
+def file_length(url: str) -> int | None:
     """Return the length of a file in bytes; None for a folder. Raises PathNotFound."""
     status = for_url(url).status(url)
     return None if status.is_dir else status.length
 
 
-def pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
+def read_pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield a file's bytes from ``begin`` up to ``end``, a megabyte at a time. Raises StorageError."""
     system = for_url(url)
     while begin < end:
@@ -138,7 +138,7 @@ def picture(url: str) -> Picture:
         ArgumentError: The file is not a picture, or too large to be displayed.
         StorageError: The file cannot be read.
     """
-    size = length(url)
+    size = file_length(url)
     name = url.rpartition("/")[2][:80]
     if size is None or size > MOST_PICTURE_BYTES:
         raise ArgumentError(f"path={name!r}: pictures up to {MOST_PICTURE_BYTES >> 20} MiB are shown here; download it")
@@ -308,7 +308,7 @@ def read_flame_graph(directory: RunDir, name: str) -> FlameGraph:
     ending = mailbox.ENDINGS["speedscope"]
     if not name.endswith(ending):
         raise ArgumentError(f"profile={name[:80]!r}: only *{ending} are drawn here; download it")
-    url = below(directory, urls.join("profiles", name))
-    if (size := length(url)) is None or size > MOST_PROFILE_BYTES:
+    url = url_below(directory, urls.join("profiles", name))
+    if (size := file_length(url)) is None or size > MOST_PROFILE_BYTES:
         raise ArgumentError(f"profile={name[:80]!r}: it is larger than {MOST_PROFILE_BYTES >> 20} MiB; download it")
     return flame_graph(for_url(url).read_bytes(url))

@@ -51,7 +51,7 @@ class _Sink(io.RawIOBase):
         return whole
 
 
-def zipped(directory: RunDir, now: float) -> Iterator[bytes]:
+def zip_logs(directory: RunDir, now: float) -> Iterator[bytes]:
     """Yield the zip archive of a run's logs in pieces.
 
     A log that grows is included with the length that it has at the start.
@@ -70,7 +70,7 @@ def zipped(directory: RunDir, now: float) -> Iterator[bytes]:
             entry = zipfile.ZipInfo(f"{directory.run_id}/{log.name}", moment)
             entry.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(entry, "w", force_zip64=True) as member:
-                for piece in files.pieces(log.url, 0, log.bytes):
+                for piece in files.read_pieces(log.url, 0, log.bytes):
                     member.write(piece)
                     if ready := sink.taken():
                         yield ready

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsml.errors import PathNotFound
-from hopsml.search.metric import is_of_batch
+from hopsml.search.metric import is_batch_metric
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
 from hopsml.tracking.catalog import Reports
@@ -56,7 +56,7 @@ class RankUse(msgspec.Struct, frozen=True):
     network: float
 
 
-class Mark(msgspec.Struct, frozen=True):
+class RankMark(msgspec.Struct, frozen=True):
     """Mark of a rank that delays others or waits.
 
     Attributes:
@@ -93,13 +93,15 @@ def use_of(rank: int, newest: float, cpu: Sequence[tuple[float, float]], moved: 
     )
 
 
-def slow_ranks(ranks: Sequence[RankUse]) -> list[Mark]:
+def slow_ranks(ranks: Sequence[RankUse]) -> list[RankMark]:
     """Return the ranks that others wait for, and those that wait, by rank; none for a single rank."""
     known = [one for one in ranks if one.samples >= LEAST_SAMPLES]
     silent = [one for one in known if one.silent_s > max(SILENT_S, SILENT_SAMPLES * one.pace_s)]
     heard = [one for one in known if one not in silent]
     marks = [
-        Mark(one.rank, "silent", f"no sample for {one.silent_s:.0f} s: it has ended, or its agent or host is frozen")
+        RankMark(
+            one.rank, "silent", f"no sample for {one.silent_s:.0f} s: it has ended, or its agent or host is frozen"
+        )
         for one in silent
         if heard
     ]
@@ -111,11 +113,11 @@ def slow_ranks(ranks: Sequence[RankUse]) -> list[Mark]:
     return sorted(marks, key=lambda mark: mark.rank)
 
 
-def _mark(one: RankUse, others: Sequence[RankUse]) -> Mark | None:
+def _mark(one: RankUse, others: Sequence[RankUse]) -> RankMark | None:
     """Return the mark of a rank that differs from the others; None if it does not."""
     cpu = median(other.cpu for other in others)
     if one.cpu >= TIMES_MORE * cpu and one.cpu - cpu >= POINTS_MORE:
-        return Mark(one.rank, "cpu", f"it computes ({one.cpu:.0f} % of a core) while the others wait ({cpu:.0f} %)")
+        return RankMark(one.rank, "cpu", f"it computes ({one.cpu:.0f} % of a core) while the others wait ({cpu:.0f} %)")
     if one.cpu > TIMES_MORE * cpu:
         return None
     for phase, mine, usual in (
@@ -123,11 +125,11 @@ def _mark(one: RankUse, others: Sequence[RankUse]) -> Mark | None:
         ("network", one.network, median(other.network for other in others)),
     ):
         if mine >= MOVES_MB_S and mine >= TIMES_AS_MUCH * usual:
-            return Mark(one.rank, phase, f"its {phase} moves {mine:.0f} MB/s, that of the others {usual:.0f}")
+            return RankMark(one.rank, phase, f"its {phase} moves {mine:.0f} MB/s, that of the others {usual:.0f}")
     return None
 
 
-def _waiting(marks: Sequence[Mark], heard: Sequence[RankUse]) -> list[Mark]:
+def _waiting(marks: Sequence[RankMark], heard: Sequence[RankUse]) -> list[RankMark]:
     """Return marks for the waiting ranks, if only one rank computes, or is silent while the others are nearly idle."""
     if len(marks) != 1 or marks[0].phase not in ("cpu", "silent"):
         return []
@@ -135,7 +137,7 @@ def _waiting(marks: Sequence[Mark], heard: Sequence[RankUse]) -> list[Mark]:
     busy = next((one.cpu for one in heard if one.rank == held_by), POINTS_MORE)
     most = busy / TIMES_MORE if cause == "cpu" else 5.0
     waiting = [one for one in heard if one.rank != held_by and one.cpu <= most]
-    return [Mark(one.rank, "waits", f"waits for rank {held_by}") for one in waiting]
+    return [RankMark(one.rank, "waits", f"waits for rank {held_by}") for one in waiting]
 
 
 def _rate(times: Sequence[float], values: Sequence[float]) -> float:
@@ -349,7 +351,7 @@ class Metrics:
         """
         with self._lock:
             found = [(tag, source, curve.count) for (tag, source), curve in self._curves.items()]
-        return sorted(found, key=lambda one: (one[1] != CHIEF, is_of_batch(one[0]), one[0], one[1]))
+        return sorted(found, key=lambda one: (one[1] != CHIEF, is_batch_metric(one[0]), one[0], one[1]))
 
     def series(self, tags: list[str], most: int) -> list[Series]:
         """Return the curves of these tags, of all sources, each of at most about ``most`` points."""

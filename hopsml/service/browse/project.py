@@ -33,7 +33,7 @@ LOGS_SHARE = 0.25  # fraction of the memory for views of logs
 IDLE_S = 900.0  # seconds after the last view of a run until its cached data is dropped
 
 
-class Held(Protocol):
+class CachedReader(Protocol):
     """Interface of an incremental reader, which resumes at its last position."""
 
     @property
@@ -41,7 +41,7 @@ class Held(Protocol):
         """Memory used by the reader after its last read, in bytes."""
 
 
-Reader = TypeVar("Reader", bound=Held)
+Reader = TypeVar("Reader", bound=CachedReader)
 
 
 class ReaderCache:
@@ -63,7 +63,7 @@ class ReaderCache:
         """
         self._most, self._most_bytes, self._idle_s, self._clock = most, most_bytes, idle_s, clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Held, float]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[CachedReader, float]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Reader]) -> Reader:
         """Return the reader of this key; create it if there is none."""
@@ -99,7 +99,7 @@ class ReaderCache:
 
 
 @contextlib.contextmanager
-def understood(run_id: str) -> Iterator[None]:
+def convert_type_errors(run_id: str) -> Iterator[None]:
     """Convert type errors within this context to ArgumentError: the records of the run are malformed."""
     with decoding.understood(f"run {run_id!r}: its records are", "open them where they lie"):
         yield
@@ -135,8 +135,8 @@ class Project:
     def detail(self, run_id: str, trial: str = "") -> run_detail.RunDetail:
         """Return everything that is recorded about a run. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
-        with understood(run_id):
-            detail = run_detail.read(directory, trial)
+        with convert_type_errors(run_id):
+            detail = run_detail.read_detail(directory, trial)
             return detail if trial else self._with_best(detail)
 
     def _with_best(self, detail: run_detail.RunDetail) -> run_detail.RunDetail:
@@ -203,7 +203,7 @@ class Project:
 
     def file(self, run_id: str, path: str, trial: str = "") -> str:
         """Return the URL of a file or folder of a run. Raises ArgumentError, and PathNotFound for an unknown run."""
-        return files.below(self.directory(run_id, trial), path)
+        return files.url_below(self.directory(run_id, trial), path)
 
 
 KEPT_CHANGES = 2_000  # newest events that are retained

@@ -15,7 +15,7 @@ import numpy as np
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound
 from hopsml.experiment.searches.recorded import SearchReader
-from hopsml.experiment.searches.state import counted_reports
+from hopsml.experiment.searches.state import reports_until_stop
 from hopsml.service.browse.metrics import Curve, kept_indices
 from hopsml.service.browse.run_list import RunRow, progress_of, row_of
 from hopsml.storage import urls
@@ -120,7 +120,7 @@ class TrialReader:
         """Convert a row of the event log's reader to a trial with its curve."""
         reports = self._reports.get(row["number"], Curve(KEPT_OF_TRIAL))
         kept = kept_indices(np.array(reports.values), MOST_POINTS)
-        counted = counted_reports([(int(reports.steps[at]), reports.values[at]) for at in kept], row)
+        counted = reports_until_stop([(int(reports.steps[at]), reports.values[at]) for at in kept], row)
         curve = [step for step, _ in counted], [value for _, value in counted]
         return TrialDetail(
             number=row["number"],
@@ -206,7 +206,7 @@ class RunDetail(msgspec.Struct, frozen=True):
     continued_by: str
 
 
-def read(directory: RunDir, trial: str = "") -> RunDetail:
+def read_detail(directory: RunDir, trial: str = "") -> RunDetail:
     """Read all records of a run or trial.
 
     Args:

@@ -84,7 +84,7 @@ def row_of(stored: catalog.StoredRun) -> RunRow:
         workers=record.get("workers") if isinstance(record.get("workers"), int) else None,
         user=str(record.get("user") or ""),
         cause=stored.cause[:1000],
-        arguments={str(name): displayed(value) for name, value in (arguments or {}).items()}
+        arguments={str(name): displayed_value(value) for name, value in (arguments or {}).items()}
         if isinstance(arguments, dict)
         else {},
         metrics={name: number for name, value in stored.outputs.items() if (number := _number(value)) is not None},
@@ -101,7 +101,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def displayed(value: Any, longest: int = LONGEST_VALUE) -> Any:
+def displayed_value(value: Any, longest: int = LONGEST_VALUE) -> Any:
     """Return a value as it is displayed: long or nested ones as text of at most ``longest`` characters."""
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -125,7 +125,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 Test = Callable[["RunRow"], bool]
 
 
-def parsed(text: str) -> Test:
+def parse_filter(text: str) -> Test:
     """Parse a filter to a predicate of rows. Raises ArgumentError for more than ``LONGEST`` characters."""
     if len(text) > LONGEST:
         raise ArgumentError(f"a filter of {len(text)} characters: at most {LONGEST}; leave out some of its terms")
@@ -191,7 +191,7 @@ _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(RunRow)
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
 
 
-class Noted(Protocol):
+class RunAnnotation(Protocol):
     """Interface of a user's note on a run."""
 
     @property
@@ -203,7 +203,7 @@ class Noted(Protocol):
         """Return the text of the note."""
 
 
-NOTHING_NOTED: Mapping[str, Noted] = MappingProxyType({})
+NOTHING_NOTED: Mapping[str, RunAnnotation] = MappingProxyType({})
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -314,12 +314,12 @@ class RunIndex:
         descending: bool = True,
         offset: int = 0,
         limit: int = 100,
-        noted: Mapping[str, Noted] = NOTHING_NOTED,
+        noted: Mapping[str, RunAnnotation] = NOTHING_NOTED,
     ) -> RunPage:
         """Return a page of the runs that match a filter, sorted by a column; runs without a value come last.
 
         Args:
-            text: Filter in the syntax of ``parsed``.
+            text: Filter in the syntax of ``parse_filter``.
             sort: Column, or ``arguments.NAME``, or ``metrics.NAME``.
             descending: Order of the rows.
             offset: Number of the first row.
@@ -335,7 +335,7 @@ class RunIndex:
             )
         if offset < 0 or not 1 <= limit <= MOST_ROWS:
             raise ArgumentError(f"offset={offset}, limit={limit}: from 0 on, 1 to {MOST_ROWS} rows at once")
-        passes = parsed(text)
+        passes = parse_filter(text)
         with self._lock:
             found = list(self._all())
         rows = [_with_note(row, noted.get(row.id)) for row in found]
@@ -370,7 +370,7 @@ def _is_settled(row: RunRow) -> bool:
     return row.state in ENDS and row.state != Lifecycle.LOST
 
 
-def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
+def _with_note(row: RunRow, noted: RunAnnotation | None) -> RunRow:
     """Return the row with the user's note and tags."""
     return row if noted is None else msgspec.structs.replace(row, tags=noted.tags, note=noted.note)
 

@@ -57,7 +57,7 @@ class TableHead(msgspec.Struct, frozen=True):
 _table = checked(msgspec.json.Decoder(TableHead).decode)
 
 
-def head(url: str) -> TableHead:
+def read_first_rows(url: str) -> TableHead:
     """Return the first rows of a table file.
 
     Raises:
@@ -65,7 +65,7 @@ def head(url: str) -> TableHead:
         StorageError: The file cannot be read.
     """
     ending = "." + url.rpartition(".")[2].lower()
-    length = files.length(url)
+    length = files.file_length(url)
     if length is not None and ending in _SEPARATORS:
         return _of_text(for_url(url).read_range(url, 0, min(CSV_BYTES, length)) if length else b"", length, ending)
     if length is not None and ending == ".parquet":

@@ -33,7 +33,7 @@ from hopsml.training.prepare import masked
 
 
 @contextlib.contextmanager
-def copied(source: Path, target: Path) -> Iterator[None]:
+def temporary_copy(source: Path, target: Path) -> Iterator[None]:
     """Copy a folder into another one for the duration of the context; only new and changed files remain there."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     before = {path: _look(path) for path in target.rglob("*") if (source / path.relative_to(target)).exists()}
@@ -236,7 +236,7 @@ def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: boo
         _write(files)
         yield Path.cwd()
     elif is_kept:
-        with copied(root, Path.cwd()):
+        with temporary_copy(root, Path.cwd()):
             yield Path.cwd()
     else:
         yield root

@@ -151,7 +151,7 @@ class LocalEngine:
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Read a part of what the driver has printed."""
         for folder in (self._folder, self._folder / ASIDE, self._folder):  # the folder may be moved in between
-            if (found := piece_of(folder / application_id / OUTPUT, offset, limit)) is not None:
+            if (found := read_log_piece(folder / application_id / OUTPUT, offset, limit)) is not None:
                 return found
         return None
 
@@ -161,7 +161,7 @@ class LocalEngine:
         self._talk.close()
 
 
-def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
+def read_log_piece(path: Path, offset: int, limit: int) -> LogPiece | None:
     """Read a part of a log file as ``local_driver.read_part``; None if it cannot be read."""
     found = local_driver.read_part(path, offset, limit)
     return None if found is None else LogPiece(*found)
@@ -185,11 +185,11 @@ def _told(folder: Path, ended: DriverStatus) -> str:
     if ended.problem:
         return ended.problem
     found = local_driver.read_part(folder / OUTPUT, -LAST_BYTES, LAST_BYTES)  # None: it may have been deleted
-    said = said_last(found[0].decode(errors="replace")) if found is not None else ""
+    said = end_reason_line(found[0].decode(errors="replace")) if found is not None else ""
     return f"exit status {ended.exit_status}" + (f": {said[:500]}" if said else "")
 
 
-def said_last(printed: str) -> str:
+def end_reason_line(printed: str) -> str:
     """Return the line of a log that states why its driver ended: the last line that is not a remedy.
 
     If the log ends with the error of a run, this is the line with its cause, which a traceback, the worker's last lines
@@ -207,7 +207,7 @@ def _is_driver(command: Sequence[str]) -> bool:
     return command[0] == "/usr/bin/env" and str(SCRIPT) in command
 
 
-def this_machine(gpus: int) -> Resources:
+def machine_resources(gpus: int) -> Resources:
     """Return the resources of this machine: all cores, all memory and the given number of GPUs."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Resources(gpus, len(os.sched_getaffinity(0)), memory >> 20)

@@ -160,7 +160,7 @@ class YarnEngine:
 
     def driver(self) -> Resources:
         """Return the resources of the application master's container."""
-        size = job.driver(self._driver_mib)
+        size = job.size_of_driver(self._driver_mib)
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:

@@ -16,7 +16,16 @@ from hopsml.service.lifecycle.record import (
     TaskLaunch,
     TaskRule,
 )
-from hopsml.service.lifecycle.step import UNREADABLE_S, NextStep, end, place, release_by_s, resize, resume, step
+from hopsml.service.lifecycle.step import (
+    UNREADABLE_S,
+    NextStep,
+    begin_ending,
+    begin_try,
+    release_by_s,
+    resize,
+    resume,
+    step,
+)
 
 __all__ = [
     "UNREADABLE_S",
@@ -28,8 +37,8 @@ __all__ = [
     "SlotsAnswer",
     "TaskLaunch",
     "TaskRule",
-    "end",
-    "place",
+    "begin_ending",
+    "begin_try",
     "release_by_s",
     "resize",
     "resume",

@@ -57,7 +57,7 @@ class EngineSnapshot:
     unreadable_s: float = 0.0
 
 
-def strays(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
+def stray_applications(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
     """Yield the IDs of running applications with a tag of this service that belong to no permitted launch.
 
     Of two applications with the same tag, the older one is permitted.
@@ -74,12 +74,12 @@ def strays(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
                 yield application.id
 
 
-def over(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
+def ended_tags(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
     """Return the tags of launches that have ended, or were refused, and whose end is stored.
 
     Args:
         sight: Snapshot of the engine.
-        living: As for ``strays``, after the jobs were advanced by this snapshot.
+        living: As for ``stray_applications``, after the jobs were advanced by this snapshot.
     """
     ended = (
         tag
@@ -101,7 +101,7 @@ class Ending(StrEnum):
     PAUSED = Lifecycle.PAUSED.value
     CANCELLED = Lifecycle.CANCELLED.value
 
-    def is_before(self, other: Ending) -> bool:
+    def is_overridden_by(self, other: Ending) -> bool:
         """Return True if ``other`` overrides this reason."""
         order = list(Ending)
         return order.index(self) < order.index(other)
@@ -162,7 +162,7 @@ def holds_slots(state: Lifecycle) -> bool:
     return state in (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
 
 
-def actions(state: Lifecycle) -> tuple[str, ...]:
+def permitted_actions(state: Lifecycle) -> tuple[str, ...]:
     """Return what users can do with a job in this state, by the names of the routes and commands."""
     if state.is_final:
         return ("clone", "remove")

@@ -41,7 +41,7 @@ class NextStep:
     tell: tuple[tuple[str, int], ...] = ()
 
 
-def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = ()) -> NextStep:
+def begin_try(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = ()) -> NextStep:
     """Begin the next try of a waiting job that was given its slots.
 
     Args:
@@ -62,13 +62,13 @@ def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = (
     return NextStep(_turned(begun, Lifecycle.STARTING, "slots allocated"), submit=launches)
 
 
-def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
+def begin_ending(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
     """Begin to end a job, at the request of a user or the scheduler; a job that has ended is unchanged.
 
     A waiting job is cancelled or paused at once; of other jobs the applications are ended first. Of two endings the
     later in ``Ending`` applies.
     """
-    if record.state.is_final or ending == Ending.NONE or not record.ending.is_before(ending):
+    if record.state.is_final or ending == Ending.NONE or not record.ending.is_overridden_by(ending):
         return record
     if record.holds_slots:
         since = record.ending_since_s if record.ending != Ending.NONE else now
@@ -130,7 +130,7 @@ def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> N
     if not record.holds_slots:
         return NextStep(_unless_unreadable(record, sight, now))
     if (gap := _unlaunched(record)) and record.ending == Ending.NONE:
-        record = end(record, Ending.NOT_SUBMITTED, f"no application of task {gap} is recorded", now)
+        record = begin_ending(record, Ending.NOT_SUBMITTED, f"no application of task {gap} is recorded", now)
     seen = replace(record, launches=tuple(_seen(record, launch, sight, now) for launch in record.launches))
     if seen.ending == Ending.NONE:
         judged = _judged(seen, sight, prefix, now)
@@ -248,11 +248,11 @@ def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -
         if not launch.state.is_final or launch.state == Lifecycle.FINISHED:
             continue
         if not launch.application_id and launch.state == Lifecycle.LOST:
-            return NextStep(end(record, Ending.NOT_SUBMITTED, launch.cause, now))
+            return NextStep(begin_ending(record, Ending.NOT_SUBMITTED, launch.cause, now))
         index, rule = next((index, rule) for index, rule in enumerate(record.tasks) if rule.name == launch.task)
         if not rule.relaunch or not record.retries:
             said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'no reason given'}"
-            return NextStep(end(record, Ending.FAILED, said, now))
+            return NextStep(begin_ending(record, Ending.FAILED, said, now))
         number = launch.number + 1
         again = TaskLaunch(
             launch.task, number, _tag(prefix, record.serial, record.tries, index, number), intended_s=now
@@ -304,7 +304,7 @@ def _shrunk(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
         return replace(record, shrinking_since_s=0.0, cause=f"slots were released: {has}")
     if record.state == Lifecycle.RUNNING and now - max(record.shrinking_since_s, record.started_s) > SHRINK_S:
         cause = f"the slots were not released within {SHRINK_S:g} s ({record.cause}), so the job ends"
-        return end(record, Ending.PREEMPTED, cause, now)
+        return begin_ending(record, Ending.PREEMPTED, cause, now)
     return record
 
 
@@ -318,16 +318,18 @@ def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     """Return the record, with an ending if the time limit, a submission or the allocation of containers is overdue."""
     limit = record.time_limit_s
     if record.state == Lifecycle.RUNNING and limit is not None and now - record.started_s > limit:
-        return end(record, Ending.TIME_LIMIT, f"the time limit of {limit:g} s is over", now)
+        return begin_ending(record, Ending.TIME_LIMIT, f"the time limit of {limit:g} s is over", now)
     if record.state != Lifecycle.STARTING or sight.applications is None:
         return record
     under_way = [launch for launch in record.newest if launch.tag in sight.submitting]
     late = [launch for launch in under_way if now - launch.intended_s > SUBMIT_S]
     if late:
-        return end(record, Ending.NOT_SUBMITTED, f"task {late[0].task} was not submitted within {SUBMIT_S:g} s", now)
+        return begin_ending(
+            record, Ending.NOT_SUBMITTED, f"task {late[0].task} was not submitted within {SUBMIT_S:g} s", now
+        )
     if all(launch.seen_s and now - launch.seen_s > FILL_S for launch in record.newest):
         cause = f"the cluster did not allocate all containers within {FILL_S:g} s"
-        return end(record, Ending.NOT_FILLED, cause, now)
+        return begin_ending(record, Ending.NOT_FILLED, cause, now)
     return record
 
 
@@ -380,7 +382,7 @@ def _said(state: Lifecycle) -> str:
     return {Lifecycle.FAILED: "failed", Lifecycle.STOPPED: "was killed from outside"}.get(state, "was lost")
 
 
-def differences(before: JobRecord, after: JobRecord) -> Iterator[tuple[str, Lifecycle, str]]:
+def state_changes(before: JobRecord, after: JobRecord) -> Iterator[tuple[str, Lifecycle, str]]:
     """Yield the state changes between two records, for the job's history.
 
     Yields:

@@ -23,9 +23,9 @@ from hopsml.service import autoscaler, lifecycle
 from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.lifecycle import Ending, EngineSnapshot, JobRecord, NextStep, TaskLaunch
-from hopsml.service.lifecycle.record import over, strays
+from hopsml.service.lifecycle.record import ended_tags, stray_applications
 from hopsml.service.manager import requests
-from hopsml.service.manager.requests import ManagedJob, start_due
+from hopsml.service.manager.requests import ManagedJob, store_due_jobs
 from hopsml.service.scheduler import cluster_status, reasons
 from hopsml.service.scheduler.cluster_status import Demand, NodeStatus, QueueStatus
 from hopsml.service.scheduler.job import QueuedJob
@@ -176,7 +176,7 @@ class Manager:
         term, asked = 0, time.monotonic()
         with contextlib.suppress(StaleRecord):
             term = self._lead().term
-        self.leader = self._store.lead(
+        self.leader = self._store.acquire_lease(
             self._holder, self._address, self._clock(), self._lease_s, has_named_process_ended, term
         )
         self._leads_until = asked + self._lease_s
@@ -187,7 +187,7 @@ class Manager:
     def _forget(self) -> None:
         """Drop the cached jobs and the scheduler's state; the known nodes are retained."""
         with self._lock:
-            nodes = self._scheduler.nodes.emptied()
+            nodes = self._scheduler.nodes.without_usage()
             self._jobs, self._scheduler, self._newest, self._is_loaded = (
                 {},
                 Scheduler(self._policy, self._queues),
@@ -226,7 +226,7 @@ class Manager:
         used = requests.placement_of(row.placement) if record.holds_slots else ()
         target = requests.placement_of(row.target) if used and record.shrinking_since_s else ()
         return QueuedJob(
-            requests.request(row.id, row.owner, row.queue, row.priority, job.spec, self._engine),
+            requests.gang_request(row.id, row.owner, row.queue, row.priority, job.spec, self._engine),
             row.serial,
             since_s=record.placed_s if used else record.ending_since_s if record.tries else row.submitted_s,
             attained_s=row.attained_s,
@@ -245,18 +245,18 @@ class Manager:
 
     def _go_on(self, look: EngineState, now: float) -> None:
         """Start due schedules, apply requests, advance the jobs, kill strays and run a scheduling pass."""
-        start_due(self._schedules, self._lead(), now)
+        store_due_jobs(self._schedules, self._lead(), now)
         self._take_new(now)
-        for wish in self._store.open_wishes():
+        for wish in self._store.open_requests():
             self._grant(wish, now)
         for job in list(self._jobs.values()):
             self._step(job, look.sight, now)
         self._lead()
         living = self._living()
-        for stray in strays(look.sight, living):
+        for stray in stray_applications(look.sight, living):
             log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
             self._engine.kill(stray)
-        for tag in over(look.sight, living):
+        for tag in ended_tags(look.sight, living):
             self._engine.forget(tag)
         if not look.problem:  # what is placed now could not be observed
             self._carry_out(self._scheduler.tick(now), now)
@@ -290,7 +290,7 @@ class Manager:
         """Return the resources that this service's jobs use on each node."""
         found: dict[str, Resources] = {}
         for job in self._scheduler.jobs.values():
-            for node, amount in cluster_status.uses(job, job.used).items():
+            for node, amount in cluster_status.resources_by_node(job, job.used).items():
                 found[node] = found.get(node, Resources()).plus(amount)
         return found
 
@@ -354,7 +354,7 @@ class Manager:
             if after.state != Lifecycle.WAITING:
                 return self._scheduler.ended(job.id, now)
             filled = before.ending != Ending.NOT_FILLED
-            return self._scheduler.released(job.id, now) if filled else self._scheduler.not_filled(job.id, now)
+            return self._scheduler.released(job.id, now) if filled else self._scheduler.requeue_unfilled(job.id, now)
         if before.state == Lifecycle.WAITING and (after.state.is_final or after.state == Lifecycle.PAUSED):
             return self._scheduler.cancel(job.id, now)
         if before.state == Lifecycle.PAUSED and after.state == Lifecycle.WAITING:
@@ -383,8 +383,8 @@ class Manager:
                 continue
             match action:
                 case StartJob():
-                    slots = requests.slots(job.spec, action.placement)
-                    placed = lifecycle.place(job.record, self.prefix, now, slots)
+                    slots = requests.granted_slots(job.spec, action.placement)
+                    placed = lifecycle.begin_try(job.record, self.prefix, now, slots)
                     self._follow(job, placed, now, action.placement)
                 case ResizeJob():
                     self._resize(job, action, now)
@@ -400,14 +400,14 @@ class Manager:
         follow: list[Action] = []
         if not action.in_favour_of:
             follow = self._scheduler.resized(job.id, action.placement, now)
-        slots = requests.slots(job.spec, action.placement)
+        slots = requests.granted_slots(job.spec, action.placement)
         cause = requests.change_text(job.spec, job.record.slots, slots, action.in_favour_of)
         self._follow(job, NextStep(lifecycle.resize(job.record, slots, cause, now)), now)
         self._carry_out(follow, now)
 
     def _end(self, job: ManagedJob, ending: Ending, cause: str, now: float) -> None:
         """Begin to end a job."""
-        self._follow(job, NextStep(lifecycle.end(job.record, ending, cause, now)), now)
+        self._follow(job, NextStep(lifecycle.begin_ending(job.record, ending, cause, now)), now)
 
     def _grant(self, wish: RequestRow, now: float) -> None:
         """Apply a user's request and store its answer."""
@@ -451,7 +451,7 @@ class Manager:
             limits = {
                 job.id: at for job in self._jobs.values() if (at := lifecycle.release_by_s(job.record)) is not None
             }
-            reason: Reason = reasons.why(self._scheduler, row.id, now, limits)
+            reason: Reason = reasons.why_waiting(self._scheduler, row.id, now, limits)
             if self.problem:
                 return f"the cluster cannot be asked: {self.problem}"
             said = [reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))]
@@ -468,16 +468,16 @@ class Manager:
         with self._lock:
             if not self._scheduler.nodes.rows:
                 return ""
-            asked = requests.request(spec.name, "", spec.queue, spec.priority, spec, self._engine)
+            asked = requests.gang_request(spec.name, "", spec.queue, spec.priority, spec, self._engine)
             queue = self._scheduler.queues.get(spec.queue, Queue(spec.queue))
-            return reasons.refusal(asked, self._scheduler.nodes, queue, self._scaling.addable)
+            return reasons.why_impossible(asked, self._scheduler.nodes, queue, self._scaling.addable)
 
     def growth(self, spec: JobSpec) -> str:
         """Return the text that names the nodes to be added before a job can run; "" if none are needed."""
         with self._lock:
             addable = self._scaling.addable
-            asked = requests.gang(spec, self._engine)
-            return autoscaler.growth(asked, self._scheduler.nodes, addable) if addable else ""
+            asked = requests.gang_shape(spec, self._engine)
+            return autoscaler.growth_text(asked, self._scheduler.nodes, addable) if addable else ""
 
     # ------------------------------------------------------------------------------------------ nodes that come and go
 
@@ -530,12 +530,12 @@ class Manager:
     def nodes(self) -> list[NodeStatus]:
         """Return the status of each node, with its jobs; without nodes if another server leads."""
         with self._lock:
-            return cluster_status.nodes(self._scheduler)
+            return cluster_status.node_statuses(self._scheduler)
 
     def queues(self) -> list[QueueStatus]:
         """Return the status of each queue: its resources and its numbers of running and waiting jobs."""
         with self._lock:
-            return cluster_status.queues(self._scheduler)
+            return cluster_status.queue_statuses(self._scheduler)
 
 
 def _has_shrunk(before: JobRecord, after: JobRecord) -> bool:

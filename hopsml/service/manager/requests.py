@@ -13,7 +13,7 @@ from hopsml.service.engine.base import Engine
 from hopsml.service.lifecycle import JobRecord, TaskLaunch, TaskRule
 from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Resources, SlotGroup
 from hopsml.service.spec import JobSpec
-from hopsml.service.spec.schedule import Due, Timetable, due, following_s
+from hopsml.service.spec.schedule import DueDecision, ScheduleState, decide_due, next_time_s
 from hopsml.service.store import JobRow, NewJob
 from hopsml.service.store.rows import Leader
 from hopsml.service.store.schedules import ScheduleRow, Schedules
@@ -22,7 +22,7 @@ from hopsml.service.store.store import record_of
 log = logging.getLogger("hopsml.service")
 
 
-def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
+def store_due_jobs(schedules: Schedules, lead: Leader, now: float) -> None:
     """Store the jobs whose planned time is reached.
 
     Args:
@@ -33,7 +33,7 @@ def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
     Raises:
         StaleRecord: ``lead`` is not the newest lease.
     """
-    rows = schedules.to_look_at(now)
+    rows = schedules.schedules_to_check(now)
     running = schedules.running(rows)
     for row in rows:
         try:
@@ -41,8 +41,8 @@ def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
         except ValueError as error:  # written by another version of hopsml, which may lead again
             log.error("schedule %s-%s is left alone: its job file is not understood here: %s", row.name, row.id, error)
             continue
-        table = Timetable(row.planned_s, row.looked_s, spec.overlap, row.note)
-        decided = due(table, row.last_job in running, functools.partial(next_after, spec), now)
+        table = ScheduleState(row.planned_s, row.looked_s, spec.overlap, row.note)
+        decided = decide_due(table, row.last_job in running, functools.partial(next_planned_s, spec), now)
         if decided.starts and not schedules.owner_may_submit(row, now):
             log.warning("schedule %s-%s is paused: %s may not submit jobs any more", row.name, row.id, row.owner)
             schedules.stop(row, f"paused: {row.owner} may not submit jobs any more", lead, now)
@@ -52,13 +52,13 @@ def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
             except ArgumentError as error:  # the owner has reached the maximum number of jobs
                 log.warning("schedule %s-%s leaves a time out: %s", row.name, row.id, error)
                 left_out = replace(decided.after, note=f"left out: {error}")
-                schedules.carry_out(row, Due(left_out), job_of(row, spec), lead, now)
+                schedules.carry_out(row, DueDecision(left_out), job_of(row, spec), lead, now)
 
 
-def next_after(spec: JobSpec, moment_s: float) -> float:
+def next_planned_s(spec: JobSpec, moment_s: float) -> float:
     """Return the first time on a job's schedule after a moment, in seconds since 1970."""
     assert spec.schedule is not None
-    return following_s(spec.schedule, spec.schedule_zone, moment_s)
+    return next_time_s(spec.schedule, spec.schedule_zone, moment_s)
 
 
 def job_of(row: ScheduleRow, spec: JobSpec) -> NewJob:
@@ -70,7 +70,7 @@ def job_of(row: ScheduleRow, spec: JobSpec) -> NewJob:
 DRIVER = "driver of "  # prefix of the name of the gang's part for a task's driver
 
 
-def request(job_id: str, user: str, queue: str, priority: int, spec: JobSpec, engine: Engine) -> GangRequest:
+def gang_request(job_id: str, user: str, queue: str, priority: int, spec: JobSpec, engine: Engine) -> GangRequest:
     """Return a job's request to the scheduler: a gang of each task's driver and workers.
 
     Args:
@@ -82,11 +82,11 @@ def request(job_id: str, user: str, queue: str, priority: int, spec: JobSpec, en
         engine: Engine whose slot sizes apply.
     """
     expected_s = float(spec.time_limit_s) if spec.time_limit_s is not None else math.inf
-    shape = gang(spec, engine)
+    shape = gang_shape(spec, engine)
     return GangRequest(job_id, shape, queue, priority, user, expected_s=expected_s, resizable=engine.resizes)
 
 
-def gang(spec: JobSpec, engine: Engine) -> GangShape:
+def gang_shape(spec: JobSpec, engine: Engine) -> GangShape:
     """Return the gang of a job: in the order of the tasks, each task's driver and then its workers."""
     return GangShape(tuple(part for name in spec.tasks for part in _parts(name, spec, engine)))
 
@@ -115,7 +115,7 @@ def _parts(name: str, spec: JobSpec, engine: Engine) -> tuple[SlotGroup, SlotGro
     return SlotGroup(f"{DRIVER}{name}", 1, engine.driver(), is_driver=True), workers
 
 
-def rules(spec: JobSpec) -> JobRecord:
+def record_of_spec(spec: JobSpec) -> JobRecord:
     """Return a job record without history, with the tasks and limits of a job file."""
     tasks = tuple(
         TaskRule(name, task.restart == "relaunch", containers=1 + _fewest(name, spec))
@@ -136,7 +136,7 @@ class TaskSize:
     most: int
 
 
-def sizes(spec: JobSpec, used: Placement, target: Placement = ()) -> list[TaskSize]:
+def task_sizes(spec: JobSpec, used: Placement, target: Placement = ()) -> list[TaskSize]:
     """Return the numbers of slots of each task, in order; 0 slots for a task that is not placed.
 
     Args:
@@ -151,7 +151,7 @@ def sizes(spec: JobSpec, used: Placement, target: Placement = ()) -> list[TaskSi
     ]
 
 
-def slots(spec: JobSpec, placement: Placement) -> tuple[int, ...]:
+def granted_slots(spec: JobSpec, placement: Placement) -> tuple[int, ...]:
     """Return the slots that each task's driver is granted, as in the job's record.
 
     Returns:
@@ -220,6 +220,6 @@ class ManagedJob:
             ValueError: This version of hopsml does not accept the job file.
         """
         spec = JobSpec.model_validate_json(row.spec)
-        record = record_of(row, launches, rules(spec))
+        record = record_of(row, launches, record_of_spec(spec))
         placement = placement_of(row.target or row.placement)
-        return cls(row, spec, replace(record, slots=slots(spec, placement) if record.holds_slots else ()))
+        return cls(row, spec, replace(record, slots=granted_slots(spec, placement) if record.holds_slots else ()))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class GivenNode:
+class ProviderNode:
     """A machine of a provider, which incurs cost.
 
     Attributes:
@@ -37,7 +37,7 @@ class NodeProvider(Protocol):
     be part of the result of ``list``.
     """
 
-    def list(self) -> Sequence[GivenNode]:
+    def list(self) -> Sequence[ProviderNode]:
         """Return all nodes of the groups that have not ended, including those that are being launched."""
 
     def launch(self, group: str, count: int, jobs: Sequence[str]) -> None:
@@ -49,13 +49,13 @@ class NodeProvider(Protocol):
             jobs: Ids of the jobs that need them; empty if the group has fewer nodes than its minimum.
         """
 
-    def drain(self, node: GivenNode) -> None:
+    def drain(self, node: ProviderNode) -> None:
         """Mark a node that takes no more work; ``list`` reports the mark from now on."""
 
-    def recall(self, node: GivenNode) -> None:
+    def recall(self, node: ProviderNode) -> None:
         """Remove the mark that ``drain`` has set."""
 
-    def terminate(self, node: GivenNode) -> None:
+    def terminate(self, node: ProviderNode) -> None:
         """Terminate a node, or cancel the launch of one that does not exist yet."""
 
     def close(self) -> None:

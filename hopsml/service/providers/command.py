@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers import GivenNode
+from hopsml.service.providers import ProviderNode
 
 SHOWN = 500  # most characters of the executable's output in messages
 
@@ -65,7 +65,7 @@ class CommandProvider:
         self._running: subprocess.Popen[str] | None = None
         self._is_closed = False
 
-    def list(self) -> Sequence[GivenNode]:
+    def list(self) -> Sequence[ProviderNode]:
         """Return the nodes that the executable lists. Raises ProviderError for invalid output."""
         printed = self._call("list", {})
         try:
@@ -76,7 +76,7 @@ class CommandProvider:
                 f"{self._command[0]} list printed {printed[:SHOWN]!r}: {said}; see the how-to"
             ) from error
         return [
-            GivenNode(
+            ProviderNode(
                 node.id, node.group, node.hosts, node.launched_s,
                 is_draining=node.state == "draining", is_ending=node.state == "ending", is_warned=node.warned,
             )
@@ -87,15 +87,15 @@ class CommandProvider:
         """Request nodes from the executable, which may return before they boot but must list them."""
         self._call("launch", {"group": group, "count": count, "jobs": list(jobs)})
 
-    def drain(self, node: GivenNode) -> None:
+    def drain(self, node: ProviderNode) -> None:
         """Report a node as draining to the executable, which is called even if there is nothing to do."""
         self._call("drain", _named(node))
 
-    def recall(self, node: GivenNode) -> None:
+    def recall(self, node: ProviderNode) -> None:
         """Report a node as not draining any more to the executable."""
         self._call("recall", _named(node))
 
-    def terminate(self, node: GivenNode) -> None:
+    def terminate(self, node: ProviderNode) -> None:
         """Request the termination of a node."""
         self._call("terminate", _named(node))
 
@@ -151,7 +151,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _named(node: GivenNode) -> dict[str, object]:
+def _named(node: ProviderNode) -> dict[str, object]:
     """Return the JSON object that identifies a node."""
     return {"id": node.id, "group": node.group, "hosts": list(node.hosts)}
 

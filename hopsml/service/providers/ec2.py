@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers import GivenNode
+from hopsml.service.providers import ProviderNode
 
 DRAINING = "hopsml-draining"  # tags of an instance
 WARNED = "hopsml-warned"  # set by other services that receive interruption warnings, such as EventBridge
@@ -35,7 +35,7 @@ class Ec2Provider:
         self._groups, self._clock = dict(groups), clock
         self._wanted_s: dict[str, float] = {}  # node id -> time since which the instance has been requested
 
-    def list(self) -> Sequence[GivenNode]:
+    def list(self) -> Sequence[ProviderNode]:
         """Return all nodes by two requests, or three if there are spot instances."""
         with _refusals("list"):
             found = self._described()
@@ -70,18 +70,18 @@ class Ec2Provider:
                 )
             self._desire(group, wanted)
 
-    def drain(self, node: GivenNode) -> None:
+    def drain(self, node: ProviderNode) -> None:
         """Set the draining tag of an instance; an instance that does not exist yet has none."""
         if WANTED not in node.id:
             with _refusals(f"drain {node.id}"):
                 self._machines.create_tags(Resources=[node.id], Tags=[{"Key": DRAINING, "Value": "true"}])
 
-    def recall(self, node: GivenNode) -> None:
+    def recall(self, node: ProviderNode) -> None:
         """Remove the draining tag of an instance."""
         with _refusals(f"recall {node.id}"):
             self._machines.delete_tags(Resources=[node.id], Tags=[{"Key": DRAINING}])
 
-    def terminate(self, node: GivenNode) -> None:
+    def terminate(self, node: ProviderNode) -> None:
         """Terminate exactly this instance; the number of desired instances decreases with it."""
         with _refusals(f"terminate {node.id}"):
             if WANTED in node.id:
@@ -132,29 +132,31 @@ class Ec2Provider:
         filters = [{"Name": "spot-instance-request-id", "Values": requests}]
         listed = self._machines.describe_spot_instance_requests(Filters=filters)["SpotInstanceRequests"]
         return {
-            request.get("InstanceId", "") for request in listed if is_marked(request.get("Status", {}).get("Code", ""))
+            request.get("InstanceId", "")
+            for request in listed
+            if means_interruption(request.get("Status", {}).get("Code", ""))
         }
 
-    def _wanted(self, name: str, group: Mapping[str, Any], nodes: Sequence[GivenNode]) -> Iterator[GivenNode]:
+    def _wanted(self, name: str, group: Mapping[str, Any], nodes: Sequence[ProviderNode]) -> Iterator[ProviderNode]:
         """Yield placeholders for instances that are desired and do not exist yet."""
         there = sum(node.group == name and not node.is_ending for node in nodes)
         for number in range(1, group["DesiredCapacity"] - there + 1):
             wanted = f"{name}{WANTED}{number}"
-            yield GivenNode(wanted, name, (), self._wanted_s.get(wanted, self._clock()))
+            yield ProviderNode(wanted, name, (), self._wanted_s.get(wanted, self._clock()))
 
 
-def is_marked(code: str) -> bool:
+def means_interruption(code: str) -> bool:
     """Return True if the state of a spot request means that its instance will be interrupted within two minutes."""
     return code.startswith("marked-for-")
 
 
-def _node(group: str, listed: Mapping[str, Any], machine: Any, marked: set[str], now: float) -> GivenNode:
+def _node(group: str, listed: Mapping[str, Any], machine: Any, marked: set[str], now: float) -> ProviderNode:
     """Convert the description of an instance to a node."""
     machine = machine or {}
     tags = {tag["Key"] for tag in machine.get("Tags", [])}
     names = [machine.get(key) for key in ("PrivateDnsName", "PrivateIpAddress", "PublicDnsName", "PublicIpAddress")]
     launched = machine.get("LaunchTime")
-    return GivenNode(
+    return ProviderNode(
         listed["InstanceId"],
         group,
         tuple(name for name in names if name),

@@ -20,7 +20,7 @@ from hopsml.submission import SubmissionPlan, is_detachable, plan
 from hopsml.submission import script as scripts
 
 
-def names_folder(workspace: str) -> bool:
+def is_folder_workspace(workspace: str) -> bool:
     """Return True if a job's workspace is a folder, not a zip or a git URL."""
     return not ("://" in workspace or workspace.startswith("git@") or workspace.endswith(".zip"))
 
@@ -32,7 +32,7 @@ def workspace_folder(job: JobSpec, job_file: Path) -> Path:
         ArgumentError: The folder does not exist, or the workspace is a zip or git URL, which must be unpacked first.
     """
     found = job_file.parent / job.workspace
-    if not names_folder(job.workspace):
+    if not is_folder_workspace(job.workspace):
         raise ArgumentError(
             f"workspace {job.workspace}: its code is not on this machine as a folder; fetch or unpack it, and name the "
             "folder as workspace"
@@ -105,7 +105,7 @@ def memory_mib(text: str) -> int:
 _PLACES = {"yarn": "spark.yarn.dist.files", "": "spark.files"}
 
 
-def plans(
+def submission_plans(
     job: JobSpec,
     job_file: Path,
     profile: Profile,
@@ -148,7 +148,7 @@ def _plan(
     """Return the submission plan of one task."""
     task = job.tasks[name]
     check_workspace(name, task, code)
-    conf = dict(settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
+    conf = dict(spark_settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
     if is_detachable(profile):
         conf |= {f"spark.yarn.appMasterEnv.{key}": value for key, value in variables.items()}
     environment = task.environment
@@ -179,7 +179,7 @@ def _sized(profile: Profile, task: Task, workers: int) -> Profile:
     return dataclasses.replace(profile, master=f"local-cluster[{workers},{one.cores},{one.memory_mib}]")
 
 
-def settings(
+def spark_settings(
     job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield Spark's settings for a task: one executor per worker, the queue, and the shipped files.

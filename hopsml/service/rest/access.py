@@ -152,12 +152,12 @@ Refuse = Callable[["Scope", "Send"], Awaitable[bool]]
 Door = Callable[["Scope", "Send", str], Awaitable[bool]]
 
 
-def one_token(token: str) -> Identify:
+def single_token_check(token: str) -> Identify:
     """Return a function that accepts a single token, for a server without users."""
     return lambda given: True if hmac.compare_digest(given.encode(), token.encode()) else None
 
 
-class Guarded:
+class TokenMiddleware:
     """Middleware that authenticates requests by token, and adds security headers to all responses."""
 
     def __init__(

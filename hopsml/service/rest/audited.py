@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hopsml.errors import StoreError
 from hopsml.service.rest.threads import AUTHENTICATION
-from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, with_change
+from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, callback_to_store
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -71,7 +71,7 @@ def action_of(method: str, path: str) -> tuple[str, str] | None:
     return f"{verb} {what}" if _PLAIN.fullmatch(what) else "other", target
 
 
-def is_noted(status: int, action: str) -> bool:
+def is_audited(status: int, action: str) -> bool:
     """Return True if a request with this response status is recorded in the audit log."""
     return status < 400 or status in _REFUSED or (status in _NOT_TAKEN and action in _SUBMISSIONS)
 
@@ -102,7 +102,7 @@ class CallEntry:
         Args:
             outcome: HTTP status of the response.
         """
-        change, called = with_change(self.at(time.time(), outcome)), False
+        change, called = callback_to_store(self.at(time.time(), outcome)), False
 
         def also(connection: Connection, target: str) -> None:
             """Store the entry within the transaction of the change."""
@@ -114,7 +114,7 @@ class CallEntry:
         self.is_stored = called
 
 
-class Audited:
+class AuditMiddleware:
     """Middleware that records changes in the audit log; the authentication middleware is inside it."""
 
     def __init__(self, app: ASGIApp, audit: AuditLog) -> None:
@@ -139,7 +139,7 @@ class Audited:
         try:
             await self._app(scope, receive, sending)
         finally:
-            if is_noted(status, entry.action) and not entry.is_stored and not state.get("is_repeated"):
+            if is_audited(status, entry.action) and not entry.is_stored and not state.get("is_repeated"):
                 entry.caller = state.get("caller")
                 await AUTHENTICATION.run(self._add, entry.at(time.time(), status))
 

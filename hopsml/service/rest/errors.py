@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LARGEST = 1 << 53  # largest integer that JavaScript represents exactly
 
 
-def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> int:
+def whole_number(request: Request, name: str, default: int, lowest: int = -LARGEST) -> int:
     """Return an integer of the query, or the default if it is absent. Raises ArgumentError."""
     text = request.query_params.get(name, "")
     if not text:
@@ -49,9 +49,9 @@ def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> 
     return value
 
 
-def optional_whole(request: Request, name: str) -> int | None:
+def optional_whole_number(request: Request, name: str) -> int | None:
     """Return a non-negative integer of the query, or None if it is absent. Raises ArgumentError."""
-    return whole(request, name, 0, 0) if request.query_params.get(name) else None
+    return whole_number(request, name, 0, 0) if request.query_params.get(name) else None
 
 
 def optional_number(request: Request, name: str) -> float | None:
@@ -106,7 +106,7 @@ _STATUS = (
 )  # fmt: skip
 
 
-def split(message: str) -> tuple[str, str]:
+def split_message(message: str) -> tuple[str, str]:
     """Split a message into the problem and its remedy.
 
     Messages of hopsml have them in this order, separated by the last semicolon, or else by the first colon.
@@ -131,19 +131,19 @@ def answer_of(error: Exception) -> JsonAnswer:
     if isinstance(error, JobFileError):  # a line for each mistake, with its own remedy
         said, remedy = str(error), "correct the job file, and submit it again"
     else:
-        said, remedy = split(str(error))
+        said, remedy = split_message(str(error))
     answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
     if answer.status_code == 503:
         answer.headers["retry-after"] = str(RETRY_S)
     return answer
 
 
-async def on_known(request: Request, error: Exception) -> Response:
+async def on_hopsml_error(request: Request, error: Exception) -> Response:
     """Answer a request with an exception that hopsml raised deliberately."""
     return answer_of(error)
 
 
-async def on_http(request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer what the framework refuses: an unknown address or method, or a body that cannot be read."""
     status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
     said, remedy = {
@@ -169,7 +169,7 @@ def _taken(request: Request) -> list[str]:
     return sorted({method for route in here for method in route.methods or ()} - {"HEAD"})
 
 
-async def on_unknown(request: Request, error: Exception) -> Response:
+async def on_unexpected_error(request: Request, error: Exception) -> Response:
     """Answer an unexpected exception with status 500; its traceback is written to the log."""
     log.exception("a request failed", exc_info=error)
     said = {
@@ -188,8 +188,8 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 
 
 HANDLERS: dict[int | type[Exception], Handler] = {
-    HopsmlError: on_known,
-    HTTPException: on_http,
+    HopsmlError: on_hopsml_error,
+    HTTPException: on_http_error,
     ClientDisconnect: on_disconnect,
-    500: on_unknown,
+    500: on_unexpected_error,
 }

@@ -56,7 +56,7 @@ class EventFeed(Protocol[At]):
         """Return some events after a position, and the position after them, which is None at the end of the stream."""
 
 
-def encoded(id_: str, kind: str, data: Any) -> bytes:
+def encode_event(id_: str, kind: str, data: Any) -> bytes:
     """Encode a server-sent event; its data is one line, as JSON contains no raw line breaks."""
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (id_.encode(), kind.encode(), msgspec.json.encode(data))
 
@@ -211,7 +211,7 @@ async def _is_still_known(request: Request) -> bool:
         return False
 
 
-def last_seen(request: Request, name: str = "last") -> str:
+def last_event_id(request: Request, name: str = "last") -> str:
     """Return the id of the last event of an earlier stream, from ``Last-Event-ID`` or the query; "?" if it is invalid.
 
     Args:
@@ -225,7 +225,7 @@ def last_seen(request: Request, name: str = "last") -> str:
 async def events(request: Request) -> Response:
     """Stream the changes of the project: ``api/events``, one stream for each browser tab."""
     broadcaster: Broadcaster = request.app.state.broadcaster
-    return EventAnswer(request, broadcaster.stream(last_seen(request)))
+    return EventAnswer(request, broadcaster.stream(last_event_id(request)))
 
 
 def events_route() -> Route:

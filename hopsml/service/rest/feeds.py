@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.project import Changes
-from hopsml.service.rest.event_stream import encoded
+from hopsml.service.rest.event_stream import encode_event
 from hopsml.service.rest.threads import FOLLOWING
 from hopsml.service.store.rows import ChangeRow
 from hopsml.service.store.store import JobStore
@@ -48,12 +48,14 @@ class ProjectFeed:
             last: Id of the last event that the listener has received; "" for none.
         """
         at = last or self._changes.newest
-        return at, encoded(at, "hello", {})
+        return at, encode_event(at, "hello", {})
 
     async def since(self, at: str) -> tuple[list[bytes], str | None]:
         """Return all events after a position, and the position after them."""
         found = self._changes.since(at)
-        return [encoded(event.id, event.kind, {"run": event.run}) for event in found], found[-1].id if found else at
+        return [encode_event(event.id, event.kind, {"run": event.run}) for event in found], found[
+            -1
+        ].id if found else at
 
 
 KEPT_CHANGES = 2_000  # rows; a listener that is further behind must read the jobs again
@@ -128,7 +130,7 @@ class JobFeed:
             await FOLLOWING.run(self.poll)
         newest = self._newest or 0
         at = newest if not last else int(last) if last.isdecimal() else -1
-        return at, encoded(str(max(at, 0)), "hello", {})
+        return at, encode_event(str(max(at, 0)), "hello", {})
 
     async def since(self, at: int) -> tuple[list[bytes], int | None]:
         """Return all events after a position; a single "reset" if the position was dropped or is invalid."""
@@ -138,7 +140,7 @@ class JobFeed:
         with self._lock:
             newest = self._newest or 0
             if not self._forgotten <= at <= newest:
-                return [encoded(str(newest), "reset", {})], newest
+                return [encode_event(str(newest), "reset", {})], newest
             later = [event for id_, event in self._rows if id_ > at]
         return later, newest
 
@@ -153,7 +155,7 @@ def _event(change: ChangeRow, name: str) -> bytes:
         "try_number": change.try_number,
         "at_s": change.at_s,
     }
-    return encoded(str(change.id), "job", told)
+    return encode_event(str(change.id), "job", told)
 
 
 PIECE_BYTES = 64 << 10
@@ -163,7 +165,7 @@ _LONGEST = 4  # most bytes of a character
 Place = tuple[int, int]  # number of the task's log, from 1 on; byte offset in it
 
 
-def whole_characters(data: bytes) -> tuple[str, int]:
+def decode_complete(data: bytes) -> tuple[str, int]:
     """Decode UTF-8 text, and return it with the number of bytes used.
 
     An incomplete last character is left; errors are replaced.
@@ -235,7 +237,7 @@ class LogFeed:
     def _find_end(self, ended: bool) -> None:
         """Set the position to the end of the log, so that listeners read the text before it on demand."""
         if (last := self._jobs.engine.log(self._application, -_LONGEST, _LONGEST)) is not None:
-            _, taken = whole_characters(last.data)
+            _, taken = decode_complete(last.data)
             self._end = last.end if ended else last.offset + (taken or len(last.data))
 
     def _read_on(self, ended: bool) -> bool:
@@ -250,10 +252,10 @@ class LogFeed:
             self._begin_anew(self._application)
             self._find_end(ended)
         elif found.offset > self._end:  # the log grows faster than the polls: listeners read it at their own speed
-            _, taken = whole_characters(found.data)
+            _, taken = decode_complete(found.data)
             self._end = found.end if ended else found.offset + taken
         elif data := found.data[self._end - found.offset :]:
-            _, taken = whole_characters(data)
+            _, taken = decode_complete(data)
             if whole := data if ended else data[:taken]:
                 self._keep(self._end, whole, self._end)
         return True
@@ -262,7 +264,7 @@ class LogFeed:
         """Cache a piece under the offset by which listeners request it; the oldest are dropped beyond the limit."""
         end = offset + len(data)
         told = {"text": data.decode(errors="replace"), "offset": offset}
-        event = encoded(str(end), "log", told)
+        event = encode_event(str(end), "log", told)
         self._kept_bytes -= len(self._pieces.pop(wanted, (b"", 0))[0])
         self._pieces[wanted], self._kept_bytes = (event, end), self._kept_bytes + len(event)
         while self._kept_bytes > KEPT_BYTES and len(self._pieces) > 1:
@@ -286,13 +288,13 @@ class LogFeed:
         elif (end is not None and offset > end) or application not in ("", self._application):
             count = -1
         place = count, max(0, offset)
-        return place, encoded(str(place[1]), "hello", {"application": self._application})
+        return place, encode_event(str(place[1]), "hello", {"application": self._application})
 
     async def since(self, at: Place) -> tuple[list[bytes], Place | None]:
         """Return the next piece of the log; "reset" if another log follows, "end" if no more text will come."""
         (count, offset), now = at, self._count
         if count != now:
-            return [encoded("0", "reset", {"application": self._application})], (now, 0)
+            return [encode_event("0", "reset", {"application": self._application})], (now, 0)
         if self._end is not None and offset < self._end:
             async with self._wanting:
                 if offset not in self._pieces:
@@ -305,7 +307,7 @@ class LogFeed:
             if not self._is_gone():
                 return [], at
         if self._over:
-            return [encoded(str(offset), "end", {"state": self._over})], None
+            return [encode_event(str(offset), "end", {"state": self._over})], None
         return [], at
 
     def _read(self, count: int, offset: int) -> None:
@@ -316,7 +318,7 @@ class LogFeed:
             wanted = min(PIECE_BYTES, self._end - offset)
             found = self._jobs.engine.log(self._application, offset, wanted)
             if found is not None and found.data:
-                _, taken = whole_characters(found.data)
+                _, taken = decode_complete(found.data)
                 self._keep(offset, found.data[: taken or None], found.offset)
                 self._missed_s = None
             elif self._missed_s is None:

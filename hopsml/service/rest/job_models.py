@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hopsml.core.states import Lifecycle
 from hopsml.service.browse.run_list import RunProgress, RunRow
-from hopsml.service.lifecycle.record import actions
+from hopsml.service.lifecycle.record import permitted_actions
 from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.resources import UNLIMITED, Resources
 from hopsml.service.store import ChangeRow, JobRow
@@ -109,7 +109,7 @@ class JobAnswer(BaseModel):
     @classmethod
     def of(cls, row: JobRow, why: str = "", progress: JobProgressAnswer | None = None) -> JobAnswer:
         """Convert a job's row; ``why`` is the reason why it waits, ``progress`` that of its newest run."""
-        given = {"why": why, "progress": progress, "actions": actions(row.state)}
+        given = {"why": why, "progress": progress, "actions": permitted_actions(row.state)}
         return cls.model_validate(
             {**{name: getattr(row, name) for name in cls.model_fields if name not in given}, **given}
         )

@@ -18,7 +18,7 @@ from hopsml.service.browse.run_list import RunProgress, RunRow
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
-from hopsml.service.rest.feeds import whole_characters
+from hopsml.service.rest.feeds import decode_complete
 from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow, NewJob, RequestKind
 from hopsml.service.store.accounts import Caller, Role
@@ -65,7 +65,7 @@ TheEntry = Annotated[CallEntry, Depends(_entry)]  # of the audit log
 TheJob = Annotated[JobRow, Depends(_row)]
 
 
-def needs(caller: Caller, role: Role) -> None:
+def require_role(caller: Caller, role: Role) -> None:
     """Raise PermissionRefused if the caller's role is lower than the required one."""
     if caller.role < role:
         raise PermissionRefused(
@@ -76,7 +76,7 @@ def needs(caller: Caller, role: Role) -> None:
 
 def _may_change(caller: Caller, row: JobRow) -> None:
     """Raise PermissionRefused if the caller may not change a job: users may change their own, operators all."""
-    needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
+    require_role(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
 
 
 # ------------------------------------------------------------------------------------- submitting
@@ -89,7 +89,7 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheE
 
     from hopsml.service.workspaces import MOST_BYTES
 
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     pieces, length = [], 0
     async for piece in request.stream():
         length += len(piece)
@@ -114,7 +114,7 @@ def submit(
 
     With the ``Idempotency-Key`` of an earlier submission of the same job, that job is returned, and no second one queued.
     """
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     if idempotency_key is not None and not idempotency_key.strip():
         raise ArgumentError(
             "the header Idempotency-Key is empty: send one that names this submission, or leave the header out"
@@ -152,7 +152,7 @@ def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEnt
 @router.post("/jobs/{job}/clone", status_code=201)
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Queue the same job again, with the same code."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     job = specs.JobSpec.model_validate_json(row.spec)
     jobs.secrets.check(caller.user, job.secrets)
     jobs.workspaces.check_archives(job)
@@ -193,7 +193,7 @@ def listed(
     if order != "newest" and before is not None:
         raise ArgumentError(f"before={before} with order={order}: only the first page is to be had in that order")
     if order == "turn":
-        page = jobs.store.next_in_turn(wanted, limit)
+        page = jobs.store.jobs_by_priority(wanted, limit)
     elif order == "ended":
         page = jobs.store.last_ended(wanted, limit)
     else:
@@ -285,7 +285,7 @@ def log(
     found = jobs.log(row, task, offset, LOG_BYTES, try_number)
     if found is None or not found.data:
         return models.LogAnswer(text="", end=offset)
-    text, taken = whole_characters(found.data)
+    text, taken = decode_complete(found.data)
     if not taken:
         text, taken = found.data.decode(errors="replace"), len(found.data)
     return models.LogAnswer(text=text, end=found.offset + taken)

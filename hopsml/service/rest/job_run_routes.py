@@ -17,7 +17,7 @@ from hopsml.service.browse.metrics import CHIEF, Metrics
 from hopsml.service.browse.project import Project
 from hopsml.service.browse.run_list import RunRow
 from hopsml.service.rest import job_models as models
-from hopsml.service.rest.event_stream import EventAnswer, Streams, last_seen
+from hopsml.service.rest.event_stream import EventAnswer, Streams, last_event_id
 from hopsml.service.rest.feeds import JobFeed, LogFeed
 from hopsml.service.rest.job_routes import TheJob, TheJobs, runs_of
 from hopsml.service.store import JobRow
@@ -143,7 +143,7 @@ async def job_events(request: Request, jobs: TheJobs) -> Response:
     that the client has received.
     """
     streams: Streams = request.app.state.streams
-    return EventAnswer(request, streams.stream("jobs", lambda: JobFeed(jobs.store), last_seen(request)))
+    return EventAnswer(request, streams.stream("jobs", lambda: JobFeed(jobs.store), last_event_id(request)))
 
 
 @router.get("/jobs/{job}/log/events", response_class=Response, responses={200: _STREAM})

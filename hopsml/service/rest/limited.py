@@ -30,7 +30,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 _STREAMS = "hopsml_event_streams"
 
 
-class Metered:
+class MetricsMiddleware:
     """Middleware around all others, so that requests refused by them are counted, too."""
 
     def __init__(self, app: ASGIApp, meter: Meter, templates: Mapping[Any, str]) -> None:
@@ -102,7 +102,7 @@ class TokenBucket:
     refused: int = 0
 
 
-def taken(bucket: TokenBucket | None, rate: Rate, now: float) -> tuple[TokenBucket, float]:
+def take_token(bucket: TokenBucket | None, rate: Rate, now: float) -> tuple[TokenBucket, float]:
     """Take one token for a request; return the new bucket, and for how many seconds the client must wait.
 
     The client does not wait (0 s) if the bucket has a token. A clock that goes backwards adds none.
@@ -171,7 +171,7 @@ class Limits:
             who: User or address of the client.
             scope: ASGI scope of the request.
         """
-        bucket, wait_s = taken(self._buckets.get((kind, who)), self._rates[kind], self._clock())
+        bucket, wait_s = take_token(self._buckets.get((kind, who)), self._rates[kind], self._clock())
         self._buckets[kind, who] = bucket
         self._buckets.move_to_end((kind, who))
         if len(self._buckets) > _MOST:
@@ -180,10 +180,10 @@ class Limits:
             scope.setdefault("state", {})["is_repeated"] = True
         return wait_s
 
-    async def turn_away(self, scope: Scope, send: Send) -> bool:
+    async def refuse_if_frequent(self, scope: Scope, send: Send) -> bool:
         """Refuse a request without a valid token if its address sends too many; return True if it was refused."""
         if wait_s := self.refuses("strangers", network((scope.get("client") or ("",))[0]), scope):
-            await told_to_wait(send, wait_s)
+            await send_too_many_requests(send, wait_s)
         return wait_s > 0
 
 
@@ -237,7 +237,7 @@ class UserTurns:
                 del self._counts[user], self._semaphores[user]
 
 
-class Limited:
+class RateLimitMiddleware:
     """Middleware that limits requests, inside the authentication middleware."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -252,11 +252,11 @@ class Limited:
             return
         user, kind = scope["state"]["caller"].user, "reads" if scope["method"] in READING else "changes"
         if wait_s := self._limits.refuses(kind, user, scope):
-            await told_to_wait(send, wait_s)
+            await send_too_many_requests(send, wait_s)
         elif (scope["method"], scope["path"].rpartition("/")[2]) == _UPLOAD:
             await self._uploaded(user, scope, receive, send)
         else:
-            await self._in_turn(user, scope, bounded(receive, MOST_BODY_BYTES), send)
+            await self._in_turn(user, scope, limit_body(receive, MOST_BODY_BYTES), send)
 
     async def _in_turn(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request when the user's number of concurrent requests allows it."""
@@ -272,7 +272,7 @@ class Limited:
         """Handle an upload, or refuse it if the user has too many in progress."""
         if self._uploads[user] >= MOST_UPLOADS:
             scope["state"]["is_repeated"] = True
-            await told_to_wait(send, UPLOAD_RETRY_S)
+            await send_too_many_requests(send, UPLOAD_RETRY_S)
             return
         self._uploads[user] += 1
         try:
@@ -283,7 +283,7 @@ class Limited:
                 del self._uploads[user]
 
 
-def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receive:
+def limit_body(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receive:
     """Return a function that receives a request's body within limits of size and time.
 
     Args:
@@ -314,7 +314,7 @@ def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receiv
     return receive_some
 
 
-async def told_to_wait(send: Send, wait_s: float) -> None:
+async def send_too_many_requests(send: Send, wait_s: float) -> None:
     """Refuse a request with status 429 and the seconds to wait, and close the connection.
 
     Further requests that were already sent on the same connection, which may be thousands, are dropped with it.

@@ -30,7 +30,7 @@ _DEFAULT = re.compile(r"\bexport default (?=function\b)")
 _LEFT = re.compile(r"^\s*(?:import|export)\b|[;}]export\b", re.MULTILINE)
 
 
-def joined(contents: Mapping[str, bytes], entry: str) -> bytes:
+def join_modules(contents: Mapping[str, bytes], entry: str) -> bytes:
     """Join a module with all its imports, each once and after its own imports.
 
     Args:
@@ -40,12 +40,12 @@ def joined(contents: Mapping[str, bytes], entry: str) -> bytes:
     Raises:
         ValueError: Modules import each other in a circle, or use an unsupported form of import or export.
     """
-    order = modules(contents, entry)
+    order = modules_in_order(contents, entry)
     names = {name: f"module{number}" for number, name in enumerate(order)}
     return "".join(_function(name, contents[name].decode(), names) for name in order).encode()
 
 
-def modules(contents: Mapping[str, bytes], entry: str) -> list[str]:
+def modules_in_order(contents: Mapping[str, bytes], entry: str) -> list[str]:
     """Return the paths of a module and all its imports, in the order of their execution."""
     found: list[str] = []
     _visit(entry, contents, found, ())
@@ -115,7 +115,7 @@ class PageFile:
     tag: str
 
 
-class PlaceOfPage(Convertor[str]):
+class PagePathConvertor(Convertor[str]):
     """Path of a file of the page: any path not below api/, whose routes list their methods themselves."""
 
     regex = "(?!api/).*"
@@ -129,10 +129,10 @@ class PlaceOfPage(Convertor[str]):
         return value
 
 
-register_url_convertor("place_of_page", PlaceOfPage())
+register_url_convertor("place_of_page", PagePathConvertor())
 
 
-def read(folder: Path = WEB) -> dict[str, PageFile]:
+def read_page_files(folder: Path = WEB) -> dict[str, PageFile]:
     """Read all files of a folder, by relative path, with modules and styles joined."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -140,8 +140,8 @@ def read(folder: Path = WEB) -> dict[str, PageFile]:
         if path.is_file() and path.suffix in _TYPES
     }
     if ENTRY in contents:
-        script = joined(contents, ENTRY)
-        for name in modules(contents, ENTRY):
+        script = join_modules(contents, ENTRY)
+        for name in modules_in_order(contents, ENTRY):
             del contents[name]
         contents[ENTRY], contents[SHEET] = script, contents.pop(FOREIGN_SHEET) + contents[SHEET]
     found = {}
@@ -153,7 +153,7 @@ def read(folder: Path = WEB) -> dict[str, PageFile]:
 
 def routes() -> list[Route]:
     """Return the routes of the page and its files, which are read once at the start."""
-    files = read()
+    files = read_page_files()
 
     async def page_file(request: Request) -> Response:
         name = request.path_params.get("name", "") or "index.html"

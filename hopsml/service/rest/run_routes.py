@@ -19,8 +19,8 @@ from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.metrics import slow_ranks
 from hopsml.service.browse.project import Changes, Project
 from hopsml.service.rest import page_files
-from hopsml.service.rest.access import Guarded, one_token
-from hopsml.service.rest.errors import HANDLERS, JsonAnswer, optional_number, optional_whole, whole
+from hopsml.service.rest.access import TokenMiddleware, single_token_check
+from hopsml.service.rest.errors import HANDLERS, JsonAnswer, optional_number, optional_whole_number, whole_number
 from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.feeds import ProjectFeed
 from hopsml.service.rest.threads import DOWNLOADS
@@ -46,8 +46,8 @@ async def runs(request: Request) -> Response:
         text=query.get("filter", ""),
         sort=query.get("sort", "started"),
         descending=query.get("order", "descending") != "ascending",
-        offset=whole(request, "offset", 0, 0),
-        limit=whole(request, "limit", 100, 1),
+        offset=whole_number(request, "offset", 0, 0),
+        limit=whole_number(request, "limit", 100, 1),
     )
     return JsonAnswer(page)
 
@@ -63,7 +63,7 @@ async def metrics(request: Request) -> Response:
     Without a tag, only the list of tags is returned.
     """
     reader = await run_in_threadpool(_project(request).metrics, *_named(request))
-    tags, most = request.query_params.getlist("tag"), whole(request, "points", POINTS, 2)
+    tags, most = request.query_params.getlist("tag"), whole_number(request, "points", POINTS, 2)
     series = await run_in_threadpool(reader.series, tags, most)
     found = [{"tag": tag, "source": source, "count": count} for tag, source, count in reader.tags()]
     return JsonAnswer({"tags": found, "series": series})
@@ -82,9 +82,9 @@ async def log_lines(request: Request) -> Response:
     lines.
     """
     query = request.query_params
-    asked = LogQuery(optional_whole(request, "rank"), query.get("level", ""), query.get("text", ""))
-    offset, limit = whole(request, "offset", 0), whole(request, "limit", 200, 0)
-    begin, wanted = whole(request, "from", 0, 0), query.get("find", "")
+    asked = LogQuery(optional_whole_number(request, "rank"), query.get("level", ""), query.get("text", ""))
+    offset, limit = whole_number(request, "offset", 0), whole_number(request, "limit", 200, 0)
+    begin, wanted = whole_number(request, "from", 0, 0), query.get("find", "")
     run_id, trial = _named(request)
 
     def answer() -> LogPage | dict[str, int | None]:
@@ -103,7 +103,7 @@ async def log_zip(request: Request) -> Response:
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
         "cache-control": "no-store",
     }
-    return StreamingResponse(DOWNLOADS.iterate(logs.zipped(directory, time.time())), 200, headers, "application/zip")
+    return StreamingResponse(DOWNLOADS.iterate(logs.zip_logs(directory, time.time())), 200, headers, "application/zip")
 
 
 async def search(request: Request) -> Response:
@@ -116,7 +116,7 @@ async def listed(request: Request) -> Response:
     run_id, trial = _named(request)
     path = request.path_params.get("path", "")
     url, entries = await run_in_threadpool(_project(request).files, run_id, path, trial)
-    length = await run_in_threadpool(files.length, url)
+    length = await run_in_threadpool(files.file_length, url)
     if length is None:
         return JsonAnswer({"path": path, "entries": entries})
     begin, end = _range(request, length)
@@ -130,7 +130,7 @@ async def listed(request: Request) -> Response:
         headers["content-range"] = f"bytes {begin}-{end - 1}/{length}"
     status = 206 if "content-range" in headers else 200
     return StreamingResponse(
-        DOWNLOADS.iterate(files.pieces(url, begin, end)), status, headers, "application/octet-stream"
+        DOWNLOADS.iterate(files.read_pieces(url, begin, end)), status, headers, "application/octet-stream"
     )
 
 
@@ -143,13 +143,13 @@ async def image(request: Request) -> Response:
         "content-length": str(found.bytes),
         "cache-control": "no-store",
     }
-    return StreamingResponse(DOWNLOADS.iterate(files.pieces(url, 0, found.bytes)), 200, headers, found.media_type)
+    return StreamingResponse(DOWNLOADS.iterate(files.read_pieces(url, 0, found.bytes)), 200, headers, found.media_type)
 
 
 async def table(request: Request) -> Response:
     """Return the first rows of a CSV or Parquet file: ``api/runs/{id}/tables/{path}``."""
     url = await run_in_threadpool(_project(request).file, *_named_file(request))
-    return JsonAnswer(await run_in_threadpool(tables.head, url))
+    return JsonAnswer(await run_in_threadpool(tables.read_first_rows, url))
 
 
 async def profile_list(request: Request) -> Response:
@@ -168,12 +168,12 @@ async def comparison(request: Request) -> Response:
     """Compare runs by their curves of a metric: ``api/compare?run=A&run=B&tag=accuracy&step=&points=``."""
     query = request.query_params
     found = await run_in_threadpool(
-        compare.compared,
+        compare.compare_runs,
         _project(request),
         query.getlist("run"),
         query.get("tag", ""),
         optional_number(request, "step"),
-        whole(request, "points", POINTS, 2),
+        whole_number(request, "points", POINTS, 2),
     )
     return JsonAnswer(found)
 
@@ -281,4 +281,4 @@ def application(project: Project, token: str, broadcaster: Broadcaster | None = 
     listed = [events_route(), *routes(), *page_files.routes()]
     app = Starlette(routes=listed, exception_handlers=HANDLERS, lifespan=lifespan)
     app.state.project, app.state.broadcaster = project, told
-    return Guarded(app, one_token(token), token)
+    return TokenMiddleware(app, single_token_check(token), token)

@@ -47,7 +47,7 @@ def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> N
         raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install_command('service')}")
 
 
-def proxies(given: Collection[str]) -> tuple[str, ...]:
+def parse_proxies(given: Collection[str]) -> tuple[str, ...]:
     """Return the addresses, or networks, of trusted proxies. Raises ArgumentError for an invalid one."""
     for one in given:
         try:
@@ -59,7 +59,7 @@ def proxies(given: Collection[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_local(host: str, port: int) -> socket.socket:
     """Return a listening socket for the page without users.
 
     Raises:
@@ -73,7 +73,7 @@ def bound(host: str, port: int) -> socket.socket:
     return _listening(host, port)
 
 
-def bound_for_all(host: str, port: int, certificate: Certificate | None) -> socket.socket:
+def bind_public(host: str, port: int, certificate: Certificate | None) -> socket.socket:
     """Return a listening socket of a server with users, which other machines may reach over TLS only.
 
     Raises:
@@ -108,7 +108,7 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket, token: str = "", scheme: str = "http") -> str:
+def server_url(listener: socket.socket, token: str = "", scheme: str = "http") -> str:
     """Return the URL of the server, with the machine's name if it listens at all addresses.
 
     Args:
@@ -141,7 +141,7 @@ def run_page_server(project_url: str, listener: socket.socket, token: str, ready
     project = Project(project_url)
     project.runs.refresh()
     told = Broadcaster(ProjectFeed(Changes(project)))
-    asyncio.run(answer(application(project, token, told), listener, told, ready, sweep=project.trim))
+    asyncio.run(serve_application(application(project, token, told), listener, told, ready, sweep=project.trim))
 
 
 class _ForwardedScheme:
@@ -163,7 +163,7 @@ class _ForwardedScheme:
         await self._app(scope, receive, send)
 
 
-async def answer(
+async def serve_application(
     app: ASGIApp,
     listener: socket.socket,
     told: Broadcaster | Streams,
@@ -202,7 +202,7 @@ async def answer(
     context: ssl.SSLContext | None = None
     if certificate is not None:
         context = certificate.context()
-        beside.append(asyncio.create_task(renewing(certificate, context)))
+        beside.append(asyncio.create_task(reload_when_changed(certificate, context)))
     server = uvicorn.Server(config)
     # signals are handled below
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
@@ -278,7 +278,7 @@ def _no_password() -> str:
     raise ValueError("the key has a password")  # otherwise OpenSSL would prompt at the terminal
 
 
-def pair(certificate: Path | None, key: Path | None) -> Certificate | None:
+def certificate_of_options(certificate: Path | None, key: Path | None) -> Certificate | None:
     """Return the certificate of both options; None without them. Raises ArgumentError if one is missing."""
     if certificate is None and key is None:
         return None
@@ -288,7 +288,7 @@ def pair(certificate: Path | None, key: Path | None) -> Certificate | None:
     return Certificate(certificate, key)
 
 
-async def renewing(certificate: Certificate, context: ssl.SSLContext, look_s: float = LOOK_S) -> None:
+async def reload_when_changed(certificate: Certificate, context: ssl.SSLContext, look_s: float = LOOK_S) -> None:
     """Load the certificate again whenever its files change, until the task is cancelled.
 
     Half of a pair, or invalid content, is logged once and not loaded.

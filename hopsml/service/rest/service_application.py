@@ -23,11 +23,11 @@ from hopsml.service.rest import (
     run_routes,
     service_routes,
 )
-from hopsml.service.rest.access import Guarded
-from hopsml.service.rest.audited import Audited
+from hopsml.service.rest.access import TokenMiddleware
+from hopsml.service.rest.audited import AuditMiddleware
 from hopsml.service.rest.errors import HANDLERS, JsonAnswer
 from hopsml.service.rest.event_stream import Streams, events_route
-from hopsml.service.rest.limited import Limited, Limits, Metered
+from hopsml.service.rest.limited import Limits, MetricsMiddleware, RateLimitMiddleware
 from hopsml.service.rest.sign_in_routes import SignInRoutes
 from hopsml.service.store.accounts import AuditLog, Tokens
 from hopsml.service.store.notes import Notes
@@ -69,27 +69,29 @@ def service_application(
         limits: Rate limits; None for the defaults.
         provider: Provider of sign-in; None if only tokens are accepted.
     """
-    app = api()
+    app = api_application()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project = jobs, project
     app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
-    door = SignInRoutes(provider, jobs.store, name, limits.turn_away) if provider is not None else None
+    door = SignInRoutes(provider, jobs.store, name, limits.refuse_if_frequent) if provider is not None else None
     app.state.signs_in = door is not None
 
     async def refuse(scope: Scope, send: Send) -> bool:
-        return await limits.turn_away(scope, send) or (door is not None and await door.greet(scope, send))
+        return await limits.refuse_if_frequent(scope, send) or (
+            door is not None and await door.show_sign_in_page(scope, send)
+        )
 
-    limited = Limited(app, limits)
-    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, refuse, door)
+    limited = RateLimitMiddleware(app, limits)
+    guarded = TokenMiddleware(limited, lambda token: tokens.caller(token, time.time()), name, refuse, door)
     app.state.requests = Meter()
     routes = chain(app.routes, *(router.routes for router in _ROUTERS))
     app.state.addresses = [route for route in routes if isinstance(route, Route)]
     templates = {route.endpoint: route.path for route in app.state.addresses}
-    return Metered(Audited(guarded, AuditLog(jobs.store)), app.state.requests, templates)
+    return MetricsMiddleware(AuditMiddleware(guarded, AuditLog(jobs.store)), app.state.requests, templates)
 
 
-def api() -> FastAPI:
+def api_application() -> FastAPI:
     """Create the application of the API routes alone, with their OpenAPI document at ``/api/v1/openapi.json``."""
     app = FastAPI(
         title="hopsml job service",

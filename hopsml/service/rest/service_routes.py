@@ -22,9 +22,9 @@ from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import metrics
 from hopsml.service import spec as specs
 from hopsml.service.browse.project import Project
-from hopsml.service.manager.requests import job_of, next_after
+from hopsml.service.manager.requests import job_of, next_planned_s
 from hopsml.service.rest import job_models as models
-from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, needs
+from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, require_role
 from hopsml.service.spec.fields import NAME_PATTERN
 from hopsml.service.store import notes
 from hopsml.service.store.accounts import AuditLog, AuditRow, Caller, Role, Tokens
@@ -55,8 +55,8 @@ def show_metrics(request: Request, jobs: TheJobs) -> PlainTextResponse:
     manager = jobs.manager
     capacity, free = manager.capacity()
     counts = {
-        **metrics.of_jobs(jobs.store.counts(), jobs.queues, time.time()),
-        **metrics.of_cluster(capacity, free, manager.leads, bool(manager.problem)),
+        **metrics.job_counts(jobs.store.counts(), jobs.queues, time.time()),
+        **metrics.cluster_gauges(capacity, free, manager.leads, bool(manager.problem)),
         **jobs.meter.counts,
         **request.app.state.requests.counts,
     }
@@ -90,13 +90,13 @@ class DatasetsAnswer(BaseModel):
 @router.get("/datasets")
 def list_datasets(jobs: TheJobs) -> DatasetsAnswer:
     """Return the data sets that the job files of the newest jobs name."""
-    return DatasetsAnswer.model_validate({"datasets": notes.uses(jobs.store)}, from_attributes=True)
+    return DatasetsAnswer.model_validate({"datasets": notes.dataset_uses(jobs.store)}, from_attributes=True)
 
 
 @router.post("/tokens", status_code=201)
 def create_token(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.NewToken:
     """Create a token for a user, with the lowest role if none is named."""
-    needs(caller, Role.ADMIN)
+    require_role(caller, Role.ADMIN)
     role = Role[asked.role.upper()]
     jobs.check_account(asked.user, role)
     with entry.stored(201) as also:
@@ -109,14 +109,14 @@ def create_token(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, e
 @router.get("/tokens")
 def list_tokens(jobs: TheJobs, caller: TheCaller) -> list[models.TokenAnswer]:
     """Return all tokens that were created, without the tokens themselves."""
-    needs(caller, Role.ADMIN)
+    require_role(caller, Role.ADMIN)
     return [models.TokenAnswer.of(row) for row in Tokens(jobs.store).all()]
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(token_id: str, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> None:
     """Revoke a token by its id."""
-    needs(caller, Role.ADMIN)
+    require_role(caller, Role.ADMIN)
     with entry.stored(204) as also:
         Tokens(jobs.store).revoke(token_id, time.time(), also)
 
@@ -127,21 +127,21 @@ SecretName = Annotated[str, Path(pattern=NAME_PATTERN, description="As a job fil
 @router.put("/secrets/{name}", status_code=204)
 def store_secret(name: SecretName, asked: models.SecretRequest, jobs: TheJobs, caller: TheCaller) -> None:
     """Store a secret for the caller's jobs; an earlier value is replaced."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     jobs.secrets.store_secret(caller.user, name, asked.value.get_secret_value(), time.time())
 
 
 @router.get("/secrets")
 def list_secrets(jobs: TheJobs, caller: TheCaller) -> list[models.SecretAnswer]:
     """Return the caller's secrets, without their values."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     return [models.SecretAnswer(name=row.name, stored_s=row.stored_s) for row in jobs.secrets.names(caller.user)]
 
 
 @router.delete("/secrets/{name}", status_code=204)
 def remove_secret(name: SecretName, jobs: TheJobs, caller: TheCaller) -> None:
     """Delete one of the caller's secrets."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     jobs.secrets.remove(caller.user, name)
 
 
@@ -182,7 +182,7 @@ def audit(
     action: Annotated[str, Query(max_length=60)] = "",
 ) -> AuditPageAnswer:
     """Return the requests that changed something or were refused, the newest first."""
-    needs(caller, Role.ADMIN)
+    require_role(caller, Role.ADMIN)
     page = AuditLog(jobs.store).page(before=before, limit=limit, user=user, action=action)
     return AuditPageAnswer(entries=[AuditAnswer.of(row) for row in page.entries], cursor=page.cursor)
 
@@ -209,7 +209,7 @@ def _spec(row: ScheduleRow) -> specs.JobSpec:
 
 def _may_change(caller: Caller, row: ScheduleRow) -> None:
     """Raise PermissionRefused if the caller may not change a schedule: users may change their own, operators all."""
-    needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
+    require_role(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
 
 
 def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
@@ -232,7 +232,7 @@ def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
 @router.post("/schedules", status_code=201)
 def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.ScheduleAnswer:
     """Store a schedule for a job; the caller's schedule of the same name is replaced."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     job, now = specs.loads(asked.spec), time.time()
     entry.target = job.name
     if job.schedule is None:
@@ -241,7 +241,7 @@ def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEn
     text = job.model_dump_json(by_alias=True, exclude_unset=True)
     row = Schedules(jobs.store).store_schedule(
         caller.user, job.name, spec=text, workspace=asked.workspace, profile=jobs.profile,
-        planned_s=next_after(job, now), now=now,
+        planned_s=next_planned_s(job, now), now=now,
     )  # fmt: skip
     return _answer(row)
 
@@ -274,7 +274,7 @@ def _paused(row: ScheduleRow, jobs: TheJobs, caller: Caller, is_paused: bool) ->
     """Pause or resume a schedule, and store its next time."""
     _may_change(caller, row)
     now = time.time()
-    Schedules(jobs.store).pause(row.id, is_paused, next_after(_spec(row), now), now)
+    Schedules(jobs.store).pause(row.id, is_paused, next_planned_s(_spec(row), now), now)
 
 
 @router.post("/schedules/{schedule}/trigger", status_code=201)
@@ -359,7 +359,7 @@ def noted(run: RunId, jobs: TheJobs) -> NoteAnswer:
 @router.put("/run-notes/{run}")
 def note(run: RunId, asked: NoteRequest, request: Request, jobs: TheJobs, caller: TheCaller) -> NoteAnswer:
     """Replace the note and tags of an existing run."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     project: Project = request.app.state.project
     project.directory(run)
     return NoteAnswer.of(Notes(jobs.store).store_note(run, asked.note, asked.tags, caller.user, time.time()))
@@ -374,14 +374,14 @@ def views(jobs: TheJobs, caller: TheCaller) -> list[ViewAnswer]:
 @router.post("/views", status_code=201)
 def save(asked: ViewRequest, jobs: TheJobs, caller: TheCaller) -> ViewAnswer:
     """Save a view of runs; one of the same name is replaced."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     return ViewAnswer.of(Notes(jobs.store).save(caller.user, asked.name, asked.query, asked.shared, time.time()))
 
 
 @router.delete("/views/{view}", status_code=204)
 def delete(view: Annotated[int, Path(ge=1, lt=1 << 53)], jobs: TheJobs, caller: TheCaller) -> None:
     """Delete a view of the caller; operators may also delete views that others share."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     Notes(jobs.store).delete(view, caller.user, caller.role >= Role.OPERATOR)
 
 
@@ -403,7 +403,7 @@ class ProfileTicket(BaseModel):
 @router.post("/runs/{run}/profiles", status_code=202)
 def take_profile(run: str, asked: ProfileRequestBody, request: Request, caller: TheCaller) -> ProfileTicket:
     """Request the profile of a worker; the caller must be allowed to submit jobs."""
-    needs(caller, Role.USER)
+    require_role(caller, Role.USER)
     project: Project = request.app.state.project
     directory = project.directory(run)
     state = catalog.read(directory, brief=True).state

@@ -17,10 +17,10 @@ from starlette.datastructures import Headers
 
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.rest import access, page_files
-from hopsml.service.rest.errors import split, status_of
+from hopsml.service.rest.errors import split_message, status_of
 from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
-from hopsml.service.sign_in import LASTS_S, PendingSignIn, Provider, Seal, caller
-from hopsml.service.store.accounts import SIGNED_IN, AuditEntry, Tokens, with_change
+from hopsml.service.sign_in import LASTS_S, PendingSignIn, Provider, Seal, caller_of_claims
+from hopsml.service.store.accounts import SIGNED_IN, AuditEntry, Tokens, callback_to_store
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
@@ -56,7 +56,7 @@ class SignInRoutes:
         """
         self._provider, self._store, self._turn_away = provider, store, turn_away
         self._session, self._pending = access.session_cookie(name), access.session_cookie(name) + "_sign_in"
-        self._seal, self._files = Seal(), page_files.read()
+        self._seal, self._files = Seal(), page_files.read_page_files()
 
     async def __call__(self, scope: Scope, send: Send, token: str) -> bool:
         """Answer a request of sign-in or sign-out, and return True; return False for any other request."""
@@ -73,7 +73,7 @@ class SignInRoutes:
             await self._back(scope, send)
         return True
 
-    async def greet(self, scope: Scope, send: Send) -> bool:
+    async def show_sign_in_page(self, scope: Scope, send: Send) -> bool:
         """Show the sign-in page to a browser without a token; return False if the request is for something else."""
         if scope["method"] == "GET" and scope["path"] in _OPEN:
             file = self._files[scope["path"][1:]]
@@ -115,10 +115,10 @@ class SignInRoutes:
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         pending = self._begun(scope)
         rules, now = self._provider.rules, time.time()
-        who = caller(self._provider.claims(pending, given), rules)
+        who = caller_of_claims(self._provider.verified_claims(pending, given), rules)
         note = AuditEntry(now, who.user, who.role.name.lower(), "sign in", "", 200, _peer(scope))
         return Tokens(self._store).create(
-            who.user, who.role, now, label=SIGNED_IN, lasts_s=rules.lasts, also=with_change(note)
+            who.user, who.role, now, label=SIGNED_IN, lasts_s=rules.lasts, also=callback_to_store(note)
         )
 
     def _begun(self, scope: Scope) -> PendingSignIn:
@@ -143,11 +143,11 @@ class SignInRoutes:
         tokens, now = Tokens(self._store), time.time()
         if token and (who := tokens.caller(token, now)) is not None:
             note = AuditEntry(now, who.user, who.role.name.lower(), "sign out", "", 204, _peer(scope))
-            tokens.sign_out(token, now, with_change(note))
+            tokens.sign_out(token, now, callback_to_store(note))
 
     async def _refused(self, send: Send, error: HopsmlError, root: str) -> None:
         """Show why a sign-in failed, with a link to try again."""
-        said, remedy = split(str(error))
+        said, remedy = split_message(str(error))
         page = _page("Sign-in failed", f"{said}: {remedy}." if remedy else said, root, "sign-in", "Sign in again")
         await _answer(send, 502 if status_of(error) == 409 else status_of(error), [_HTML, _UNKEPT], page)
 

@@ -129,7 +129,7 @@ class QueueStatus:
     waiting: int
 
 
-def nodes(scheduler: Scheduler) -> list[NodeStatus]:
+def node_statuses(scheduler: Scheduler) -> list[NodeStatus]:
     """Return the status of each open node, and of each other node on which a job is still counted, by name."""
     jobs = _by_node(scheduler)
     found = []
@@ -144,7 +144,7 @@ def nodes(scheduler: Scheduler) -> list[NodeStatus]:
     return found
 
 
-def queues(scheduler: Scheduler) -> list[QueueStatus]:
+def queue_statuses(scheduler: Scheduler) -> list[QueueStatus]:
     """Return the status of each queue, in the order of their configuration."""
     phases: dict[str, list[JobPhase]] = {name: [] for name in scheduler.queues}
     for job in scheduler.jobs.values():
@@ -165,12 +165,12 @@ def _by_node(scheduler: Scheduler) -> dict[str, list[JobOnNode]]:
     """Return node -> jobs on it, in the order of their submission."""
     found: dict[str, list[JobOnNode]] = {}
     for job in sorted(scheduler.jobs.values(), key=lambda one: one.sequence):
-        for node, amount in uses(job, job.used or job.placement).items():
+        for node, amount in resources_by_node(job, job.used or job.placement).items():
             found.setdefault(node, []).append(JobOnNode(job.request.job_id, job.request.user, amount))
     return found
 
 
-def uses(job: QueuedJob, placement: Placement) -> dict[str, Resources]:
+def resources_by_node(job: QueuedJob, placement: Placement) -> dict[str, Resources]:
     """Return node -> resources of a job in a placement."""
     found: dict[str, Resources] = {}
     for part, placed in zip(job.request.gang.parts, placement, strict=False):

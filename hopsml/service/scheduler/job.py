@@ -67,7 +67,7 @@ class QueuedJob:
         return self.request.gang.of(self.placement) if self.placement else Resources()
 
     @property
-    def gpus_counted(self) -> float:
+    def service_per_s(self) -> float:
         """GPU-seconds of attained service per second; for a job without GPUs, a fraction that depends on its cores."""
         held = self.holds if self.placement else self.request.gang.least
         return float(held.gpus) if held.gpus else max(held.cores, 1) / CORES_LIKE_A_GPU
@@ -80,7 +80,7 @@ class QueuedJob:
         """Update the account of the job, and with it its level, up to ``now``."""
         passed = max(0.0, now - self.since_s)
         if self.phase == JobPhase.RUNNING:
-            self.attained_s += passed * self.gpus_counted
+            self.attained_s += passed * self.service_per_s
             self.level = policy.level(self.attained_s)
         elif self.phase in (JobPhase.WAITING, JobPhase.PLACED):
             self.waited_s += passed
@@ -93,13 +93,13 @@ class QueuedJob:
         never end.
         """
         self.count(now, policy)
-        while self.falls_at_s(policy) <= now:
+        while self.next_level_at_s(policy) <= now:
             self.attained_s = policy.next_level_s(self.attained_s)
             self.level = policy.level(self.attained_s)
 
-    def falls_at_s(self, policy: Policy) -> float:
+    def next_level_at_s(self, policy: Policy) -> float:
         """Return the time at which the level of a job changes if it continues to run."""
-        return self.since_s + (policy.next_level_s(self.attained_s) - self.attained_s) / self.gpus_counted
+        return self.since_s + (policy.next_level_s(self.attained_s) - self.attained_s) / self.service_per_s
 
 
 # All jobs of a line have the same rank and gang; they are in the order of their submission.
@@ -181,7 +181,7 @@ class Walk:
             heapq.heappush(self._heap, (line[position].rank, line[position].sequence, number, position, line))
 
 
-class Running:
+class RunningJobs:
     """Running jobs of one queue, ordered by rank.
 
     Attributes:
@@ -220,7 +220,7 @@ class Running:
         if not line:
             del self._by_rank[rank], self._held[rank]
 
-    def held_behind(self, rank: Rank) -> Resources:
+    def resources_behind(self, rank: Rank) -> Resources:
         """Return the total resources of jobs behind a rank, which bounds what can be taken for it."""
         result = Resources()
         for other, held in self._held.items():

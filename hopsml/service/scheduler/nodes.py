@@ -155,7 +155,7 @@ class Nodes:
         )
         return _resources(max(rows, default=(0, 0, 0)))
 
-    def emptied(self) -> Nodes:
+    def without_usage(self) -> Nodes:
         """Return the open nodes without any usage, to find out what could ever run."""
         other = Nodes()
         for name, row in self.rows.items():

@@ -38,7 +38,7 @@ class NodeKind:
     boot_s: float = 0.0
 
 
-def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[NodeKind, ...] = ()) -> str:
+def why_impossible(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[NodeKind, ...] = ()) -> str:
     """Return the reason for which a job can never run, with the largest shape that could.
 
     Args:
@@ -51,13 +51,13 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
         "" if the job can run.
     """
     gang = request.gang
-    empty = nodes.emptied()
+    empty = nodes.without_usage()
     for kind_number, kind in enumerate(addable):
         for number in range(kind.count):
             empty.set_node(f"+{kind_number}-{number}", kind.capacity, kind.label)
     if queue.limit is not None and not gang.least.within(queue.limit):
-        most = f"queue {queue.name!r} has at most {amount(queue.limit)}"
-        return f"needs {amount(gang.least)}, {most}; request less, or another queue"
+        most = f"queue {queue.name!r} has at most {resources_text(queue.limit)}"
+        return f"needs {resources_text(gang.least)}, {most}; request less, or another queue"
     if queue.driver_limit_mib is not None and request.driver_mib > queue.driver_limit_mib:
         return (
             f"its driver needs {request.driver_mib} MiB, drivers in queue {queue.name!r} have at most"
@@ -67,10 +67,10 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
         return ""
     culprit = next((part for part in gang.parts if empty.place(GangShape((part,)), least=True) is None), None)
     if culprit is None:
-        there = f"there are {amount(empty.capacity())}, on nodes that each of them would fit"
-        return f"its tasks do not fit together: they need {amount(gang.least)}; {there}; request less"
+        there = f"there are {resources_text(empty.capacity())}, on nodes that each of them would fit"
+        return f"its tasks do not fit together: they need {resources_text(gang.least)}; {there}; request less"
     which = f"the {culprit.name}" if culprit.is_driver else f"task {culprit.name!r}"
-    return f"{which} needs {culprit.at_least} x {amount(culprit.each)}; {_largest(culprit, empty)}"
+    return f"{which} needs {culprit.at_least} x {resources_text(culprit.each)}; {_largest(culprit, empty)}"
 
 
 def _largest(part: SlotGroup, empty: Nodes) -> str:
@@ -84,13 +84,13 @@ def _largest(part: SlotGroup, empty: Nodes) -> str:
             return f"there are no {where}"
         if part.each.gpus and not largest.gpus:  # the largest is that with the most GPUs
             return f"none of the {where} has a GPU; request none, or use a cluster with GPUs"
-        return f"the largest of the {where} has {amount(largest)}, and a slot is on one node; request smaller slots"
+        return f"the largest of the {where} has {resources_text(largest)}, and a slot is on one node; request smaller slots"
     fits = empty.place(GangShape((replace(part, least=1),)))
     count = sum(fits[0].values()) if fits else 1
     return f"the {where} have room for {count} such slots at most; request {count}"
 
 
-def amount(resources: Resources) -> str:
+def resources_text(resources: Resources) -> str:
     """Return resources as text, such as ``2 GPUs, 8 cores, 16 GiB``; zero and unlimited amounts are omitted."""
     resources = Resources(
         *(0 if each >= UNLIMITED else each for each in (resources.gpus, resources.cores, resources.memory_mib))
@@ -117,7 +117,7 @@ TRIED = 500  # maximum number of jobs for which a remedy is tried out: a trial c
 
 
 class Cause(StrEnum):
-    """Cause for which a job waits; ``why`` has the order of the checks."""
+    """Cause for which a job waits; ``why_waiting`` has the order of the checks."""
 
     PUT_OFF = "PUT_OFF"  # its last gang was allocated incompletely
     LEAVING = "LEAVING"  # other jobs are releasing the room that is promised to it
@@ -234,7 +234,7 @@ class Reason:
         rest = len(self.free) - SHOWN
         more = f" and {rest} more node{'' if rest == 1 else 's'}" if rest > 0 else ""
         free = f"{count} {'is' if count == 1 else 'are'} free" + (f" ({where}{more})" if where else "")
-        slots = f"{self.slots} slot{'' if self.slots == 1 else 's'} of {amount(self.each)}"
+        slots = f"{self.slots} slot{'' if self.slots == 1 else 's'} of {resources_text(self.each)}"
         before = f"; {self.ahead} of queue {self.queue} go{'es' * (self.ahead == 1)} first" if self.ahead else ""
         return f"needs {slots}, {free}{before}"
 
@@ -258,7 +258,9 @@ class Reason:
         return "holds" if jobs == 1 else "hold"
 
 
-def why(scheduler: Scheduler, job_id: str, now: float, release_by_s: Mapping[str, float] | None = None) -> Reason:
+def why_waiting(
+    scheduler: Scheduler, job_id: str, now: float, release_by_s: Mapping[str, float] | None = None
+) -> Reason:
     """Return the reason for which a job waits, or the numbers of slots of an elastic job that runs.
 
     Args:
@@ -292,7 +294,7 @@ def why(scheduler: Scheduler, job_id: str, now: float, release_by_s: Mapping[str
     return replace(about, cause=Cause.ROOM_KEPT, in_favour_of=scheduler.kept_for)
 
 
-def starts(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) -> bool:
+def would_start(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) -> bool:
     """Return True if a request in place of a waiting job would start at once.
 
     It is tried out on a copy of the scheduler; False for more than ``TRIED`` jobs.
@@ -309,8 +311,8 @@ def starts(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) 
     return _is_started(request.job_id, trial.cancel(job_id, now) + trial.submit(request, now))
 
 
-def starts_in(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool:
-    """Return True if a waiting job would start at once in another queue; tried out on a copy as by ``starts``."""
+def would_start_in_queue(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool:
+    """Return True if a waiting job would start at once in another queue; tried out on a copy as by ``would_start``."""
     if len(scheduler.jobs) > TRIED:
         return False
     trial = scheduler.trial()
@@ -368,7 +370,7 @@ def _smaller(scheduler: Scheduler, job: QueuedJob, part: SlotGroup, free: int, n
         gang = with_count(job.request.gang, part, count)
         if scheduler.nodes.place(gang) is not None:  # the other parts fit along with this number
             wanted = replace(job.request, gang=gang)
-            return count if starts(scheduler, job.request.job_id, wanted, now) else 0
+            return count if would_start(scheduler, job.request.job_id, wanted, now) else 0
     return 0
 
 
@@ -424,7 +426,8 @@ def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:
     queue = scheduler.queues[job.request.queue]
     has, needs = scheduler.promised[queue.name], job.request.gang.least
     if queue.limit is not None and not has.plus(needs).within(queue.limit):
-        text = f"needs {amount(needs)}; queue {queue.name} has {amount(has)} of its limit, {amount(queue.limit)}"
+        limit = resources_text(queue.limit)
+        text = f"needs {resources_text(needs)}; queue {queue.name} has {resources_text(has)} of its limit, {limit}"
         return Cause.QUEUE_LIMIT, text
     if not scheduler.is_within_limits(job):
         text = f"queue {queue.name}: its drivers have all the {queue.driver_limit_mib} MiB that drivers may have"
@@ -439,5 +442,5 @@ def _other_queues(scheduler: Scheduler, job: QueuedJob, now: float) -> Iterator[
     for name, waiting in scheduler.waiting.items():
         moved = replace(job, request=replace(job.request, queue=name))
         is_free = name != job.request.queue and not len(waiting) and scheduler.is_within_limits(moved)
-        if is_free and starts_in(scheduler, job.request.job_id, name, now):
+        if is_free and would_start_in_queue(scheduler, job.request.job_id, name, now):
             yield name

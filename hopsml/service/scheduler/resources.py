@@ -132,7 +132,7 @@ class GangShape:
         """True if the gang may run with fewer slots than its maximum."""
         return any(part.at_least < part.count for part in self.parts)
 
-    def fitting(self, room: Resources) -> GangShape:
+    def shrunk_to_fit(self, room: Resources) -> GangShape:
         """Return the gang with fewer slots, so that all of it fits into ``room``, but at least with its minimum."""
         left, parts = room.minus(self.least), []
         for part in self.parts:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from hopsml.service.scheduler import taking
-from hopsml.service.scheduler.job import JobPhase, QueuedJob, Running, WaitingLines, Walk
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, RunningJobs, WaitingLines, Walk
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Policy, Queue, Resources
 from hopsml.service.scheduler.taking import Hold
@@ -71,7 +71,7 @@ class Scheduler:
         self.jobs: dict[str, QueuedJob] = {}
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[str, WaitingLines] = {}
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningJobs] = {}
         self.promised: dict[str, Resources] = {}  # queue -> resources promised to its jobs
         self._drivers_mib: dict[str, int] = {}
         self._placed: dict[str, QueuedJob] = {}  # in the order of placement
@@ -95,14 +95,14 @@ class Scheduler:
         """Add a queue or change its settings; the change affects jobs at the next event."""
         self.queues[queue.name] = queue
         self.waiting.setdefault(queue.name, WaitingLines())
-        self.running.setdefault(queue.name, Running())
+        self.running.setdefault(queue.name, RunningJobs())
         self.promised.setdefault(queue.name, Resources())
         self._drivers_mib.setdefault(queue.name, 0)
 
     def submit(self, request: GangRequest, now: float) -> list[Action]:
         """Add a job, and run a scheduling pass.
 
-        The job must be able to run on this cluster (see ``reasons.refusal``), and its queue must exist.
+        The job must be able to run on this cluster (see ``reasons.why_impossible``), and its queue must exist.
         """
         self._sequence += 1
         job = QueuedJob(request, self._sequence, since_s=now)
@@ -170,7 +170,7 @@ class Scheduler:
         self._enqueue(job, now)
         return self.tick(now)
 
-    def not_filled(self, job_id: str, now: float) -> list[Action]:
+    def requeue_unfilled(self, job_id: str, now: float) -> list[Action]:
         """Enqueue a started job for which the cluster did not allocate all containers.
 
         The job must have released the containers that it got. It returns to its place in the queue, and is tried again
@@ -291,7 +291,7 @@ class Scheduler:
             for name, promised in self.promised.items()
             if name != job.request.queue and not promised.within(self.queues[name].guaranteed)
         ]
-        lenders = lenders if self.takes_back(job) else []
+        lenders = lenders if self.is_within_guarantee(job) else []
         hold = taking.make_hold(job, self.nodes, self._placed_or_started(), now, self.policy, lenders)
         return hold.starts_s if hold is not None else float("inf")
 
@@ -305,7 +305,7 @@ class Scheduler:
         if limit is None or not gang.is_elastic:
             return gang
         others = self.promised[job.request.queue].minus(job.holds)
-        return gang.fitting(limit.minus(others))
+        return gang.shrunk_to_fit(limit.minus(others))
 
     def _take(self, job: QueuedJob, now: float) -> taking.Taking | None:
         """Choose slots to take from jobs behind this one; also from other queues, up to the guarantee of its queue."""
@@ -314,21 +314,23 @@ class Scheduler:
         own = self.running[job.request.queue]
         elastic = [other for other in own.elastic.values() if other.rank >= job.rank]
         ended = self._may_be_ended(own.behind(job.rank), now) if self.policy.preempts else iter(())
-        if self.takes_back(job):
+        if self.is_within_guarantee(job):
             ended = chain(ended, self._reclaimed(job.request.queue, now))
         elastic.sort(key=lambda other: (other.rank, other.sequence), reverse=True)
-        return taking.find(job, self.nodes, elastic, ended)
+        return taking.find_taking(job, self.nodes, elastic, ended)
 
     def could_take(self, job: QueuedJob) -> bool:
         """Return True if free and takeable resources suffice for a job in total, wherever they are."""
         could, own = self.nodes.free(), self.running[job.request.queue]
         if self.policy.preempts:
-            could = could.plus(own.held_behind(job.rank))
+            could = could.plus(own.resources_behind(job.rank))
         if own.elastic:
-            could = could.plus(taking.held([other for other in own.elastic.values() if other.rank >= job.rank]))
-        return job.request.gang.least.within(could) or self.takes_back(job)
+            could = could.plus(
+                taking.resources_beyond_minimum([other for other in own.elastic.values() if other.rank >= job.rank])
+            )
+        return job.request.gang.least.within(could) or self.is_within_guarantee(job)
 
-    def takes_back(self, job: QueuedJob) -> bool:
+    def is_within_guarantee(self, job: QueuedJob) -> bool:
         """Return True if the job's queue, with the job, stays within its guaranteed resources."""
         queue = self.queues[job.request.queue]
         return self.promised[queue.name].plus(job.request.gang.least).within(queue.guaranteed)
@@ -453,8 +455,10 @@ class Scheduler:
         for job in sorted(elastic, key=lambda one: (one.rank, one.sequence)):
             if job.used != job.placement:  # it still has slots to release
                 continue
-            larger = taking.grown(job, self._within_limit(job), self.nodes)
-            if larger is not None and self.nodes.is_idle(job.request.gang, taking.without(larger, job.placement)):
+            larger = taking.grown_placement(job, self._within_limit(job), self.nodes)
+            if larger is not None and self.nodes.is_idle(
+                job.request.gang, taking.remaining_placement(larger, job.placement)
+            ):
                 self._reshape(job, larger, now)
                 actions.append(ResizeJob(job.request.job_id, larger))
         return actions
@@ -500,7 +504,7 @@ class Scheduler:
 
     def _watch(self, job: QueuedJob) -> None:
         """Schedule the next change of level of a running job."""
-        at = job.falls_at_s(self.policy)
+        at = job.next_level_at_s(self.policy)
         if at < float("inf"):
             heapq.heappush(self._falls, (at, job.sequence, next(self._tickets), job))
 
@@ -515,7 +519,7 @@ class Scheduler:
         self._drop_ended()
         while self._falls and self._falls[0][0] <= now:
             *_, job = heapq.heappop(self._falls)
-            if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
+            if job.phase == JobPhase.RUNNING and job.next_level_at_s(self.policy) <= now:
                 job.update_level(now, self.policy)
                 self.running[job.request.queue].add_job(job)
                 self._watch(job)

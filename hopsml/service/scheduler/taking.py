@@ -43,7 +43,7 @@ class Hold:
     def lets_pass(self, other: QueuedJob, now: float, policy: Policy) -> bool:
         """Return True if another job that starts now will have ended, or be preemptible, at ``starts_s``."""
         ends_s = now + min(
-            other.request.expected_s, policy.least_run_s if makes_way(other, self.job, policy) else math.inf
+            other.request.expected_s, policy.least_run_s if may_be_preempted(other, self.job, policy) else math.inf
         )
         return math.isfinite(ends_s) and ends_s <= self.starts_s
 
@@ -59,7 +59,7 @@ class Hold:
         return found
 
 
-def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
+def may_be_preempted(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
     """Return True if the rules permit preempting ``other`` for ``job``, once its protected time after its start is over.
 
     Args:
@@ -141,7 +141,7 @@ def _by_end(
     unknown: list[QueuedJob] = []
     for other in running:
         end = expected_end_s(other, now)
-        if makes_way(other, job, policy, lenders):
+        if may_be_preempted(other, job, policy, lenders):
             began_s = other.started_s if other.phase == JobPhase.RUNNING else now
             end = min(end, max(now, began_s + policy.least_run_s))
         if end < math.inf:
@@ -182,7 +182,7 @@ class _Step:
     whole: bool
 
 
-def find(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Taking | None:
+def find_taking(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Taking | None:
     """Find the jobs from which to take slots; None if all of them are not enough.
 
     Jobs that turn out not to be needed are spared.
@@ -223,15 +223,15 @@ def _steps(elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Iterator[_St
     left: dict[str, Placement] = {}
     for job in elastic:
         now = job.placement
-        for freed in surplus(job):
-            now = without(now, freed)
+        for freed in releasable_slots(job):
+            now = remaining_placement(now, freed)
             left[job.request.job_id] = now
             yield _Step(job, freed, whole=False)
     for job in ended:
         yield _Step(job, left.get(job.request.job_id, job.placement), whole=True)
 
 
-def surplus(job: QueuedJob) -> Iterator[Placement]:
+def releasable_slots(job: QueuedJob) -> Iterator[Placement]:
     """Yield placements of one slot each that an elastic job can release.
 
     Slots on the nodes with the fewest slots of the job come first, so that nodes become empty.
@@ -247,7 +247,7 @@ def surplus(job: QueuedJob) -> Iterator[Placement]:
             yield tuple({node: 1} if other == index else {} for other in range(len(gang.parts)))
 
 
-def without(placement: Placement, freed: Placement) -> Placement:
+def remaining_placement(placement: Placement, freed: Placement) -> Placement:
     """Return the remainder of a placement without the freed slots."""
     return tuple(
         {node: count - gone.get(node, 0) for node, count in nodes.items() if count > gone.get(node, 0)}
@@ -262,11 +262,11 @@ def _outcome(placement: Placement, steps: list[_Step]) -> Taking:
     for step in steps:
         job_id = step.job.request.job_id
         if job_id not in ended:
-            left[job_id] = without(left.get(job_id, step.job.placement), step.freed)
+            left[job_id] = remaining_placement(left.get(job_id, step.job.placement), step.freed)
     return Taking(placement, left, ended)
 
 
-def held(jobs: list[QueuedJob]) -> Resources:
+def resources_beyond_minimum(jobs: list[QueuedJob]) -> Resources:
     """Return the resources that jobs hold beyond their minimum."""
     return total(job.holds.minus(job.request.gang.least) for job in jobs)
 
@@ -279,7 +279,7 @@ def common_slots(one: Placement, other: Placement) -> Placement:
     )
 
 
-def grown(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
+def grown_placement(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
     """Return an elastic job's placement grown towards ``gang`` by free room; None if it cannot grow."""
     slots = list(job.placement)
     trial = nodes.copy()

@@ -35,7 +35,7 @@ _LONGEST = 40  # most characters of a number, as Python converts very long ones 
 Scalar = str | int | float | bool | None
 
 
-def plain(text: str) -> Scalar:
+def parse_scalar(text: str) -> Scalar:
     """Return the value of an unquoted scalar. Raises ValueError for an ambiguous or unbounded number."""
     if text in _NULL:
         return None
@@ -85,7 +85,7 @@ class Problem(NamedTuple):
     text: str
 
 
-class Unreadable(Exception):
+class UnreadableFileError(Exception):
     """Error that ends the reading of a file; its argument is the ``Problem``."""
 
 
@@ -117,7 +117,7 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read(content: bytes) -> Document:
+def read_document(content: bytes) -> Document:
     """Read the YAML content of a job file; mistakes are in the result's ``problems``.
 
     If the content cannot be read to its end, ``value`` is None and the last problem is the cause.
@@ -130,7 +130,7 @@ def read(content: bytes) -> Document:
         text = _decoded(content)
         events = yaml.parse(text, Loader=_Loader)
         document.value = _Reader(events, document).whole()
-    except Unreadable as stop:
+    except UnreadableFileError as stop:
         document.problems.append(stop.args[0])
     except yaml.YAMLError as error:
         document.problems.append(_syntax(error))
@@ -140,7 +140,7 @@ def read(content: bytes) -> Document:
 def _decoded(content: bytes) -> str:
     """Decode a file as UTF-8. Raises Unreadable if it is too large or not UTF-8."""
     if len(content) > limits.FILE_BYTES:
-        raise Unreadable(
+        raise UnreadableFileError(
             Problem(
                 1,
                 (),
@@ -153,7 +153,7 @@ def _decoded(content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         byte = content[error.start]
-        raise Unreadable(
+        raise UnreadableFileError(
             Problem(line, (), f"byte 0x{byte:02x}: a job file is UTF-8: save it so in your editor")
         ) from None
 
@@ -189,7 +189,7 @@ class _Reader:
                     )
                 found = self._node(next(self._events), (), 0)
         if found is None or found.value is None:
-            raise Unreadable(Problem(1, (), "the file is empty: a job has at least a name and tasks"))
+            raise UnreadableFileError(Problem(1, (), "the file is empty: a job has at least a name and tasks"))
         return found.value
 
     def _node(self, event: yaml.Event, path: Path, depth: int) -> _Node:
@@ -298,7 +298,7 @@ class _Reader:
         if not event.implicit[0]:  # quoted, or tagged as text
             return event.value
         try:
-            return plain(event.value)
+            return parse_scalar(event.value)
         except ValueError as error:
             self._problem(event, path, str(error))
             return event.value
@@ -314,9 +314,9 @@ class _Reader:
         """Record a mistake that does not end the reading."""
         self._document.problems.append(Problem(_line(event), path, text))
 
-    def _stop(self, event: yaml.Event, path: Path, text: str) -> Unreadable:
+    def _stop(self, event: yaml.Event, path: Path, text: str) -> UnreadableFileError:
         """Return an exception for a mistake that ends the reading."""
-        return Unreadable(Problem(_line(event), path, text))
+        return UnreadableFileError(Problem(_line(event), path, text))
 
 
 def _line(event: yaml.Event) -> int:

@@ -256,30 +256,30 @@ class Size:
         )
 
 
-def workers(task: Task, count: int) -> Size:
+def size_of_workers(task: Task, count: int) -> Size:
     """Return the resources of a number of a task's workers."""
     one = task.resources
     return Size(count, count * one.cores, count * one.gpus, count * one.memory_mib)
 
 
-def driver(memory_mib: int = DRIVER_MIB) -> Size:
+def size_of_driver(memory_mib: int = DRIVER_MIB) -> Size:
     """Return the resources of a task's driver with Spark's overhead; it uses a container but no slot."""
     return Size(0, 1, 0, memory_mib + max(_LEAST_OVERHEAD_MIB, int(memory_mib * _OVERHEAD)))
 
 
-def fewest(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
+def least_size(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
     """Return the resources that a job needs to start."""
-    return sum((workers(task, task.fewest) + driver(driver_mib) for task in job.tasks.values()), Size())
+    return sum((size_of_workers(task, task.fewest) + size_of_driver(driver_mib) for task in job.tasks.values()), Size())
 
 
-def most(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
+def largest_size(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
     """Return the most resources that a job can use."""
-    return sum((workers(task, task.most) + driver(driver_mib) for task in job.tasks.values()), Size())
+    return sum((size_of_workers(task, task.most) + size_of_driver(driver_mib) for task in job.tasks.values()), Size())
 
 
 def summary(job: JobSpec, driver_mib: int = DRIVER_MIB) -> str:
     """Return a line of text with tasks, slots, cores, GPUs and memory; ranges for elastic tasks."""
-    low, high = fewest(job, driver_mib), most(job, driver_mib)
+    low, high = least_size(job, driver_mib), largest_size(job, driver_mib)
     tasks = ", ".join(f"{name} {_range(task.fewest, task.most)}" for name, task in list(job.tasks.items())[:10])
     tasks += ", ..." if len(job.tasks) > 10 else ""
     drivers = "its driver" if len(job.tasks) == 1 else f"{len(job.tasks)} drivers"

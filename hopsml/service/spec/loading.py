@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from hopsml.core import suggestions
 from hopsml.errors import JobFileError
 from hopsml.service.spec import document, limits
-from hopsml.service.spec.document import Document, Problem, read
+from hopsml.service.spec.document import Document, Problem, read_document
 from hopsml.service.spec.document import Path as FieldPath
 from hopsml.service.spec.fields import SpecPart
 from hopsml.service.spec.job import JobSpec
@@ -62,7 +62,7 @@ _ELSEWHERE = {
 }
 
 
-def problems(
+def problems_of_error(
     error: ValidationError, model: type[SpecPart], document: Document, known: Container[FieldPath] = ()
 ) -> list[Problem]:
     """Convert pydantic's errors about a document to problems, in the order of their lines.
@@ -207,7 +207,7 @@ class _Dumper(yaml.SafeDumper):
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
     """Represent text, in quotes if necessary."""
     try:
-        quoted = document.plain(value) != value
+        quoted = document.parse_scalar(value) != value
     except ValueError:
         quoted = True
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
@@ -251,7 +251,7 @@ def loads(content: bytes | str, source: str = "job.yaml") -> JobSpec:
     Raises:
         JobFileError: The text is invalid; the error lists all mistakes with line, field and remedy.
     """
-    document = read(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    document = read_document(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     found = list(document.problems)
     job = None if document.value is None else _checked(document, found)
     if found or job is None:
@@ -268,7 +268,7 @@ def _checked(document: Document, found: list[Problem]) -> JobSpec | None:
         return JobSpec.model_validate_json(json.dumps(document.value))
     except ValidationError as error:
         known = {problem.path for problem in found}  # mistakes that the YAML reader has reported are not repeated
-        found += problems(error, JobSpec, document, known)
+        found += problems_of_error(error, JobSpec, document, known)
         return None
 
 

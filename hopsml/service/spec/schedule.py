@@ -15,7 +15,7 @@ from hopsml.core.newer_python import UTC
 
 
 @dataclass(frozen=True, slots=True)
-class Timetable:
+class ScheduleState:
     """State of a schedule.
 
     Attributes:
@@ -32,8 +32,8 @@ class Timetable:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """Decision of ``due`` about a schedule.
+class DueDecision:
+    """Decision of ``decide_due`` about a schedule.
 
     Attributes:
         after: New state of the schedule, to be stored in one transaction with the job if ``starts``.
@@ -41,12 +41,12 @@ class Due:
         cancels: True if the previous job must be cancelled.
     """
 
-    after: Timetable
+    after: ScheduleState
     starts: bool = False
     cancels: bool = False
 
 
-def due(table: Timetable, is_running: bool, following: Callable[[float], float], now: float) -> Due:
+def decide_due(table: ScheduleState, is_running: bool, following: Callable[[float], float], now: float) -> DueDecision:
     """Decide what a schedule has to do now.
 
     Of several missed times, one is made up for. If the clock was set back, the next time is planned again, so that no
@@ -60,13 +60,13 @@ def due(table: Timetable, is_running: bool, following: Callable[[float], float],
         now: Time in seconds since 1970.
     """
     if now < table.looked_s:
-        return Due(replace(table, planned_s=following(now), looked_s=now))
+        return DueDecision(replace(table, planned_s=following(now), looked_s=now))
     if now < table.planned_s or (is_running and table.overlap == "queue"):
-        return Due(table)
+        return DueDecision(table)
     next_ = replace(table, planned_s=following(now), looked_s=now, note="")
     if is_running and table.overlap == "skip":
-        return Due(replace(next_, note="skipped, since the previous job had not ended"))
-    return Due(next_, starts=True, cancels=is_running)
+        return DueDecision(replace(next_, note="skipped, since the previous job had not ended"))
+    return DueDecision(next_, starts=True, cancels=is_running)
 
 
 # Only cron's own syntax: no seconds, no @daily, and none of croniter's extensions such as R and H (random) or L (last).
@@ -81,7 +81,7 @@ _FOLD = datetime.timedelta(hours=3)  # more than any zone's clocks are set back
 _SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: croniter searches all years of a schedule from it
 
 
-def check(text: str) -> str:
+def check_schedule(text: str) -> str:
     """Return the schedule unchanged, if it is valid. Raises ValueError if it is not cron syntax, or has no date."""
     from croniter import CroniterBadDateError, CroniterError, croniter
 
@@ -114,7 +114,7 @@ def _strange(text: str) -> str:
     return next(found, "") if len(fields) == len(_NAMES) else ""
 
 
-def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> datetime.datetime:
+def next_time(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> datetime.datetime:
     """Return the first time of a schedule after a moment, in UTC.
 
     When clocks are set forward, a time in the skipped hour comes as much later. When they are set back, a schedule with
@@ -142,9 +142,9 @@ def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> da
     return min(time for time in found if time > moment)
 
 
-def following_s(schedule: str, zone: str, moment_s: float) -> float:
+def next_time_s(schedule: str, zone: str, moment_s: float) -> float:
     """Return the first time of a schedule after a moment; both are in seconds since 1970."""
-    return following(schedule, datetime.datetime.fromtimestamp(moment_s, _UTC), zone).timestamp()
+    return next_time(schedule, datetime.datetime.fromtimestamp(moment_s, _UTC), zone).timestamp()
 
 
 def check_zone(name: str) -> str:
@@ -156,6 +156,8 @@ def check_zone(name: str) -> str:
     return name
 
 
-Schedule = Annotated[str, AfterValidator(check), WithJsonSchema({"type": "string", "pattern": SCHEDULE_PATTERN})]
+Schedule = Annotated[
+    str, AfterValidator(check_schedule), WithJsonSchema({"type": "string", "pattern": SCHEDULE_PATTERN})
+]
 Overlap = Literal["skip", "queue", "cancel"]
 Zone = Annotated[str, AfterValidator(check_zone)]

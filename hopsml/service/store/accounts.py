@@ -79,7 +79,7 @@ class AuditLog:
 
     def add(self, entry: AuditEntry) -> None:
         """Store an entry in a separate transaction."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             _add(connection, entry)
 
     def page(self, *, before: int | None = None, limit: int = 100, user: str = "", action: str = "") -> AuditPage:
@@ -97,18 +97,18 @@ class AuditLog:
             audit.c.action == action if action else None,
         ]
         query = select(audit).where(*(rule for rule in rules if rule is not None))
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             rows = connection.execute(query.order_by(audit.c.id.desc()).limit(limit + 1)).all()
         found = tuple(AuditRow(**row._mapping) for row in rows[:limit])
         return AuditPage(found, found[-1].id if len(rows) > limit else None)
 
     def delete_before(self, before_s: float) -> int:
         """Delete the entries before a time, in seconds since 1970; return their number."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             return connection.execute(delete(audit).where(audit.c.at_s < before_s)).rowcount
 
 
-def with_change(entry: AuditEntry) -> Also:
+def callback_to_store(entry: AuditEntry) -> Also:
     """Return a callback that stores an entry, with its target, in the transaction of the change that it describes."""
     return lambda connection, target: _add(connection, replace(entry, target=target))
 
@@ -159,7 +159,7 @@ class Secrets:
         fields.check_secret_value(name, value)
         nonce = os.urandom(_NONCE_BYTES)
         sealed = base64.b64encode(nonce + self._cipher.encrypt(nonce, value.encode(), _place(owner, name))).decode()
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             kept = connection.execute(select(secrets.c.name).where(secrets.c.owner == owner)).all()
             if len(kept) >= MOST_SECRETS:
@@ -171,12 +171,12 @@ class Secrets:
     def names(self, owner: str) -> list[SecretRow]:
         """Return an owner's secrets without their values, by name."""
         query = select(secrets.c.name, secrets.c.stored_s).where(secrets.c.owner == owner).order_by(secrets.c.name)
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             return [SecretRow(row.name, row.stored_s) for row in connection.execute(query)]
 
     def remove(self, owner: str, name: str) -> None:
         """Delete a secret of an owner. Raises ArgumentError if it does not exist."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             found = connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             if not found.rowcount:
                 raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secrets ls` lists the existing ones")
@@ -205,7 +205,7 @@ class Secrets:
         self.check(owner, names)
         found = {}
         query = select(secrets).where(secrets.c.owner == owner, secrets.c.name.in_(names))
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             rows = connection.execute(query).all()
         for row in rows:
             sealed = base64.b64decode(row.sealed)
@@ -345,7 +345,7 @@ class Tokens:
         token = token_urlsafe(32)
         digest = _digest(token)
         values = {"digest": digest, "user": user, "role": role.name, "label": label, "created_s": now}
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             connection.execute(
                 insert(tokens).values(**values, expires_s=now + lasts_s if lasts_s is not None else None)
             )
@@ -363,20 +363,20 @@ class Tokens:
         """
         fresh = token_urlsafe(32)
         values = {"digest": _digest(fresh), "user": user, "role": Role.ADMIN.name, "created_s": now, "expires_s": None}
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             if not connection.execute(update(tokens).where(_is_own(token)).values(**values)).rowcount:
                 connection.execute(insert(tokens).values(**values, label=OWN))
         return fresh
 
     def expire_own(self, token: str, now: float) -> None:
         """End the validity of a server's own token."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             # Not revoked: its user may still run scheduled jobs.
             connection.execute(update(tokens).where(_is_own(token)).values(expires_s=now))
 
     def caller(self, token: str, now: float) -> Caller | None:
         """Return the owner and role of a token; None if it is unknown, expired or revoked."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             row = connection.execute(select(tokens).where(tokens.c.digest == _digest(token))).one_or_none()
         if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now):
             return None
@@ -387,7 +387,7 @@ class Tokens:
 
         A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered; nor is a server's own token.
         """
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             rows = connection.execute(select(tokens).where(tokens.c.user == user).order_by(tokens.c.created_s)).all()
         sessions = [row for row in rows if row.label == SIGNED_IN]
         given = [row for row in rows if row.label != SIGNED_IN]
@@ -398,7 +398,7 @@ class Tokens:
 
     def all(self) -> list[TokenRow]:
         """Return all tokens without their values, the oldest first."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             rows = connection.execute(select(tokens).order_by(tokens.c.created_s)).all()
         return [
             TokenRow(
@@ -418,7 +418,7 @@ class Tokens:
         Raises:
             ArgumentError: There is no such token that is not revoked.
         """
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             rule = tokens.c.digest.startswith(token_id, autoescape=True) & tokens.c.revoked_s.is_(None)
             if (
                 len(token_id) < ID_LENGTH
@@ -438,7 +438,7 @@ class Tokens:
             now: The time, in seconds since 1970.
             also: Stores further rows in the same transaction, if a session ended.
         """
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             rule = (tokens.c.digest == _digest(token)) & (tokens.c.label == SIGNED_IN) & tokens.c.revoked_s.is_(None)
             # Not revoked: a user who signs out may sign in again.
             if connection.execute(update(tokens).where(rule).values(expires_s=now)).rowcount:

@@ -228,7 +228,7 @@ _MIGRATING = 0x686F7073  # advisory lock of PostgreSQL: of two servers that star
 _SCRIPTS = Path(__file__).with_name("migrations")
 
 
-def opened(url: str) -> Engine:
+def open_database(url: str) -> Engine:
     """Connect to a database, and migrate its tables to the newest version.
 
     Raises:
@@ -238,7 +238,7 @@ def opened(url: str) -> Engine:
     parsed = _parsed(url)
     engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
     try:
-        with in_words(url), engine.execution_options(**{WRITES: True}).begin() as connection:
+        with convert_errors(url), engine.execution_options(**{WRITES: True}).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
             _upgrade(connection, url)
@@ -327,7 +327,7 @@ def _upgrade(connection: Connection, url: str) -> None:
 
 
 @contextmanager
-def in_words(url: str) -> Iterator[None]:
+def convert_errors(url: str) -> Iterator[None]:
     """Convert errors of the database within this context to StoreError.
 
     Violated constraints (IntegrityError) are left to the caller, such as that a row exists already.

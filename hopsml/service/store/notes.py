@@ -54,13 +54,13 @@ class DatasetUse:
     jobs: tuple[DatasetJob, ...]
 
 
-def uses(store: JobStore) -> list[DatasetUse]:
+def dataset_uses(store: JobStore) -> list[DatasetUse]:
     """Return the data sets that jobs name, the most recently used first."""
     columns = (jobs.c.serial, jobs.c.name, jobs.c.owner, jobs.c.state, jobs.c.submitted_s, jobs.c.spec)
     # Most jobs name none: those are excluded by the query, before their specifications are parsed.
     query = select(*columns).where(jobs.c.spec.contains('"dataset"')).order_by(jobs.c.serial.desc()).limit(LOOKED_AT)
     found: dict[str, list[DatasetJob]] = {}
-    with store.reading() as connection:
+    with store.read_transaction() as connection:
         for row in connection.execute(query):
             if url := _named(row.spec):
                 job = DatasetJob(f"{row.name}-{row.serial}", row.owner, Lifecycle(row.state), row.submitted_s)
@@ -128,12 +128,12 @@ class Notes:
 
     def all(self) -> dict[str, RunNote]:
         """Return all notes, by run id."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             return {row.run: _note(row) for row in connection.execute(select(run_notes))}
 
     def get(self, run: str) -> RunNote | None:
         """Return the note of one run; None if there is none."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             row = connection.execute(select(run_notes).where(run_notes.c.run == run)).one_or_none()
         return None if row is None else _note(row)
 
@@ -146,7 +146,7 @@ class Notes:
         kept = RunNote(run, note.replace("\0", ""), checked_tags(tags), who, now)
         values = {"note": kept.note, "tags": list(kept.tags), "who": who, "at_s": now}
         try:
-            with self._store.writing() as connection:
+            with self._store.write_transaction() as connection:
                 if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
                     connection.execute(insert(run_notes).values(run=run, **values))
         except IntegrityError:  # two first notes at the same moment: the other one is stored now
@@ -156,7 +156,7 @@ class Notes:
     def views(self, user: str) -> list[SavedView]:
         """Return a user's views, and those that others share, by name."""
         mine = or_(views.c.owner == user, views.c.shared)
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             return [SavedView(*row) for row in connection.execute(select(views).where(mine).order_by(views.c.name))]
 
     def save(self, owner: str, name: str, query: str, shared: bool, now: float) -> SavedView:
@@ -179,7 +179,7 @@ class Notes:
         values = {"query": query, "shared": shared, "at_s": now}
         own = (views.c.owner == owner) & (views.c.name == name)
         try:
-            with self._store.writing() as connection:
+            with self._store.write_transaction() as connection:
                 if not connection.execute(update(views).where(own).values(values)).rowcount:
                     count = len(connection.execute(select(views.c.id).where(views.c.owner == owner)).all())
                     if count >= MOST_VIEWS:
@@ -201,7 +201,7 @@ class Notes:
             ArgumentError: There is no such view that the user can see.
             PermissionRefused: The view belongs to another user.
         """
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             row = connection.execute(select(views).where(views.c.id == view)).one_or_none()
             if row is None or not (row.shared or row.owner == user):
                 raise ArgumentError(f"there is no view {view}; look at the list again")

@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, or_, select, update
 
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
-from hopsml.service.spec.schedule import Due
+from hopsml.service.spec.schedule import DueDecision
 from hopsml.service.store.accounts import Tokens
 from hopsml.service.store.database import jobs, schedules, wishes
 from hopsml.service.store.rows import Leader, NewJob, RequestKind
@@ -72,7 +72,7 @@ class Schedules:
         values: dict[str, Any] = {"spec": spec, "workspace": workspace, "profile": profile, "planned_s": planned_s}
         values |= {"looked_s": now, "note": ""}
         mine = (schedules.c.owner == owner) & (schedules.c.name == name)
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             changed = update(schedules).where(mine).values(**values, version=schedules.c.version + 1)
             if not connection.execute(changed).rowcount:
                 others = select(func.count()).where(schedules.c.owner == owner)
@@ -86,12 +86,12 @@ class Schedules:
 
     def all(self) -> list[ScheduleRow]:
         """Return all schedules, the oldest first."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             return [_row(row) for row in connection.execute(select(*_COLUMNS).order_by(schedules.c.id))]
 
     def one(self, number: int) -> ScheduleRow:
         """Return a schedule by its number. Raises JobNotFound."""
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             row = connection.execute(select(*_COLUMNS).where(schedules.c.id == number)).one_or_none()
         if row is None:
             raise JobNotFound(f"there is no schedule {number}; `hopsml schedules ls` lists the existing ones")
@@ -107,35 +107,35 @@ class Schedules:
             now: The time, in seconds since 1970.
         """
         values = {"is_paused": is_paused, "planned_s": planned_s, "looked_s": now, "version": schedules.c.version + 1}
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             connection.execute(update(schedules).where(schedules.c.id == number).values(values))
 
     def remove(self, number: int) -> None:
         """Delete a schedule, but not the jobs that it has started."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             connection.execute(delete(schedules).where(schedules.c.id == number))
 
     def started(self, number: int, serial: int) -> None:
         """Record the job that a user started from this schedule as its last job."""
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             connection.execute(update(schedules).where(schedules.c.id == number).values(last_job=serial))
 
     def owner_may_submit(self, row: ScheduleRow, now: float) -> bool:
         """Return True if the owner of a schedule could still submit its job."""
         return self._tokens.may_submit(row.owner, now)
 
-    def to_look_at(self, now: float) -> list[ScheduleRow]:
+    def schedules_to_check(self, now: float) -> list[ScheduleRow]:
         """Return the active schedules whose time has come, or whose plan was made before the clock was set back."""
         rule = or_(schedules.c.planned_s <= now, schedules.c.looked_s > now)
         query = select(*_COLUMNS).where(schedules.c.is_paused.is_(False), rule).order_by(schedules.c.id)
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             return [_row(row) for row in connection.execute(query)]
 
     def stop(self, row: ScheduleRow, note: str, lead: Leader, now: float) -> None:
         """Pause a schedule for the reason in ``note``. Raises StaleRecord as ``carry_out`` does."""
         rule = (schedules.c.id == row.id) & (schedules.c.version == row.version)
         values = {"is_paused": True, "note": note, "looked_s": now, "version": row.version + 1}
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             check_lead(connection, lead)
             if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1:
                 raise StaleRecord(f"schedule {row.id}")
@@ -144,11 +144,11 @@ class Schedules:
         """Return the serials of the schedules' last jobs that have not ended."""
         wanted = [row.last_job for row in rows if row.last_job is not None]
         over = [state.value for state in Lifecycle if state.is_final]
-        with self._store.reading() as connection:
+        with self._store.read_transaction() as connection:
             query = select(jobs.c.serial).where(jobs.c.serial.in_(wanted), jobs.c.state.not_in(over))
             return set(connection.execute(query).scalars())
 
-    def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, lead: Leader, now: float) -> int | None:
+    def carry_out(self, row: ScheduleRow, due: DueDecision, new: NewJob, lead: Leader, now: float) -> int | None:
         """Store the new state of a schedule and the job that is due, once for each planned time.
 
         Args:
@@ -167,7 +167,7 @@ class Schedules:
         """
         once = replace(new, idempotency_key=f"schedule {row.id} at {row.planned_s:.0f}")
         mine = (jobs.c.owner == new.owner) & (jobs.c.idempotency_key == once.idempotency_key)
-        with self._store.writing() as connection:
+        with self._store.write_transaction() as connection:
             check_lead(connection, lead)
             serial = None
             if due.starts and connection.execute(select(jobs.c.serial).where(mine)).scalar() is None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle import Ending, JobRecord, TaskLaunch
-from hopsml.service.lifecycle.step import differences
+from hopsml.service.lifecycle.step import state_changes
 from hopsml.service.store import database
 from hopsml.service.store.database import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.service.store.rows import (
@@ -88,22 +88,22 @@ class JobStore:
         Raises:
             StoreError: The database cannot be reached, or belongs to a newer hopsml.
         """
-        return cls(database.opened(url), url, limits)
+        return cls(database.open_database(url), url, limits)
 
     def close(self) -> None:
         """Close all connections to the database."""
         self._engine.dispose()
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def write_transaction(self) -> Iterator[Connection]:
         """Open a transaction that writes, as a context. Raises StoreError."""
-        with database.in_words(self._url), self._writing_engine.begin() as connection:
+        with database.convert_errors(self._url), self._writing_engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def read_transaction(self) -> Iterator[Connection]:
         """Open a transaction that only reads, as a context. Raises StoreError."""
-        with database.in_words(self._url), self._engine.connect() as connection:
+        with database.convert_errors(self._url), self._engine.connect() as connection:
             yield connection
 
     # ------------------------------------------------------------------------------- jobs
@@ -120,7 +120,7 @@ class JobStore:
             ArgumentError: The key was used for another job, or the owner has too many jobs.
         """
         try:
-            with self.writing() as connection:
+            with self.write_transaction() as connection:
                 row = _job(connection, self.insert_job(connection, new, now, "submitted"))
                 if also is not None:
                     also(connection, row.id)
@@ -151,7 +151,7 @@ class JobStore:
     def _submitted_before(self, new: NewJob) -> JobRow:
         """Return the job that was stored with the same idempotency key. Raises ArgumentError if it is another one."""
         mine = and_(jobs.c.owner == new.owner, jobs.c.idempotency_key == new.idempotency_key)
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             row = _job_row(connection.execute(select(*_JOB_COLUMNS).where(mine)).one())
         if (row.spec, row.workspace) != (new.spec, new.workspace):
             raise ArgumentError(
@@ -161,7 +161,7 @@ class JobStore:
 
     def job(self, serial: int) -> JobRow:
         """Return a job by its serial. Raises JobNotFound."""
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return _job(connection, serial)
 
     def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> RowPage:
@@ -176,7 +176,7 @@ class JobStore:
         found = self._chosen(wanted or JobFilter(), (jobs.c.serial.desc(),), limit + 1, *older)
         return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
 
-    def next_in_turn(self, wanted: JobFilter, limit: int) -> RowPage:
+    def jobs_by_priority(self, wanted: JobFilter, limit: int) -> RowPage:
         """Return jobs by priority, then the oldest first, as queues consider waiting ones.
 
         The cursor is not None if there are more.
@@ -211,21 +211,21 @@ class JobStore:
             *more,
         ]
         query = select(*_JOB_COLUMNS).where(*(rule for rule in rules if rule is not None))
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return tuple(map(_job_row, connection.execute(query.order_by(*order).limit(limit)).all()))
 
     def counts(self) -> list[JobCount]:
         """Return the numbers of jobs by queue and state."""
         since = case((jobs.c.tries > 0, jobs.c.ending_since_s), else_=jobs.c.submitted_s)
         query = select(jobs.c.queue, jobs.c.state, func.count().label("count"), func.min(since).label("since_s"))
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             rows = connection.execute(query.group_by(jobs.c.queue, jobs.c.state)).all()
         return [JobCount(row[0], Lifecycle(row[1]), row[2], row[3]) for row in rows]
 
     def living(self) -> list[JobRow]:
         """Return the jobs that have not ended, the oldest first."""
         query = select(*_JOB_COLUMNS).where(jobs.c.state.not_in(_OVER))
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return [_job_row(row) for row in connection.execute(query.order_by(jobs.c.serial))]
 
     def new(self, known: Container[int], newest: int) -> list[JobRow]:
@@ -239,7 +239,7 @@ class JobStore:
             newest: The highest known serial.
         """
         recent = select(jobs.c.serial).where(jobs.c.serial > newest - AT_ONCE, jobs.c.state.not_in(_OVER))
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             unknown = [serial for serial in connection.execute(recent).scalars() if serial not in known]
             rows = [
                 row
@@ -257,7 +257,7 @@ class JobStore:
             .join(jobs, and_(jobs.c.serial == launches.c.job, jobs.c.tries == launches.c["try"]))
             .order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
         )
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             for some in _in_pieces(wanted):
                 for row in connection.execute(query.where(launches.c.job.in_(some))):
                     found[row.job].append(_launch(row))
@@ -267,13 +267,13 @@ class JobStore:
         """Return the launches of one try of a job, in the order in which they were requested."""
         rule = and_(launches.c.job == serial, launches.c["try"] == number)
         query = select(launches).where(rule).order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return tuple(map(_launch, connection.execute(query)))
 
     def ended_before(self, serials: Iterable[int], before_s: float) -> set[int]:
         """Return those of these jobs that ended before a time, in seconds since 1970, or whose rows were removed."""
         found: set[int] = set()
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             newest = connection.execute(select(func.max(jobs.c.serial))).scalar() or 0
             for some in _in_pieces(list(serials)):
                 there = set(connection.execute(select(jobs.c.serial).where(jobs.c.serial.in_(some))).scalars())
@@ -285,19 +285,19 @@ class JobStore:
     def code_in_use(self, since_s: float) -> set[str]:
         """Return the digests of the code of schedules, and of jobs that have not ended before ``since_s``."""
         of_jobs = select(jobs.c.workspace).where(or_(jobs.c.state.not_in(_OVER), jobs.c.ended_s >= since_s))
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return set(connection.execute(union(of_jobs, select(schedules.c.workspace))).scalars())
 
     def forget_code(self, serial: int) -> None:
         """Record that the code of an ended job is not needed any more."""
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             rule = and_(jobs.c.serial == serial, jobs.c.state.in_(_OVER))
             connection.execute(update(jobs).where(rule).values(workspace=""))
 
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
         """Return the state changes of a job, the oldest first; ``after`` selects those with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return [_change_row(row) for row in connection.execute(query)]
 
     def newest_changes(self, after: int | None, limit: int) -> list[tuple[ChangeRow, str]]:
@@ -312,7 +312,7 @@ class JobStore:
             query = query.order_by(changes.c.id.desc())
         else:
             query = query.where(changes.c.id > after).order_by(changes.c.id)
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             rows = [(_change_row(row), row.name) for row in connection.execute(query)]
         return rows if after is not None else rows[::-1]
 
@@ -332,7 +332,7 @@ class JobStore:
             StaleRecord: The job has changed, the lease is not the newest one, or the stored state is final.
         """
         values = _columns(after, account)
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             check_lead(connection, lead)
             rule = and_(jobs.c.serial == before.serial, jobs.c.version == before.version, jobs.c.state.not_in(_OVER))
             done = connection.execute(update(jobs).where(rule).values(**values, version=before.version + 1))
@@ -341,7 +341,7 @@ class JobStore:
             known = {launch.tag: launch for launch in before.launches}
             for launch in after.launches:
                 _store_launch(connection, after, launch, known.get(launch.tag))
-            for task, state, cause in differences(before, after):
+            for task, state, cause in state_changes(before, after):
                 _change(connection, after.serial, after.tries, task, state, cause, now)
         return replace(after, version=before.version + 1)
 
@@ -358,7 +358,7 @@ class JobStore:
         Raises:
             StaleRecord: ``lead`` is not the newest lease.
         """
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             check_lead(connection, lead)
             connection.execute(update(jobs).where(jobs.c.serial == serial).values(queue=queue, priority=priority))
             row, cause = _job(connection, serial), f"moved: queue {queue}, priority {priority}"
@@ -383,7 +383,7 @@ class JobStore:
             JobNotFound: There is no such job.
             ArgumentError: The job has had too many requests.
         """
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             row = _job(connection, serial)
             _check_requests(connection, row, kind)
             if also is not None:
@@ -392,10 +392,10 @@ class JobStore:
             number = _inserted(connection, insert(wishes).values(values))
         return RequestRow(number, serial, kind, value, who, now)
 
-    def open_wishes(self) -> list[RequestRow]:
+    def open_requests(self) -> list[RequestRow]:
         """Return the requests that were neither applied nor refused, the oldest first."""
         query = select(wishes).where(wishes.c.answered_s.is_(None)).order_by(wishes.c.id)
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return [_wish(row) for row in connection.execute(query)]
 
     def answer(self, wish: int, answer: str, lead: Leader, now: float) -> None:
@@ -410,7 +410,7 @@ class JobStore:
         Raises:
             StaleRecord: ``lead`` is not the newest lease.
         """
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             check_lead(connection, lead)
             connection.execute(update(wishes).where(wishes.c.id == wish).values(answered_s=now, answer=answer))
 
@@ -422,13 +422,13 @@ class JobStore:
         Args:
             made: Name to store if there is none yet.
         """
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             query = select(facts.c.value).where(facts.c.name == "service")
             if (known := connection.execute(query).scalar()) is None:
                 connection.execute(insert(facts).values(name="service", value=made))
             return known or made
 
-    def lead(
+    def acquire_lease(
         self,
         holder: str,
         address: str,
@@ -450,7 +450,7 @@ class JobStore:
             is_gone: Returns True for a holder that has certainly ended, so that its lease can be replaced at once.
             term: Term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
         """
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             query = select(leaders).where(leaders.c.id == 1).with_for_update()
             row = connection.execute(query).one_or_none()
             if row is not None and row.holder != holder and not self._is_over(row, now, lease_s, is_gone):
@@ -471,13 +471,13 @@ class JobStore:
 
     def still_leads(self, lead: Leader) -> bool:
         """Return True if no server has acquired a newer lease."""
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return _leads(connection, lead)
 
     def resign(self, lead: Leader) -> None:
         """End a lease, so that another server can lead at once."""
         rule = (leaders.c.holder == lead.holder) & (leaders.c.term == lead.term)
-        with self.writing() as connection:
+        with self.write_transaction() as connection:
             connection.execute(update(leaders).where(rule).values(until_s=0.0))  # expired, by whatever clock
 
 

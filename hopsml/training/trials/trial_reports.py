@@ -19,7 +19,7 @@ from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
-from hopsml.search.metric import name_of, of_epochs, unknown_metric
+from hopsml.search.metric import epoch_metrics, name_of, unknown_metric_hint
 from hopsml.training.trials.lane_queue import FromRunner
 
 _READ_BYTES = 1 << 16
@@ -48,7 +48,7 @@ def score_of(value: Any, metric: str) -> float:
         if wanted not in fields:
             raise ArgumentError(
                 f"the search is about '{wanted}', which is not among the values that the training function returned "
-                f"{unknown_metric(wanted, fields)}: return it, or name one of those as the metric"
+                f"{unknown_metric_hint(wanted, fields)}: return it, or name one of those as the metric"
             )
         found, name = fields[wanted], f"'{wanted}'"
     else:
@@ -248,7 +248,7 @@ class TrialReporter:
 
     def _searched(self, metrics: Mapping[str, Any]) -> str | None:
         """Return the name of the searched metric if it is among the values, else None."""
-        name = name_of(self._trial.metric, of_epochs(metrics))
+        name = name_of(self._trial.metric, epoch_metrics(metrics))
         return name if name in metrics else None
 
     def _step(self, step: int | None, searched: str | None) -> int:

@@ -10,13 +10,13 @@ from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, 
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    Assign,
+    AssignTrial,
     ConcludeSearch,
     Event,
-    Form,
+    FormGroup,
     RequestTrialEnd,
     ResizeGroup,
-    Settled,
+    TrialSettled,
 )
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
@@ -202,7 +202,7 @@ class Exploiting(Recorded):
 class Checked(Dispatch):
     """A dispatch that checks its invariants after every event."""
 
-    settled: dict[int, Settled]
+    settled: dict[int, TrialSettled]
     actions: list[Action]
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -221,10 +221,10 @@ class Checked(Dispatch):
     def _check(self, actions: list[Action]) -> None:
         self.actions += actions
         for action in actions:
-            if isinstance(action, Settled):
+            if isinstance(action, TrialSettled):
                 assert action.number not in self.settled, f"trial {action.number} settled twice"
                 self.settled[action.number] = action
-            if isinstance(action, Assign | Form | ResizeGroup):
+            if isinstance(action, AssignTrial | FormGroup | ResizeGroup):
                 assert self.conclusion is None and self.closing is None, "nothing begins once the search ends"
         assert sum(isinstance(action, ConcludeSearch) for action in actions) == (
             actions != [] and self.conclusion is not None
@@ -250,7 +250,7 @@ class Checked(Dispatch):
         idle = [lane for lane in places.lanes.values() if lane.current is None]
         waiting = [lane.waiting for lane in places.lanes.values() if lane.waiting is not None]
         assert all(lane.waiting is None for lane in idle)
-        if self.closing is not None or not idle or not places.takes_more:
+        if self.closing is not None or not idle or not places.can_use_more:
             return
         only = idle[0].number if len(idle) == 1 and len(places.lanes) > 1 else None
         ready = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
@@ -275,6 +275,6 @@ def ends(actions: list[Action]) -> list[RequestTrialEnd]:
     return [action for action in actions if isinstance(action, RequestTrialEnd)]
 
 
-def assigned(actions: list[Action]) -> list[Assign]:
+def assigned(actions: list[Action]) -> list[AssignTrial]:
     """Return the assignments among actions."""
-    return [action for action in actions if isinstance(action, Assign)]
+    return [action for action in actions if isinstance(action, AssignTrial)]

@@ -37,7 +37,7 @@ class PlayedJob:
         values |= {"application_id": tag, "intended_s": 1.0, "seen_s": 1.0, "cause": ""}
         self.log = self._folder / "applications" / tag / OUTPUT
         self.log.parent.mkdir(parents=True)
-        with self.served.jobs.store.writing() as connection:
+        with self.served.jobs.store.write_transaction() as connection:
             connection.execute(update(jobs).where(jobs.c.serial == self.serial).values(tries=self._tries))
             connection.execute(insert(launches).values(values))
         self._tries += 1
@@ -54,14 +54,14 @@ class PlayedJob:
 
     def ends(self, state: Lifecycle = Lifecycle.FINISHED) -> None:
         """End the driver."""
-        with self.served.jobs.store.writing() as connection:
+        with self.served.jobs.store.write_transaction() as connection:
             connection.execute(update(jobs).where(jobs.c.serial == self.serial).values(state=state.value))
         self.changes(state)
 
     def changes(self, state: Lifecycle, **more: Any) -> None:
         """Store a change of its state."""
         values = {"job": self.serial, "try": 1, "task": "", "state": state.value, "cause": "", "at_s": time.time()}
-        with self.served.jobs.store.writing() as connection:
+        with self.served.jobs.store.write_transaction() as connection:
             connection.execute(insert(changes).values({**values, **more}))
 
     def listen(self, last: str = "0 ") -> AsyncGenerator[bytes, None]:
@@ -120,7 +120,7 @@ async def listening(served: Served) -> AsyncIterator[int]:
 
     from hopsml.service.rest import server
 
-    with server.bound("127.0.0.1", 0) as listener:
+    with server.bind_local("127.0.0.1", 0) as listener:
         config = uvicorn.Config(served.app, log_config=None, log_level="warning", lifespan="off", access_log=False)
         answering = uvicorn.Server(config)
         answering.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]

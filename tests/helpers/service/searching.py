@@ -8,7 +8,7 @@ from typing import Any
 from hopsml.search.contract import Suggestion
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
+from hopsml.search.dispatch.events import AttemptBegan, AttemptEnded, LaneJoined, ValuesReported
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.storage import segments
 from hopsml.tracking import provenance
@@ -41,19 +41,19 @@ def searched(project: ProjectOnDisk, run_id: str, trials: int = 6, **record: Any
     run = project.run(run_id, state=None, verb="search", search=asked, driver_process=provenance.who(), **record)
     dispatch = Dispatch(SearchSpec(trials, "max", "accuracy"), TwoParameters())
     writer, _ = segments.begin(
-        f"file://{run.folder}/journal", [journal.opening(), json.dumps(["session", provenance.who()])]
+        f"file://{run.folder}/journal", [journal.version_line(), json.dumps(["session", provenance.who()])]
     )
     writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(trials)])
     dispatch.handle(LaneJoined(0), 0.0)
     for number in range(trials):
-        dispatch.handle(Began(number, 1), float(number))
+        dispatch.handle(AttemptBegan(number, 1), float(number))
         value = 1 - abs(number - trials / 2) / trials
         for step in range(3):
-            dispatch.handle(Reported(number, 1, step, value * (step + 1) / 3), number + 0.1 * step)
+            dispatch.handle(ValuesReported(number, 1, step, value * (step + 1) / 3), number + 0.1 * step)
         if number < trials - 1:
-            dispatch.handle(Ended(number, 1, "finished", value), number + 0.5)
+            dispatch.handle(AttemptEnded(number, 1, "finished", value), number + 0.5)
         folder = run.folder / "trials" / f"id-{number}"
         folder.mkdir(parents=True)
         (folder / "output.log").write_text(f"trial {number} speaks\n")
-    writer.add(journal.lines_of(dispatch.take_facts()))
+    writer.add(journal.fact_lines(dispatch.take_facts()))
     return run

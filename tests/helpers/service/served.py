@@ -75,7 +75,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def served(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
-    jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
+    monkeypatch.setattr(server, "machine_resources", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
+    jobs, _ = server.create_job_service(server.ServerSettings(tmp_path, profile="local"), "http://here/")
     yield Served(jobs, Project(f"file://{tmp_path}/project"))
     jobs.close()

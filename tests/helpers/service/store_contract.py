@@ -16,14 +16,14 @@ from hopsml.service.lifecycle import (
     JobRecord,
     SeenApplication,
     TaskRule,
-    end,
-    place,
+    begin_ending,
+    begin_try,
     resize,
     step,
 )
 from hopsml.service.store import JobStore, NewJob, RequestKind, StaleRecord
 from hopsml.service.store import store as stores
-from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, Role, Tokens, with_change
+from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, Role, Tokens, callback_to_store
 from hopsml.service.store.notes import Notes, RunNote
 from hopsml.service.store.rows import Account, JobFilter, JobLimits, Leader
 from hopsml.service.store.store import check_lead, record_of
@@ -46,7 +46,7 @@ class StoreContract:
     def test_job_is_stored_with_its_launches_and_changes(self, store: JobStore) -> None:
         row = store.submit(new(), 10.0)
         assert (row.id, row.state, row.version) == ("digits-1", Lifecycle.WAITING, 1)
-        begun = place(record(store, 1), "t", 20.0).record
+        begun = begin_try(record(store, 1), "t", 20.0).record
         saved = store.save(record(store, 1), begun, ME, 20.0, Account(5.0, 10.0, 0, [{"n1": 1}]))
         seen = EngineSnapshot({"t-1-1": (SeenApplication("app-1", Lifecycle.RUNNING),)})
         store.save(saved, step(saved, seen, "t", 21.0).record, ME, 21.0)
@@ -85,7 +85,7 @@ class StoreContract:
         store.submit(new(owner="bob"), 1.0)
         store.add_request(2, RequestKind.PAUSE, "", "alice", 1.0)
         for serial in (2, 3, 6):
-            store.save(record(store, serial), place(record(store, serial), "t", 2.0).record, ME, 2.0)
+            store.save(record(store, serial), begin_try(record(store, serial), "t", 2.0).record, ME, 2.0)
             self._ended(store, serial)
         store.limits = JobLimits(unfinished=5, stored=5)
         store.submit(new(), 3.0)
@@ -94,7 +94,7 @@ class StoreContract:
         )
         with pytest.raises(JobNotFound):
             store.job(2)
-        assert store.changes(2) == [] == store.open_wishes() and store.launches_of(2, 1) == ()
+        assert store.changes(2) == [] == store.open_requests() and store.launches_of(2, 1) == ()
         assert store.ended_before([1, 2, 3, 99], 0.0) == {2}, "its files are those of an ended job"
         store.limits = JobLimits(unfinished=9, stored=9, stored_length=12)
         store.submit(replace(new(), spec=" " * 4), 4.0)
@@ -121,7 +121,7 @@ class StoreContract:
 
     def test_target_placement_of_a_shrinking_job_is_stored(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        begun = place(record(store, 1), "t", 20.0, (2,)).record
+        begun = begin_try(record(store, 1), "t", 20.0, (2,)).record
         saved = store.save(record(store, 1), begun, ME, 20.0, Account(0.0, 10.0, 0, [{"n1": 2}]))
         smaller = resize(saved, (1,), "for another", 30.0)
         saved = store.save(saved, smaller, ME, 30.0, Account(0.0, 10.0, 0, [{"n1": 2}], [{"n1": 1}]))
@@ -135,64 +135,64 @@ class StoreContract:
     def test_ended_job_is_not_overwritten_and_a_stale_record_is_refused(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
+        store.save(before, begin_ending(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, ME, 12.0)
+            store.save(before, begin_try(before, "t", 12.0).record, ME, 12.0)
         after = record(store, 1)
         with pytest.raises(StaleRecord):
-            store.save(after, place(RULED, "t", 12.0).record, ME, 12.0)
+            store.save(after, begin_try(RULED, "t", 12.0).record, ME, 12.0)
         assert record(store, 1) == after and len(store.changes(1)) == 2
 
     def test_only_the_leader_can_store(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        assert store.lead("you", "there", 100.0, 30.0) == ME
+        assert store.acquire_lease("you", "there", 100.0, 30.0) == ME
         before = record(store, 1)
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, replace(ME, holder="you"), 12.0)
+            store.save(before, begin_try(before, "t", 12.0).record, replace(ME, holder="you"), 12.0)
         assert record(store, 1) == before
         store.resign(ME)
-        yours = store.lead("you", "there", 101.0, 30.0)
+        yours = store.acquire_lease("you", "there", 101.0, 30.0)
         assert (yours.holder, yours.term) == ("you", 2) and store.still_leads(yours) and not store.still_leads(ME)
-        assert store.lead("me", "here", 102.0, 30.0).address == "there"
+        assert store.acquire_lease("me", "here", 102.0, 30.0).address == "there"
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, ME, 103.0)
+            store.save(before, begin_try(before, "t", 12.0).record, ME, 103.0)
 
     def test_earlier_term_of_the_same_server_cannot_store(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
         request = store.add_request(1, RequestKind.PAUSE, "", "alice", 10.0)
-        assert store.lead("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
-        other = store.lead("you", "there", 50.0, 30.0)
+        assert store.acquire_lease("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
+        other = store.acquire_lease("you", "there", 50.0, 30.0)
         store.resign(ME), store.resign(other)
-        again = store.lead("me", "here", 51.0, 30.0, term=ME.term)
+        again = store.acquire_lease("me", "here", 51.0, 30.0, term=ME.term)
         assert (other.term, again.term) == (2, 3)
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 52.0).record, ME, 52.0)
+            store.save(before, begin_try(before, "t", 52.0).record, ME, 52.0)
         with pytest.raises(StaleRecord):
             store.move(1, "other", 1, ME, 52.0)
         with pytest.raises(StaleRecord):
             store.answer(request.id, "", ME, 52.0)
-        assert record(store, 1) == before and store.job(1).queue == "default" and store.open_wishes() == [request]
-        store.save(before, place(before, "t", 53.0).record, again, 53.0)
+        assert record(store, 1) == before and store.job(1).queue == "default" and store.open_requests() == [request]
+        store.save(before, begin_try(before, "t", 53.0).record, again, 53.0)
 
     def test_unrenewed_lease_with_a_clock_ahead_is_taken_over(self, store: JobStore) -> None:
         store.resign(ME)
-        ahead = store.lead("other", "a", 100.0 + 86_400.0, 30.0)
-        assert store.lead("me", "b", 101.0, 30.0).holder == "other"
-        store.lead("other", "a", 110.0 + 86_400.0, 30.0, term=ahead.term)
-        assert store.lead("me", "b", 132.0, 30.0).holder == "other", "it was renewed since"
-        assert store.lead("me", "b", 161.0, 30.0).holder == "other"
-        assert store.lead("me", "b", 163.0, 30.0).holder == "me"
+        ahead = store.acquire_lease("other", "a", 100.0 + 86_400.0, 30.0)
+        assert store.acquire_lease("me", "b", 101.0, 30.0).holder == "other"
+        store.acquire_lease("other", "a", 110.0 + 86_400.0, 30.0, term=ahead.term)
+        assert store.acquire_lease("me", "b", 132.0, 30.0).holder == "other", "it was renewed since"
+        assert store.acquire_lease("me", "b", 161.0, 30.0).holder == "other"
+        assert store.acquire_lease("me", "b", 163.0, 30.0).holder == "me"
 
     def test_leader_does_not_change_while_a_change_is_stored(self, store: JobStore) -> None:
         taken: list[float] = []
 
         def take() -> None:
-            store.lead("you", "there", 2e9, 30.0)
+            store.acquire_lease("you", "there", 2e9, 30.0)
             taken.append(time.monotonic())
 
         other = threading.Thread(target=take)
-        with store.writing() as connection:
+        with store.write_transaction() as connection:
             check_lead(connection, ME)
             other.start()
             other.join(0.3)
@@ -227,7 +227,7 @@ class StoreContract:
         assert [row.serial for row in store.new((), 0)] == [1, 2, 3]
         assert [row.serial for row in store.new({1, 3}, 3)] == [2]
         before = record(store, 2)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
+        store.save(before, begin_ending(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
         assert store.new({1, 3}, 3) == []
 
     def test_jobs_are_listed_in_pages_and_by_filters(self, store: JobStore) -> None:
@@ -247,9 +247,9 @@ class StoreContract:
     def test_request_is_open_until_it_is_answered(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         request = store.add_request(1, RequestKind.CANCEL, "", "bob", 11.0)
-        assert store.open_wishes() == [request]
+        assert store.open_requests() == [request]
         store.answer(request.id, "", ME, 12.0)
-        assert store.open_wishes() == []
+        assert store.open_requests() == []
         with pytest.raises(JobNotFound):
             store.add_request(9, RequestKind.PAUSE, "", "bob", 11.0)
 
@@ -258,7 +258,7 @@ class StoreContract:
         token = tokens.create("alice", Role.USER, 10.0, label="laptop", lasts_s=60.0)
         assert tokens.caller(token, 69.0) == Caller("alice", Role.USER)
         assert tokens.caller(token, 70.0) is None and tokens.caller(token + "x", 20.0) is None
-        with store.reading() as connection:
+        with store.read_transaction() as connection:
             assert token not in str(connection.exec_driver_sql("SELECT * FROM tokens").all())
         tokens.revoke(tokens.all()[0].id, 30.0)
         assert tokens.caller(token, 31.0) is None
@@ -335,15 +335,15 @@ class StoreContract:
 
     def test_audit_entry_is_stored_with_its_change_or_not_at_all(self, store: JobStore) -> None:
         entry = AuditEntry(1.0, "alice", "user", "submit", "", 201, "127.0.0.1")
-        store.submit(new(key="k"), 1.0, with_change(entry))
-        store.submit(new(key="k"), 1.0, with_change(entry))  # the same job: nothing is changed
-        store.add_request(1, RequestKind.CANCEL, "", "alice", 2.0, with_change(entry))
+        store.submit(new(key="k"), 1.0, callback_to_store(entry))
+        store.submit(new(key="k"), 1.0, callback_to_store(entry))  # the same job: nothing is changed
+        store.add_request(1, RequestKind.CANCEL, "", "alice", 2.0, callback_to_store(entry))
         tokens = Tokens(store)
-        tokens.create("bob", Role.USER, 3.0, also=with_change(entry))
+        tokens.create("bob", Role.USER, 3.0, also=callback_to_store(entry))
         made = tokens.all()[-1]
-        tokens.revoke(made.id, 4.0, with_change(entry))
+        tokens.revoke(made.id, 4.0, callback_to_store(entry))
         with pytest.raises(ArgumentError):
-            tokens.revoke(made.id, 5.0, with_change(entry))
+            tokens.revoke(made.id, 5.0, callback_to_store(entry))
         found = [row.target for row in AuditLog(store).page().entries]
         assert found == [made.id, made.id, "digits-1", "digits-1"]
 
@@ -359,7 +359,7 @@ class StoreContract:
         for at_s in (20.0, 10.0, 30.0):
             store.submit(new(), at_s)
         before = record(store, 3)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 40.0), ME, 40.0)
+        store.save(before, begin_ending(before, Ending.CANCELLED, "by alice", 40.0), ME, 40.0)
         found = {one.state: (one.queue, one.count, one.since_s) for one in store.counts()}
         assert found[Lifecycle.WAITING] == ("default", 2, 10.0)
         assert found[Lifecycle.CANCELLED][:2] == ("default", 1) and len(found) == 2

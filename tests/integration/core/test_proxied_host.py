@@ -97,7 +97,7 @@ def serving() -> None:
     from hopsml.serving import client, server_records
 
     record = server_records.ServerRecord("digits", OTHER, 5, "node2", "me", "", 1, datetime.now(UTC))
-    client.request(record, "/v1/models/digits:predict", {}, 4.0)
+    client.post_json(record, "/v1/models/digits:predict", {}, 4.0)
 
 
 def stage() -> None:

@@ -18,7 +18,7 @@ from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import Plan
 from hopsml.experiment.run_role import SearchHost
 from hopsml.experiment.searches.executors import ExecutorEvent, Lanes, RunOver
-from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
+from hopsml.search.dispatch.events import AttemptBegan, AttemptEnded, LaneJoined, LaneLost, ValuesReported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.helpers.cluster.workloads import WAIT_S
 
@@ -81,22 +81,26 @@ class Bench:
     def wait_for_begin(self, trial: RunTrial) -> int:
         """Pid of its process."""
         message = self.find_or_wait(
-            lambda n: isinstance(n.event, Began) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+            lambda n: (
+                isinstance(n.event, AttemptBegan) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+            )
         ).message
         return int(message.pid)  # type: ignore[union-attr]
 
-    def reported(self, trial: RunTrial, step: int = 0) -> Reported:
+    def reported(self, trial: RunTrial, step: int = 0) -> ValuesReported:
         event = self.wait_for(
-            lambda n: isinstance(n.event, Reported) and n.event.number == trial.number and n.event.step >= step
+            lambda n: isinstance(n.event, ValuesReported) and n.event.number == trial.number and n.event.step >= step
         ).event
-        assert isinstance(event, Reported)
+        assert isinstance(event, ValuesReported)
         return event
 
-    def ended(self, trial: RunTrial) -> Ended:
+    def ended(self, trial: RunTrial) -> AttemptEnded:
         event = self.find_or_wait(
-            lambda n: isinstance(n.event, Ended) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+            lambda n: (
+                isinstance(n.event, AttemptEnded) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+            )
         ).event
-        assert isinstance(event, Ended)
+        assert isinstance(event, AttemptEnded)
         return event
 
     def over(self) -> RunOver:

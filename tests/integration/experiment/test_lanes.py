@@ -18,7 +18,7 @@ import pytest
 import hopsml
 from hopsml.errors import TrialStopped
 from hopsml.experiment.searches import executors
-from hopsml.search.dispatch.events import Reported, SlotsChanged
+from hopsml.search.dispatch.events import SlotsChanged, ValuesReported
 from hopsml.search.messages import TrialReported
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
@@ -201,7 +201,7 @@ def test_burst_of_reports_is_thinned_and_the_last_one_arrives(store: Path) -> No
     with bench(flood_reports, times=1000) as found:
         trial = found.assign_trial(found.joined())
         end = found.ended(trial)
-        reports = [news.event for news in found.seen if isinstance(news.event, Reported)]
+        reports = [news.event for news in found.seen if isinstance(news.event, ValuesReported)]
         assert end.how == "finished" and end.value is not None, end
         assert len(reports) <= 50 + 50 * end.value + 40
         steps = [report.step for report in reports]
@@ -225,7 +225,7 @@ def test_invalid_metric_values_are_ignored_and_falling_steps_are_an_error(store:
         good, bad = (found.assign_trial(lane, {"falls": falls}, metric="metric") for falls in (False, True))
         assert found.ended(good).how == "finished"
         mine = [n for n in found.seen if n.message is not None and n.message.number == 0]
-        values = [(n.event.step, n.event.value) for n in mine if isinstance(n.event, Reported)]
+        values = [(n.event.step, n.event.value) for n in mine if isinstance(n.event, ValuesReported)]
         assert values == [(0, 1.0), (1, None), (2, None), (3, None), (4, None), (5, 3.5)]
         assert any(n.message.metrics == {"loss": 0.5} for n in mine if isinstance(n.message, TrialReported))
         assert "a line of the log" in found.log(good)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import hopsml
-from hopsml.search.dispatch.events import Began
+from hopsml.search.dispatch.events import AttemptBegan
 from tests.helpers.cluster.workloads import wait_for_files, wait_until
 from tests.integration.experiment.lanes_kit import bench
 
@@ -168,7 +168,9 @@ def test_drained_lane_finishes_its_trial_and_starts_no_other(store: Path, tmp_pa
         (tmp_path / "go").touch()
         assert found.ended(first).how == "finished"
         assert found.lost(lane)
-        assert not [news for news in found.seen if isinstance(news.event, Began) and news.event.number == second.number]
+        assert not [
+            news for news in found.seen if isinstance(news.event, AttemptBegan) and news.event.number == second.number
+        ]
 
 
 def shared_pipes(process: psutil.Process) -> set[tuple[int, str]]:

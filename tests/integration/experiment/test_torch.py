@@ -276,7 +276,7 @@ def test_generated_driver_passes_its_arguments_to_the_program(tmp_path: Path) ->
     (tmp_path / "beside" / "train.py").write_text(f"import helpers\n{PROGRAM}")
     (tmp_path / "beside" / "helpers.py").write_text("")
     (tmp_path / "made").mkdir()
-    path = whole_script.driver_of("torch", tmp_path / "beside" / "train.py", tmp_path / "made")
+    path = whole_script.write_driver("torch", tmp_path / "beside" / "train.py", tmp_path / "made")
     variables = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project", "HOPSML_PROFILE": "local"}
     command = [sys.executable, str(path), "--steps", "1"]
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
@@ -298,7 +298,7 @@ print("rank", dist.get_rank(), "has", x.item(), "by", dist.get_backend())
 def test_generated_driver_uses_its_backend(tmp_path: Path) -> None:
     (tmp_path / "pair.py").write_text(PAIR)
     (tmp_path / "made").mkdir()
-    path = whole_script.driver_of("torch", tmp_path / "pair.py", tmp_path / "made", "gloo")
+    path = whole_script.write_driver("torch", tmp_path / "pair.py", tmp_path / "made", "gloo")
     variables = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project", "HOPSML_PROFILE": "local"}
     variables["HOPSML_LOCAL_SLOTS"] = "2"  # the others of a larger group would wait for rank 0, too
     done = subprocess.run([sys.executable, str(path)], env=variables, capture_output=True, text=True, timeout=WAIT_S)
@@ -310,7 +310,7 @@ def test_generated_driver_uses_its_backend(tmp_path: Path) -> None:
 def test_generated_driver_shows_an_error_without_hopsml_frames(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "made").mkdir()
-    path = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made")
+    path = whole_script.write_driver("torch", tmp_path / "train.py", tmp_path / "made")
     variables = {
         **os.environ,
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",

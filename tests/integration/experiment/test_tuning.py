@@ -28,7 +28,7 @@ def communication() -> dict[str, Any]:
 
 
 def test_run_uses_its_tuned_settings(store: Path) -> None:
-    tuned.write(tuned.record_url("communication", 2), RECORD)
+    tuned.write_record(tuned.record_url("communication", 2), RECORD)
     run = experiment.submit(communication, num_workers=2, tuned=True, progress=False)
     assert run.result(END_S).metrics["implementation"] == "hopsml"
     assert run.result().implementation == "hopsml" and run.result().tuned is True
@@ -37,29 +37,29 @@ def test_run_uses_its_tuned_settings(store: Path) -> None:
 
 def test_tuned_without_a_record_is_noted_and_has_no_effect(store: Path) -> None:
     given = Communication(tuned=True)
-    assert tuned.settled(given, "train", 3) == (
+    assert tuned.with_tuned_settings(given, "train", 3) == (
         given,
         f"tuned=True has no effect: train() was not tuned for 3 workers (file://{store}/Communication/train-3.json)",
     )
-    assert tuned.settled(Communication(), "train", 3) == (Communication(), "")
+    assert tuned.with_tuned_settings(Communication(), "train", 3) == (Communication(), "")
 
 
 def test_named_tuning_record_must_exist_and_be_valid(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     with pytest.raises(PathNotFound):
-        tuned.settled(Communication(tuned=str(file)), "train", 2)
+        tuned.with_tuned_settings(Communication(tuned=str(file)), "train", 2)
     file.write_text('{"settings": {"implementation": "hopsml"}}')
     with pytest.raises(
         StorageError, match=r"record.json is not a record of hopsml runs tune-communication \(KeyError: 'chosen'\)"
     ):
-        tuned.settled(Communication(tuned=str(file)), "train", 2)
+        tuned.with_tuned_settings(Communication(tuned=str(file)), "train", 2)
 
 
 def test_named_arguments_override_the_tuned_settings(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     chosen = {"implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False}
     file.write_text(json.dumps({**RECORD, "settings": chosen}))
-    found, _ = tuned.settled(Communication(tuned=str(file), merge_scope=8), "train", 2)
+    found, _ = tuned.with_tuned_settings(Communication(tuned=str(file), merge_scope=8), "train", 2)
     assert (found.implementation, found.merge_scope, found.scoped_allocator) == ("tensorflow", 8, False)
 
 
@@ -84,7 +84,7 @@ def test_contradiction_to_the_tuning_record_is_noted(
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"chosen": "it", "ratio": 0.5, "settings": chosen}))
     requested = Communication(tuned=str(file), **given)
-    found, why = tuned.settled(requested, "train", 2)
+    found, why = tuned.with_tuned_settings(requested, "train", 2)
     assert found == requested
     assert why.startswith(f"tuned has no effect: {message}")
 

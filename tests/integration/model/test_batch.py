@@ -131,7 +131,7 @@ def test_executor_python_without_hopsml_error_names_the_remedy(estimator: Any) -
     import cloudpickle
 
     found = model.find("lr")
-    work = batch.Inference(found.url, found.description, (), (), "", None, "")
+    work = batch.InferenceParameters(found.url, found.description, (), (), "", None, "")
     program = "import sys, pickle; sys.modules['hopsml'] = None\npickle.load(sys.stdin.buffer)(iter([]))"
     done = subprocess.run(
         [sys.executable, "-c", program], input=cloudpickle.dumps(batch._body(work)), capture_output=True, check=False
@@ -203,11 +203,13 @@ def test_interrupted_copy_is_removed_and_long_model_names_work(
 
 
 def test_integers_out_of_the_range_of_the_model_are_refused() -> None:
-    bindings = columns.bind(Signature({"x": TensorSpec("uint8", (None,))}, {}), pa.schema([("x", pa.int64())]), None)
+    bindings = columns.bind_inputs(
+        Signature({"x": TensorSpec("uint8", (None,))}, {}), pa.schema([("x", pa.int64())]), None
+    )
     for value in (300, -1):
         with pytest.raises(ArgumentError, match=f"'x' contains {value}, but the model takes .*0 to 255"):
-            columns.tensors(bindings, pa.record_batch({"x": [7, value]}))
-    assert columns.tensors(bindings, pa.record_batch({"x": [7, 255]}))["x"].tolist() == [7, 255]
+            columns.model_inputs(bindings, pa.record_batch({"x": [7, value]}))
+    assert columns.model_inputs(bindings, pa.record_batch({"x": [7, 255]}))["x"].tolist() == [7, 255]
 
 
 def test_nan_is_passed_to_a_model_that_accepts_it(project: str) -> None:

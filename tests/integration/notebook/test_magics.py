@@ -199,8 +199,8 @@ def test_page_path_is_relative_to_the_notebook_server(
 def test_server_note_is_read_from_the_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "jpserver-7.json").write_text(json.dumps({"base_url": "/lab/", "port": 8888}))
-    assert tensorboard.server_note({"JPY_PARENT_PID": "7"})["base_url"] == "/lab/"
-    assert tensorboard.server_note({"JPY_PARENT_PID": "8"}) == tensorboard.server_note({}) == {}
+    assert tensorboard.server_record({"JPY_PARENT_PID": "7"})["base_url"] == "/lab/"
+    assert tensorboard.server_record({"JPY_PARENT_PID": "8"}) == tensorboard.server_record({}) == {}
 
 
 class ProxyServer(BaseHTTPRequestHandler):

@@ -57,7 +57,7 @@ def main() -> None:
     acts = Acts(int(act) if act != "-" else None)
     for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
-    server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # independent of this machine
+    server.machine_resources = lambda gpus: Resources(gpus, cores, 65_536)  # independent of this machine
     url = f"file://{state}/project"
     wanted = server.ServerSettings(state, database=database, profile="local", project_url=url, port=None)
     wanted = replace(wanted, lease_s=float(lease[0])) if lease else wanted

@@ -24,7 +24,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.service import server
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.engine.base import LogPiece, NodeSeen
-from hopsml.service.engine.local import piece_of
+from hopsml.service.engine.local import read_log_piece
 from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication, SlotsAnswer
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
@@ -119,7 +119,7 @@ class StagedEngine:
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Return a piece of the job's log file."""
         tags = [tag for tag, seen in list(self._seen.items()) if seen.id == application_id]
-        return piece_of(self._file(tags[0], "log"), offset, limit) if tags else None
+        return read_log_piece(self._file(tags[0], "log"), offset, limit) if tags else None
 
     def close(self) -> None:
         """Nothing to end."""

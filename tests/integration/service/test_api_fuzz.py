@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from hopsml.service.rest.limited import Limits, Rate
-from hopsml.service.rest.service_application import api, service_application
+from hopsml.service.rest.service_application import api_application, service_application
 from hopsml.service.store.accounts import Role
 from tests.helpers.service.served import Served
 
@@ -67,7 +67,9 @@ def client(served: Served) -> FuzzClient:
 
 def _methods_by_path() -> dict[str, set[str]]:
     """Return the methods of each address."""
-    return {path: {method.upper() for method in methods} for path, methods in api().openapi()["paths"].items()}
+    return {
+        path: {method.upper() for method in methods} for path, methods in api_application().openapi()["paths"].items()
+    }
 
 
 def test_request_without_a_valid_token_is_refused_at_every_address(client: FuzzClient) -> None:
@@ -95,7 +97,7 @@ BROKEN = (b"", b"{", b"\xff\xfe", b"null", b"[]", b'"text"', b"[" * 100_000, b'{
 def test_unparsable_body_is_refused_at_every_address(client: FuzzClient) -> None:
     with_body = [
         (method.upper(), path)
-        for path, methods in api().openapi()["paths"].items()
+        for path, methods in api_application().openapi()["paths"].items()
         for method, operation in methods.items()
         if operation.get("requestBody", {}).get("content", {}).get("application/json")
     ]
@@ -120,7 +122,9 @@ def test_random_requests_conform_to_the_openapi_document(client: FuzzClient, kin
     checks, mode = KNOWN.get_by_names(CHECKS), schemathesis.GenerationMode(kind)
     rejected = KNOWN.get_by_names(["negative_data_rejection"])
     problems: list[str] = []
-    schema = schemathesis.openapi.from_dict(api().openapi()).exclude(path="/api/v1/workspaces")  # whose body is a zip
+    schema = schemathesis.openapi.from_dict(api_application().openapi()).exclude(
+        path="/api/v1/workspaces"
+    )  # whose body is a zip
     for operation in [one.ok() for one in schema.get_all_operations()]:
 
         @seed(28)

@@ -16,7 +16,7 @@ import pytest
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
 from hopsml.service.browse import files
 from hopsml.service.browse import project as browsed_project
-from hopsml.service.browse.compare import compared
+from hopsml.service.browse.compare import compare_runs
 from hopsml.service.browse.project import Changes, Project, ReaderCache
 from hopsml.service.browse.run_detail import improvements
 from hopsml.storage.filesystem import for_url
@@ -91,7 +91,7 @@ def test_link_out_of_a_run_is_refused_and_one_within_is_followed(project: Projec
     with pytest.raises(PermissionRefused, match="a link that leads out"):
         browsed.files("app_1", "etc/passwd")
     url, entries = browsed.files("app_1", "same")
-    assert entries == [] and files.length(url) == (run.folder / "run.json").stat().st_size
+    assert entries == [] and files.file_length(url) == (run.folder / "run.json").stat().st_size
     assert [entry.name for entry in browsed.files("app_1", "")[1]] == ["logs", "run.json", "same", "status.json"]
 
 
@@ -105,7 +105,7 @@ def test_link_created_after_the_path_check_is_refused(project: ProjectOnDisk, tm
     (run.folder / "notes.txt").unlink()
     os.symlink(secret, run.folder / "notes.txt")
     with pytest.raises(PermissionRefused, match="a link that leads out"):
-        list(files.pieces(url, 0, 100))
+        list(files.read_pieces(url, 0, 100))
 
 
 def test_linked_run_directory_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_folders_are_listed_first_and_files_are_read_in_chunks(
     names = [(entry.name, entry.is_folder) for entry in browsed.files("app_1", "")[1]]
     assert names == [("artifacts", True), ("logs", True), ("run.json", False), ("status.json", False)]
     url, entries = browsed.files("app_1", "artifacts/a.bin")
-    assert entries == [] and b"".join(files.pieces(url, 5, 35)) == bytes(range(5, 35))
+    assert entries == [] and b"".join(files.read_pieces(url, 5, 35)) == bytes(range(5, 35))
 
 
 def test_comparison_has_differing_settings_curves_and_values_at_a_step(project: ProjectOnDisk) -> None:
@@ -164,7 +164,7 @@ def test_comparison_has_differing_settings_curves_and_values_at_a_step(project: 
         run = project.run(f"app_{number}", arguments={"lr": rate, "batch": 32}, seed=number)
         run.report_all("accuracy", [rate, 2 * rate])
     project.run("app_3", arguments={"batch": 32}, seed=0)
-    found = compared(Project(project.url), [f"app_{number}" for number in range(4)], step=0)
+    found = compare_runs(Project(project.url), [f"app_{number}" for number in range(4)], step=0)
     assert {(one.section, one.name): one.values for one in found.settings} == {
         ("arguments", "lr"): [0.1, 0.2, 0.2, None],
         ("run", "seed"): [0, 1, 2, 0],
@@ -177,7 +177,7 @@ def test_comparison_has_differing_settings_curves_and_values_at_a_step(project: 
 def test_comparison_of_no_or_too_many_runs_is_refused(project: ProjectOnDisk) -> None:
     for ids in ([], [f"app_{number}" for number in range(201)]):
         with pytest.raises(ArgumentError, match="1 to 200"):
-            compared(Project(project.url), ids)
+            compare_runs(Project(project.url), ids)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_comparison_names_a_run_with_a_malformed_record(
     (project.folder / "Experiments" / "eve_1" / name).write_text(json.dumps(record))
     for ids in (["app_1", "eve_1"], ["eve_1", "app_1"]):
         with pytest.raises(ArgumentError, match="run 'eve_1': its records are not as hopsml writes them"):
-            compared(Project(project.url), ids)
+            compare_runs(Project(project.url), ids)
 
 
 def test_two_hundred_runs_are_compared(project: ProjectOnDisk) -> None:
@@ -209,7 +209,7 @@ def test_two_hundred_runs_are_compared(project: ProjectOnDisk) -> None:
         run = project.run(run_id, arguments={"lr": len(run_id)})
         run.report_all("loss", [1 / (1 + step) for step in range(1000)])
     browsed = Project(project.url)
-    found = compared(browsed, ids, "loss", most=200).curves
+    found = compare_runs(browsed, ids, "loss", most=200).curves
     assert len(found) == 200 and all(one is not None and one.values[-1] == 1 / 1000 for one in found)
 
 
@@ -310,7 +310,7 @@ def test_viewed_runs_stay_within_the_memory_limit_and_are_read_again(project: Pr
         for run_id in ids:
             assert browsed.metrics(run_id).summary("loss") == (3999.0, 0.0, 3999.0)
             assert browsed.held_bytes <= 1 << 20
-    compare = compared(browsed, ids, step=1234.0)
+    compare = compare_runs(browsed, ids, step=1234.0)
     assert [one.at_step for one in compare.values] == [1234.0] * 12
     assert [one and one.count for one in compare.curves] == [4_000] * 12
     assert browsed.held_bytes <= 1 << 20

@@ -20,7 +20,7 @@ from hopsml.client import Client
 from hopsml.core import log_stream
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError, StoreError
-from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.access import TokenMiddleware
 from hopsml.service.rest.errors import HANDLERS
 from tests.helpers import leaks
 from tests.helpers.cluster.workloads import wait_until
@@ -69,7 +69,7 @@ def test_request_during_a_database_outage_is_answered_with_retry_after() -> None
     def identify(token: str) -> object:
         raise StoreError("the database refuses: it is away; see that it runs")
 
-    app = Guarded(
+    app = TokenMiddleware(
         Starlette(routes=[Route("/", lambda request: PlainTextResponse("page"))], exception_handlers=HANDLERS),
         identify,
         "x",

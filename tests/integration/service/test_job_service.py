@@ -541,6 +541,6 @@ def test_acknowledged_changes_survive_a_power_failure(service: JobService, tmp_p
         }
     with contextlib.closing(JobStore.open(f"sqlite:///{paused}/service.db")) as store:
         assert store.job(first.serial).state == Lifecycle.PAUSED or [
-            request.kind for request in store.open_wishes()
+            request.kind for request in store.open_requests()
         ] == ["PAUSE"]
     service.stop()

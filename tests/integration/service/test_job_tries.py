@@ -80,26 +80,26 @@ def test_command_starts_in_its_workspace_and_each_try_has_its_own_log_and_run(se
 
 def test_last_port_is_reused_if_it_is_free(tmp_path: Path) -> None:
     wanted = server.ServerSettings(tmp_path, port=None)
-    first = server.listening(wanted)
-    address, first_port = listeners.address(first), first.getsockname()[1]
+    first = server.open_listener(wanted)
+    address, first_port = listeners.server_url(first), first.getsockname()[1]
     server_record.write(tmp_path, JobServerRecord(address, "token"))
     server_record.remove(tmp_path, JobServerRecord(address, "token"))
-    with contextlib.closing(server.listening(wanted)) as other:  # another one has it
+    with contextlib.closing(server.open_listener(wanted)) as other:  # another one has it
         assert other.getsockname() != first.getsockname()
     first.close()
-    with contextlib.closing(server.listening(wanted)) as again:
-        assert listeners.address(again) == address
+    with contextlib.closing(server.open_listener(wanted)) as again:
+        assert listeners.server_url(again) == address
     (tmp_path / "port").unlink()
     earlier = '{"address": "http://127.0.0.1:%d/", "token": "x"}'
     (tmp_path / "client.json").write_text(earlier % first_port)
     assert server_record.last_port(tmp_path) == first_port, "the record of an earlier version, which was killed"
     for text in ("[]", earlier % 99999, "no JSON"):
         (tmp_path / "client.json").write_text(text)
-        with contextlib.closing(server.listening(wanted)) as new:
+        with contextlib.closing(server.open_listener(wanted)) as new:
             assert new.getsockname()[1]
     for text in ("", "99999", "-1", "no number"):
         (tmp_path / "port").write_text(text)
-        with contextlib.closing(server.listening(wanted)) as new:
+        with contextlib.closing(server.open_listener(wanted)) as new:
             assert new.getsockname()[1]
 
 

@@ -204,7 +204,7 @@ def test_job_placed_just_before_its_node_closes_retains_the_node(service: Servic
 
 def test_server_that_does_not_lead_scales_nothing(service: Service) -> None:
     service.submit("one", 6)
-    service.store.lead("other", "elsewhere", time.time(), 1e6)
+    service.store.acquire_lease("other", "elsewhere", time.time(), 1e6)
     (service.folder / "broken-list").write_text("not even asked")
     service.run_pass(), service.run_pass()
     assert not service.calls() and not service.scaler._problem
@@ -218,7 +218,11 @@ def test_suspended_former_leader_takes_no_scaling_decision(service: Service) -> 
     def after_another_leader(view: ScalingView) -> frozenset[str]:
         """Let another server lead and resign before the decision."""
         for holder in ("me", "other"):
-            lead = service.manager.leader if holder == "me" else service.store.lead("other", "there", time.time(), 30.0)
+            lead = (
+                service.manager.leader
+                if holder == "me"
+                else service.store.acquire_lease("other", "there", time.time(), 30.0)
+            )
             assert lead is not None
             service.store.resign(lead)
         return decided(view)

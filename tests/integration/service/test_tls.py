@@ -95,20 +95,20 @@ def test_address_beyond_loopback_requires_tls(tmp_path: Path) -> None:
             run_server(ServerSettings(tmp_path / "state", profile="local", host=host), lambda address: None)
         assert not (tmp_path / "state" / "service.db").exists()
     Authority(tmp_path).issue(chain := tmp_path / "a.pem", key := tmp_path / "a.key")
-    listener = server.bound_for_all("127.0.0.2", 0, server.Certificate(chain, key))
-    assert server.address(listener, scheme="https").startswith("https://127.0.0.2:")
+    listener = server.bind_public("127.0.0.2", 0, server.Certificate(chain, key))
+    assert server.server_url(listener, scheme="https").startswith("https://127.0.0.2:")
     listener.close()
     with pytest.raises(ArgumentError, match="no such address here"):
-        server.bound_for_all("no such host", 0, server.Certificate(chain, key))
+        server.bind_public("no such host", 0, server.Certificate(chain, key))
 
 
 def test_unusable_certificates_are_refused(tmp_path: Path) -> None:
     authority, chain, key = Authority(tmp_path), tmp_path / "a.pem", tmp_path / "a.key"
     with pytest.raises(ArgumentError, match=r"--certificate .*: a certificate and its key are two files; name --key"):
-        server.pair(chain, None)
+        server.certificate_of_options(chain, None)
     with pytest.raises(ArgumentError, match="name --certificate"):
-        server.pair(None, key)
-    assert server.pair(None, None) is None
+        server.certificate_of_options(None, key)
+    assert server.certificate_of_options(None, None) is None
     with pytest.raises(ArgumentError, match="No such file"):
         server.Certificate(chain, key).context()
     authority.issue(chain, key, password=b"secret")

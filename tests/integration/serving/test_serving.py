@@ -186,7 +186,7 @@ def test_interrupted_or_unrecorded_start_leaves_no_server(project: Path, monkeyp
     thread.join()
     with pytest.raises(ServingNotFound):
         serving.status("unwanted")
-    monkeypatch.setattr(definitions, "write", _no_room)
+    monkeypatch.setattr(definitions, "write_definition", _no_room)
     with pytest.raises(QuotaExceeded):
         serving.start("unwanted", 1, model="digits")
     assert set(starting._started) == before
@@ -281,7 +281,7 @@ def test_serving_that_cannot_start_is_explained_and_leaves_nothing(project: Path
         serving.start("unstarted", model="other", version=other.version)
     with pytest.raises(ModelNotFound, match="there is no model 'nothing'"):
         serving.start("unstarted", model="nothing")
-    definitions.write(ServingDefinition("of-old", "digits", version=99))
+    definitions.write_definition(ServingDefinition("of-old", "digits", version=99))
     with pytest.raises(
         ModelNotFound, match=r"has no version 99; .*version of the last start; .*version='latest' \(--version latest\)"
     ):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hopsml.model.flavors.torch import triton_left_out
+from hopsml.model.flavors.torch import hide_triton
 
 
 def _import(name: str) -> None:
@@ -29,5 +29,5 @@ def torch_imported() -> None:
 
     Triton is left out: it would crash a process in which another test has loaded TensorFlow.
     """
-    with triton_left_out():
+    with hide_triton():
         _import("torch._dynamo")

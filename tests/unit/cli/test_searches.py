@@ -12,7 +12,7 @@ import pytest
 from hopsml.search.contract import Suggestion
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
+from hopsml.search.dispatch.events import AttemptBegan, AttemptEnded, LaneJoined, ValuesReported
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.storage import segments
 from hopsml.storage.run_dir import RunDir, to_json
@@ -42,31 +42,31 @@ class RecordedSearch:
         search = {"version": 1, "direction": "min", "metric": "loss", "total": 6, "folder": "trials"}
         record = {"verb": "search", "search": search, "started": time.time(), "driver_process": provenance.who()}
         self.directory.write_run(record)
-        first = [journal.opening(), json.dumps(["session", provenance.who()])]
+        first = [journal.version_line(), json.dumps(["session", provenance.who()])]
         self.writer, _ = segments.begin(f"file://{self.root}/journal", first)
         self.writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(6)])
         for lane in range(2):
             self.dispatch.handle(LaneJoined(lane), 0.0)
         for event in (
-            Began(0, 1),
-            Began(1, 1),
-            Reported(0, 1, 0, 0.75),
-            Reported(1, 1, 0, 0.5),
-            Reported(1, 1, 1, 0.3),
+            AttemptBegan(0, 1),
+            AttemptBegan(1, 1),
+            ValuesReported(0, 1, 0, 0.75),
+            ValuesReported(1, 1, 0, 0.5),
+            ValuesReported(1, 1, 1, 0.3),
         ):
             self.dispatch.handle(event, 1.0)
         self.end(0, 0.25)
-        self.dispatch.handle(Began(2, 1), 3.0)
+        self.dispatch.handle(AttemptBegan(2, 1), 3.0)
         self.keep()
 
     def keep(self) -> None:
-        self.writer.add(journal.lines_of(self.dispatch.take_facts()))
+        self.writer.add(journal.fact_lines(self.dispatch.take_facts()))
         best = self.dispatch.best()
         assert best is not None
         (self.root / "best.json").write_bytes(to_json(best))
 
     def end(self, number: int, value: float) -> None:
-        self.dispatch.handle(Ended(number, 1, "finished", value), 2.0)
+        self.dispatch.handle(AttemptEnded(number, 1, "finished", value), 2.0)
         folder = self.root / "trials" / f"id-{number}"
         folder.mkdir(parents=True)
         (folder / "output.log").write_text(f"trial {number} speaks\n")

@@ -57,7 +57,7 @@ def test_worker_script_is_submitted_in_a_driver_that_runs_it_on_every_worker(cli
 def test_driver_of_a_worker_script_has_its_text_outside_the_call(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "train.py").write_text("a = 1\nb = 2\n")
-    driver = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made").read_text()
+    driver = whole_script.write_driver("torch", tmp_path / "train.py", tmp_path / "made").read_text()
     (call,) = [line for line in driver.splitlines() if line.strip().startswith("run(")]
     assert "a = 1" in driver and "a = 1" not in call
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.notebook import tensorboard_server
-from hopsml.notebook.tensorboard_server import fetch
+from hopsml.notebook.tensorboard_server import copy_grown_files
 from hopsml.storage.filesystem import for_url
 from hopsml.training import evaluation
 from tests.helpers import clock
@@ -42,17 +42,17 @@ def test_only_changed_event_files_are_fetched_again(tmp_path: Path) -> None:
     copy.mkdir()
     events = source / "train" / "events.out.tfevents.1"
     events.write_bytes(b"one")
-    assert fetch(f"file://{source}", copy) == 1
-    assert fetch(f"file://{source}", copy) == 0
+    assert copy_grown_files(f"file://{source}", copy) == 1
+    assert copy_grown_files(f"file://{source}", copy) == 0
     copied = copy / "train" / events.name
     opened = copied.stat().st_ino  # TensorBoard keeps it open, and reads on where it ended
     events.write_bytes(b"one two")
-    assert fetch(f"file://{source}", copy) == 1
+    assert copy_grown_files(f"file://{source}", copy) == 1
     assert copied.read_bytes() == b"one two" and copied.stat().st_ino == opened
     events.write_bytes(b"new")
-    assert fetch(f"file://{source}", copy) == 1 and copied.read_bytes() == b"new"
+    assert copy_grown_files(f"file://{source}", copy) == 1 and copied.read_bytes() == b"new"
     events.write_bytes(b"one two")
-    fetch(f"file://{source}", copy)
+    copy_grown_files(f"file://{source}", copy)
     assert for_url(f"file://{source}").status(f"file://{events}").length == 7
 
 
@@ -64,7 +64,7 @@ def test_store_outage_does_not_end_tensorboard_and_is_logged_once(
     events, away = tmp_path / "events", tmp_path / "away"
     events.mkdir()
     (events / "events.out.tfevents.1").write_bytes(b"one")
-    copy = tensorboard_server.Copy(f"file://{events}", tmp_path / "copy")
+    copy = tensorboard_server.EventCopy(f"file://{events}", tmp_path / "copy")
     events.rename(away)
     for _ in range(1000):
         copy.refresh()
@@ -127,7 +127,7 @@ def test_only_event_files_of_nested_runs_are_fetched(tmp_path: Path) -> None:
     for name in ("a=1/events/events.out.tfevents.1", "a=1/checkpoints/step-000000001/weights", "run.json"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("x")
-    assert fetch(f"file://{run}", copy) == 1
+    assert copy_grown_files(f"file://{run}", copy) == 1
     assert (copy / "a=1/events/events.out.tfevents.1").exists()
 
 

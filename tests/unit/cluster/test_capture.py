@@ -549,7 +549,7 @@ def test_oversized_argument_of_a_wrapped_function_is_named_by_the_users_name() -
 
     given = {"model": None, "train_set": np.zeros(2**21, np.uint8), "test_set": np.zeros(2**20, np.uint8)}
     with pytest.raises(CaptureError) as caught:
-        capture(distributed.carry_out, {"function": train, "given": given}, limit_bytes=2**20)
+        capture(distributed.call_in_strategy_scope, {"function": train, "given": given}, limit_bytes=2**20)
     assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Pass" in str(
         caught.value
     )

@@ -163,5 +163,5 @@ def test_servings_token_and_rows_are_not_sent_to_another_user(monkeypatch: pytes
     with foreign_listener() as other:
         record = ServerRecord("digits", "127.0.0.1", other.port, "h", "me", "", 1, datetime.now(timezone.utc))
         with pytest.raises(ServingError, match="instead of the server of 'digits' of me, so no token was sent"):
-            serving_client.request(record, "/v1/models/digits:predict", {"instances": [[1.0]]}, 5.0)
+            serving_client.post_json(record, "/v1/models/digits:predict", {"instances": [[1.0]]}, 5.0)
     assert other.received == b""

@@ -135,7 +135,7 @@ def main():
         call(broken, {})
     if how == "internal":
         from hopsml.experiment import verbs
-        verbs.without_effect(None)
+        verbs.ignored_argument_notes(None)
     if how == "refused":
         experiment.train_and_evaluate
     if how == "refused module":

@@ -20,17 +20,17 @@ from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, R
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.experiment import takeover
-from hopsml.experiment.takeover import Begin, Call, Continue, EarlierRun, RefuseAgain, decide
+from hopsml.experiment.takeover import ContinueRun, EarlierRun, RefuseCall, StartNewRun, VerbCall, decide_takeover
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir, step_name
 
 pytestmark = pytest.mark.fast
 
-TRAIN = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.1}')
-OTHER = Call("collective_all_reduce", "train", "c0de", '{"lr": 0.2}')
+TRAIN = VerbCall("collective_all_reduce", "train", "c0de", '{"lr": 0.1}')
+OTHER = VerbCall("collective_all_reduce", "train", "c0de", '{"lr": 0.2}')
 
 
-def run(number: int, call: Call = TRAIN, attempt: int = 1, continues: int = 0, raised: str = "") -> EarlierRun:
+def run(number: int, call: VerbCall = TRAIN, attempt: int = 1, continues: int = 0, raised: str = "") -> EarlierRun:
     return EarlierRun(f"/p/app_{number}", call, attempt, number, f"/p/app_{continues}" if continues else "", raised)
 
 
@@ -40,25 +40,25 @@ class Script:
     def __init__(self, attempt: int, runs: list[EarlierRun]) -> None:
         self.attempt, self.runs, self.answered = attempt, runs, set[str]()
 
-    def call(self, call: Call = TRAIN) -> str:
-        decision = decide(call, self.attempt, self.runs, self.answered)
-        if isinstance(decision, Begin):
+    def call(self, call: VerbCall = TRAIN) -> str:
+        decision = decide_takeover(call, self.attempt, self.runs, self.answered)
+        if isinstance(decision, StartNewRun):
             return "new"
         self.answered.add(decision.run.url)
-        return f"{'refused' if isinstance(decision, RefuseAgain) else 'goes on'} {decision.run.number}"
+        return f"{'refused' if isinstance(decision, RefuseCall) else 'goes on'} {decision.run.number}"
 
 
 def test_repeated_call_continues_its_run_of_the_previous_attempt() -> None:
-    assert decide(TRAIN, 2, [run(1, OTHER), run(2)]) == Continue(run(2))
+    assert decide_takeover(TRAIN, 2, [run(1, OTHER), run(2)]) == ContinueRun(run(2))
 
 
 def test_new_call_starts_a_new_run() -> None:
-    assert decide(TRAIN, 2, [run(1, OTHER)]) == Begin()
-    assert decide(TRAIN, 2, []) == Begin()
+    assert decide_takeover(TRAIN, 2, [run(1, OTHER)]) == StartNewRun()
+    assert decide_takeover(TRAIN, 2, []) == StartNewRun()
 
 
 def test_runs_of_the_same_attempt_are_not_continued() -> None:
-    assert decide(TRAIN, 2, [run(1, attempt=2)]) == Begin()
+    assert decide_takeover(TRAIN, 2, [run(1, attempt=2)]) == StartNewRun()
 
 
 def test_equal_calls_continue_earlier_runs_in_order() -> None:
@@ -83,7 +83,7 @@ def test_third_attempt_continues_the_runs_of_both_earlier_ones() -> None:
 # ------------------------------------------------------------------------------------------ on a store
 
 
-def record(call: Call, attempt: int, **more: Any) -> dict[str, Any]:
+def record(call: VerbCall, attempt: int, **more: Any) -> dict[str, Any]:
     return {
         "verb": call.verb, "function": call.function, "code_sha256": call.code_sha256, "arguments": {"lr": 0.1},
         "attempt": attempt, **more,
@@ -109,29 +109,32 @@ def test_each_earlier_run_is_taken_over_once(tmp_path: Path) -> None:
     directory(tmp_path, "other_1", 1)
     (tmp_path / "Experiments" / "app_7").mkdir()
     runs = takeover.EarlierRuns("app", 2)
-    assert runs.take_over(str(tmp_path), record(TRAIN, 2)) == first.url
-    assert runs.take_over(str(tmp_path), record(TRAIN, 2)) == ""
-    assert takeover.EarlierRuns("app", 1).take_over(str(tmp_path), record(TRAIN, 1)) == ""
-    assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
+    assert runs.reserve_run_to_continue(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert runs.reserve_run_to_continue(str(tmp_path), record(TRAIN, 2)) == ""
+    assert takeover.EarlierRuns("app", 1).reserve_run_to_continue(str(tmp_path), record(TRAIN, 1)) == ""
+    assert takeover.EarlierRuns("app", 2).reserve_run_to_continue(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
 
 
 def test_error_in_user_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     with pytest.raises(RunError, match="KeyError: 'label'"):
-        takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2))
+        takeover.EarlierRuns("app", 2).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2))
 
 
 def test_error_in_user_code_is_retried_if_further_attempts_are_requested(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
-    assert takeover.EarlierRuns("app", 2, forgives=True).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert (
+        takeover.EarlierRuns("app", 2, forgives=True).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2))
+        == first.url
+    )
 
 
 def test_run_ended_by_the_cluster_is_continued(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
-    assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert takeover.EarlierRuns("app", 2).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
 def test_checkpoint_is_searched_along_the_chain_of_continued_runs(tmp_path: Path) -> None:
@@ -153,19 +156,19 @@ def test_checkpoints_of_further_fits_are_searched_along_the_chain_of_continued_r
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 1)
     second.write_run(record(TRAIN, 2, continues=first.url))
     third = directory(tmp_path, "app_3", 3, continues=second.url)
-    assert takeover.further_fits(third.url) == takeover.further_fits("") == ()
+    assert takeover.later_fit_checkpoints(third.url) == takeover.later_fit_checkpoints("") == ()
     checkpoint(first, tmp_path, 4)
-    assert takeover.further_fits(third.url) == ()
+    assert takeover.later_fit_checkpoints(third.url) == ()
     for fit, step in ((2, 6), (2, 8), (3, 1)):
         checkpoint(first, tmp_path, step, fit=fit)
-    assert takeover.further_fits(third.url) == ((first.url, 2, 8), (first.url, 3, 1))
+    assert takeover.later_fit_checkpoints(third.url) == ((first.url, 2, 8), (first.url, 3, 1))
     # The second run passed over the first two, and went on in the third.
     checkpoint(second, tmp_path, 2, fit=3)
-    assert takeover.further_fits(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
+    assert takeover.later_fit_checkpoints(third.url) == ((first.url, 2, 8), (second.url, 3, 2))
     assert takeover.checkpoint_of(third.url) == (first.url, 4)
     # The third run trained further in the first: remaining checkpoints of the second have another origin.
     checkpoint(third, tmp_path, 9)
-    assert takeover.further_fits(third.url) == ()
+    assert takeover.later_fit_checkpoints(third.url) == ()
 
 
 def test_workers_fetch_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
@@ -190,7 +193,7 @@ def test_first_recorded_end_of_a_run_is_not_overwritten(tmp_path: Path) -> None:
     """A driver that was taken for dead, and was not, does not undo what its successor has written."""
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
     first.check_open()
-    takeover.end(first.url, second)
+    takeover.hand_over_run(first.url, second)
     status = first.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", second.url)
     assert not first.end({"state": "FINISHED"})
@@ -230,7 +233,7 @@ def test_disconnected_agent_adds_no_checkpoint_to_a_run_continued_elsewhere(tmp_
                 held.slots.write(slot, step, [b"content"])
                 held.record_commit(step, slot)
                 await held.persist_last(formation(first), patience_s=60.0)  # of no use: not tried again
-                takeover.end(first.url, second)  # while it was away
+                takeover.hand_over_run(first.url, second)  # while it was away
         finally:
             await held.close()
 

@@ -117,7 +117,7 @@ def test_only_one_of_several_takeovers_succeeds_and_the_old_driver_is_notified(t
 
     def take(successor: RunDir) -> str:
         try:
-            takeover.end(left.url, successor)
+            takeover.hand_over_run(left.url, successor)
         except ArgumentError as error:
             return str(error)
         return successor.url

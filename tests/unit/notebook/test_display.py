@@ -172,17 +172,17 @@ def failed() -> WorkerFailed:
 def test_error_shown_below_its_cell_is_removed_from_the_display_of_that_cell(
     state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(display, "cell", lambda: 3)
+    monkeypatch.setattr(display, "current_cell_number", lambda: 3)
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     error = failed()
     state.publish(Change("closed", error=error))
     assert "ValueError: bad" in front_end.sent[-1][1]["text/plain"]
     before = len(front_end.sent)
-    monkeypatch.setattr(display, "cell", lambda: 4)  # ``run.result()`` in another cell
+    monkeypatch.setattr(display, "current_cell_number", lambda: 4)  # ``run.result()`` in another cell
     for render in tracebacks.on_render:
         render(error)
     assert len(front_end.sent) == before
-    monkeypatch.setattr(display, "cell", lambda: 3)
+    monkeypatch.setattr(display, "current_cell_number", lambda: 3)
     for render in tracebacks.on_render:
         render(ValueError("another one"))
         render(error)

@@ -33,12 +33,12 @@ TO_FRONT_END, CAPTURED = {"ZMQDisplayPublisher", "DisplayPublisher"}, {"Capturin
 def test_display_is_used_only_in_a_kernel_whose_output_reaches_a_front_end(
     shell: set[str], publisher: set[str], setting: str, live: bool
 ) -> None:
-    assert display.shows_display(shell, publisher, setting) is live
+    assert display.permits_live_display(shell, publisher, setting) is live
 
 
 def test_unknown_progress_setting_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_PROGRESS='html'.*auto, display, lines"):
-        display.shows_display(KERNEL, TO_FRONT_END, "html")
+        display.permits_live_display(KERNEL, TO_FRONT_END, "html")
 
 
 def test_unknown_progress_setting_is_refused_before_the_start(store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,10 @@ def test_progress_bar_length_is_proportional_to_the_share() -> None:
     assert "width:37.5%" in style.bar(0.375, "RUNNING", ["step 3 of 8"]) and "width:100.0%" in style.bar(
         7.0, "RUNNING", [""]
     )
-    assert html.bar(ProgressView(0.25, ("step 1 of 4", "25 %"))) == "[######..................] step 1 of 4, 25 %"
+    assert (
+        html.progress_text(ProgressView(0.25, ("step 1 of 4", "25 %")))
+        == "[######..................] step 1 of 4, 25 %"
+    )
 
 
 def luminance(colour: str) -> float:
@@ -198,12 +201,12 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("state", Lifecycle)
 def test_state_colours_have_sufficient_contrast_in_both_themes(state: Lifecycle) -> None:
     """As large, bold text must: 3 to 1 (WCAG 2.1, 1.4.3)."""
-    own = luminance(style.tone(state)) + 0.05
+    own = luminance(style.state_colour(state)) + 0.05
     assert (luminance("#ffffff") + 0.05) / own > 4 and own / (luminance("#111111") + 0.05) > 4
 
 
 def test_cancelled_or_stopped_states_are_not_red() -> None:
-    red = style.tone("FAILED")
+    red = style.state_colour("FAILED")
     view = view_at(
         closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: enough")), members("RUNNING", "RUNNING")
     )

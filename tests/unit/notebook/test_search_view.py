@@ -39,7 +39,7 @@ def state() -> SearchState:
     state.counted({"running": 1, "completed": 2, "failed": 1}, planned=9, executors=4, busy=1)
     state.add_running_trial(RunningTrial(3, "abc", {"act": "<relu>"}, "host-1", time.time() - 2))
     for step in range(5):
-        state.trial_reported(3, step, step / 10)
+        state.record_report(3, step, step / 10)
     state.settled(row(0, 0.5, act="a"), row(0, 0.5, act="a"))
     state.settled(row(1, 0.75, act="<b>"), row(1, 0.75, act="<b>"))
     return state
@@ -140,7 +140,7 @@ def test_sparkline_is_scaled_and_limited_in_length() -> None:
 
 
 def test_curve_of_a_stopped_trial_ends_at_its_last_step(state: SearchState) -> None:
-    state.trial_left(3)
+    state.record_trial_left(3)
     state.settled({**row(3, 0.2), "state": "stopped", "step": 2}, row(1, 0.75))
     assert [step for step, _ in state.curves[3]] == [0, 1, 2]
 
@@ -148,9 +148,9 @@ def test_curve_of_a_stopped_trial_ends_at_its_last_step(state: SearchState) -> N
 def test_report_received_before_the_start_of_its_trial_is_retained() -> None:
     """Reports and the start of a group arrive on different channels."""
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
-    state.trial_reported(5, 0, 0.25)
+    state.record_report(5, 0, 0.25)
     state.add_running_trial(RunningTrial(5, "abc", {}, "host-1", time.time()))
-    state.trial_reported(5, 1, 0.5)
+    state.record_report(5, 1, 0.5)
     assert state.running[5].curve == [(0, 0.25), (1, 0.5)]
-    state.trial_left(5)
+    state.record_trial_left(5)
     assert state.curves == {5: [(0, 0.25), (1, 0.5)]}

@@ -11,7 +11,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook.run_timeline import KEPT, LOG_LINES, RATE_WINDOW_S, MetricHistory, RunTimeline, plain_line
 from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES
-from hopsml.notebook.view import StageView, View, number
+from hopsml.notebook.view import StageView, View, format_number
 from tests.unit.notebook.timelines import (
     STARTED_S,
     closed,
@@ -42,7 +42,7 @@ def test_waiting_run_shows_what_it_waits_for_and_since_when() -> None:
 
 def test_requested_workers_are_shown_before_the_coordinator_reports() -> None:
     timeline = RunTimeline(STARTED_S)
-    timeline.enter(Phase.WAITING, STARTED_S)
+    timeline.enter_phase(Phase.WAITING, STARTED_S)
     assert view_at(timeline, size=3).waits_for == "executors: 3 workers are asked for"
 
 
@@ -144,7 +144,7 @@ def test_number_and_length_of_metrics_are_bounded() -> None:
     ("value", "text"), [(0.000012345, "1.234e-05"), (float("nan"), "nan"), (7, "7"), (None, "None"), ("a", "a")]
 )
 def test_numbers_are_formatted_briefly(value: object, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 # -- how far, and how long it will take
@@ -307,7 +307,7 @@ def test_cpu_memory_and_gpu_use_of_each_worker_are_shown() -> None:
 def test_ended_run_shows_mean_and_peak_of_its_last_generation() -> None:
     timeline = running()
     add_sample(timeline, 0, 999.0, 9999.0)
-    timeline.enter(Phase.REFORMING, STARTED_S + 9)
+    timeline.enter_phase(Phase.REFORMING, STARTED_S + 9)
     for cpu, memory in ((100.0, 500.0), (200.0, 400.0)):
         add_sample(timeline, 0, cpu, memory)
     timeline.handle(Change("closed"), Phase.FINISHED, STARTED_S + 10)

@@ -21,7 +21,7 @@ def members(*states: str) -> dict[int, MemberView]:
 def waiting() -> RunTimeline:
     """Return a run with one of two agents connected."""
     timeline = RunTimeline(STARTED_S)
-    timeline.enter(Phase.WAITING, STARTED_S)
+    timeline.enter_phase(Phase.WAITING, STARTED_S)
     timeline.handle(
         Change("phase", text="waiting for executors: 1 of 2 agents are connected"), Phase.WAITING, STARTED_S + 1
     )

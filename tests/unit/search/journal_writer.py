@@ -25,7 +25,7 @@ def main(path: Path) -> None:
     """Write the lines that come with an event before anything follows from it."""
     simulator = Simulator(Dispatch(SearchSpec(TRIALS), Counting(), Halving()), work_of).join(4)
     with path.open("w") as file:
-        file.write(journal.opening() + "\n")
+        file.write(journal.version_line() + "\n")
 
         def keep(lines: list[str]) -> None:
             file.writelines(line + "\n" for line in lines)

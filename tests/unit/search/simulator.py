@@ -17,19 +17,19 @@ from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    Assign,
-    Began,
+    AssignTrial,
+    AttemptBegan,
+    AttemptEnded,
     ConcludeSearch,
-    Ended,
     Event,
-    Form,
+    FormGroup,
     LaneJoined,
     LaneLost,
-    Reported,
     RequestTrialEnd,
     ResizeGroup,
     SlotsChanged,
     Tick,
+    ValuesReported,
 )
 
 
@@ -119,10 +119,10 @@ class Simulator:
 
     def _carry_out(self, actions: list[Action]) -> None:
         if self.keep is not None:
-            self.keep(journal.lines_of(self.dispatch.take_facts()))
+            self.keep(journal.fact_lines(self.dispatch.take_facts()))
         for action in actions:
             self.log.append((self.now, action))
-            if isinstance(action, Assign | Form | RequestTrialEnd):
+            if isinstance(action, AssignTrial | FormGroup | RequestTrialEnd):
                 self.at(self.now + self.latency_s, self._execute, action)
             elif isinstance(action, ResizeGroup):
                 self.places[action.number].slots = action.size
@@ -133,12 +133,12 @@ class Simulator:
             self._tick_at = max(wake_at, self.now)
             self.at(self._tick_at, self._receive, Tick())
 
-    def _execute(self, action: Assign | Form | RequestTrialEnd) -> None:
+    def _execute(self, action: AssignTrial | FormGroup | RequestTrialEnd) -> None:
         if isinstance(action, RequestTrialEnd):
             self._receive_end_request(action)
             return
         busy = Busy(action.number, action.attempt, self.work_of(action.config), action.done_step + 1)
-        if isinstance(action, Form):
+        if isinstance(action, FormGroup):
             busy.slots = action.size
             self.places[action.number] = busy
             self.at(self.now + self.begin_s, self._begin, busy)
@@ -158,7 +158,7 @@ class Simulator:
             busy.requested_end = action.how
         elif busy.began is None:
             self._leave(busy)
-            self.tell(Ended(busy.number, busy.attempt, "withdrawn"))
+            self.tell(AttemptEnded(busy.number, busy.attempt, "withdrawn"))
 
     # ---------------------------------------------------------------------------------------- a trial
 
@@ -167,7 +167,7 @@ class Simulator:
             return
         busy.began = self.now
         self.began_at.setdefault(busy.number, self.now)
-        self.tell(Began(busy.number, busy.attempt))
+        self.tell(AttemptBegan(busy.number, busy.attempt))
         self.at(self.now + busy.work.step_s, self._step, busy)
 
     def _step(self, busy: Busy) -> None:
@@ -175,7 +175,7 @@ class Simulator:
             return
         values = busy.work.values
         if busy.step < len(values):  # else it resumed from a checkpoint of its last step
-            self.tell(Reported(busy.number, busy.attempt, busy.step, values[busy.step]))
+            self.tell(ValuesReported(busy.number, busy.attempt, busy.step, values[busy.step]))
         busy.step += 1
         if busy.requested_end:
             self._end(busy, {"stop": "stopped", "pause": "paused"}[busy.requested_end], None)
@@ -191,7 +191,7 @@ class Simulator:
         self.ended_at[busy.number] = self.now
         self._leave(busy)
         error = "it failed" if how == "failed" else ""
-        self.tell(Ended(busy.number, busy.attempt, how, value, value, error, seconds))
+        self.tell(AttemptEnded(busy.number, busy.attempt, how, value, value, error, seconds))
 
     def _leave(self, busy: Busy) -> None:
         busy.gone = True

@@ -11,20 +11,20 @@ from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    Assign,
-    Began,
+    AssignTrial,
+    AttemptBegan,
+    AttemptEnded,
     ConcludeSearch,
-    Ended,
-    Extend,
+    ExtensionRequested,
     LaneJoined,
     LaneLost,
-    Reported,
-    ReportedOthers,
+    OtherValuesReported,
     RequestTrialEnd,
     SearchCancelRequested,
-    Settled,
     SlotsChanged,
     Tick,
+    TrialSettled,
+    ValuesReported,
     WantLanes,
 )
 from hopsml.search.dispatch.spec import SearchSpec
@@ -52,13 +52,13 @@ class Bench:
         return self.dispatch.ledger.trials[number]
 
     def begin(self, number: int, after: float = 0.001) -> list[Action]:
-        return self.do(Began(number, self.trial(number).attempt), after)
+        return self.do(AttemptBegan(number, self.trial(number).attempt), after)
 
     def report(self, number: int, step: int, value, after: float = 0.01) -> list[Action]:
-        return self.do(Reported(number, self.trial(number).attempt, step, value), after)
+        return self.do(ValuesReported(number, self.trial(number).attempt, step, value), after)
 
     def end(self, number: int, how: str = "finished", value=1.0, after: float = 1.0, **more) -> list[Action]:
-        return self.do(Ended(number, self.trial(number).attempt, how, value, **more), after)
+        return self.do(AttemptEnded(number, self.trial(number).attempt, how, value, **more), after)
 
     @property
     def conclusion(self) -> ConcludeSearch:
@@ -77,7 +77,7 @@ def test_lanes_are_assigned_trials_as_they_join_and_the_search_ends_with_the_las
     bench.begin(3)
     bench.end(2, value=2.0)
     actions = bench.end(3, value=0.0)
-    assert actions[0] == Settled(3, End.COMPLETED, 0.0, None, "", pytest.approx(2.0), None)
+    assert actions[0] == TrialSettled(3, End.COMPLETED, 0.0, None, "", pytest.approx(2.0), None)
     assert bench.conclusion.reason == "complete" and "4 completed" in bench.conclusion.text
     assert bench.dispatch.best()["number"] == 1
     assert {number: outcome.score for number, outcome in bench.searcher.told.items()} == {0: 1, 1: 3, 2: 2, 3: 0}
@@ -448,7 +448,12 @@ def test_events_of_an_earlier_attempt_are_ignored():
     bench.do(LaneLost(0, "frozen"))
     bench.do(LaneJoined(2))
     assert bench.trial(0).attempt == 2
-    for event in (Began(0, 1), Reported(0, 1, 5, 9.0), Ended(0, 1, "finished", 9.0), Ended(77, 1, "finished", 9.0)):
+    for event in (
+        AttemptBegan(0, 1),
+        ValuesReported(0, 1, 5, 9.0),
+        AttemptEnded(0, 1, "finished", 9.0),
+        AttemptEnded(77, 1, "finished", 9.0),
+    ):
         assert bench.do(event) == []
     assert bench.searcher.reports == [] and bench.searcher.told == {}
 
@@ -484,7 +489,7 @@ def test_wrong_metric_name_in_results_ends_the_search_early():
 
 
 def report_other_metrics(bench: Bench, number: int, step: int, *names: str) -> list[Action]:
-    return bench.do(ReportedOthers(number, bench.trial(number).attempt, step, names))
+    return bench.do(OtherValuesReported(number, bench.trial(number).attempt, step, names))
 
 
 def test_misspelt_metric_ends_the_search_at_the_first_report_of_a_similar_name():
@@ -576,7 +581,9 @@ def test_deadline_leaves_time_to_stop_running_trials():
     assert [(a.number, a.how) for a in sent] == [(0, "stop"), (1, "stop")]
     assert all(0 < a.patience_s < 5.0 for a in sent)
     assert assigned(bench.end(1, value=0.9)) == [], "nothing new begins"
-    assert bench.end(0, "stopped", None)[0] == Settled(0, End.STOPPED, 0.3, None, "", pytest.approx(97, abs=0.1), 0)
+    assert bench.end(0, "stopped", None)[0] == TrialSettled(
+        0, End.STOPPED, 0.3, None, "", pytest.approx(97, abs=0.1), 0
+    )
     assert bench.conclusion.reason == "deadline" and bench.now < 100.0
 
 
@@ -587,7 +594,7 @@ def test_deadline_is_met_although_a_trial_does_not_respond():
     assert [(a.number, a.how) for a in sent] == [(0, "stop"), (1, "withdraw")]
     assert bench.dispatch.wake_at() == 10.0
     actions = bench.do(Tick(), 0.5)
-    assert [type(action) for action in actions] == [Settled, ConcludeSearch]
+    assert [type(action) for action in actions] == [TrialSettled, ConcludeSearch]
     assert bench.searcher.told.keys() == {0}, "a trial that never began is not told"
 
 
@@ -600,10 +607,10 @@ def test_trial_that_starts_after_the_deadline_is_stopped():
 def test_deadline_can_be_moved_and_trials_added_until_the_end():
     bench = Bench(lanes=1, num_trials=1, deadline_s=10.0)
     bench.begin(0)
-    assert bench.do(Extend(trials=1)) == [WantLanes(2)]
+    assert bench.do(ExtensionRequested(trials=1)) == [WantLanes(2)]
     assert bench.dispatch.wake_at() == 9.0
     bench.do(Tick(), 9.5)
-    bench.do(Extend(deadline_s=100.0))
+    bench.do(ExtensionRequested(deadline_s=100.0))
     assert assigned(bench.end(0))[0].number == 1
     bench.begin(1), bench.end(1)
     assert bench.conclusion.reason == "complete"
@@ -613,7 +620,7 @@ def test_deadline_moved_to_another_past_time_has_no_effect():
     bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
     bench.begin(0)
     bench.do(Tick(), 9.5)
-    bench.do(Extend(deadline_s=5.0))
+    bench.do(ExtensionRequested(deadline_s=5.0))
     bench.end(0, after=0.0)
     assert bench.conclusion.reason == "deadline"
 
@@ -663,7 +670,7 @@ def test_cancelled_search_retains_its_results():
 def test_trials_running_at_cancellation_restart_when_the_search_continues(how):
     bench = Bench(num_trials=2)
     bench.begin(0), bench.end(0, value=0.1), bench.begin(1)
-    bench.do(Reported(1, 1, 3, 9.0, checkpoint=True))
+    bench.do(ValuesReported(1, 1, 3, 9.0, checkpoint=True))
     facts = bench.dispatch.take_facts()
     bench.do(SearchCancelRequested("interrupt"))
     assert [type(action) for action in (bench.do(Tick(), 99.0) if how == "silent" else bench.end(1, how, None))] == [
@@ -745,7 +752,7 @@ def test_invalid_search_specification_is_refused(wrong):
 
 def test_assignment_contains_configuration_isolation_and_checkpoint():
     bench = Bench(lanes=1, isolated=True)
-    assert assigned(bench.first) == [Assign(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
+    assert assigned(bench.first) == [AssignTrial(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
 
 
 def test_trial_larger_than_all_slots_fails_instead_of_waiting():

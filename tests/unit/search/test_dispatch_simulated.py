@@ -9,7 +9,16 @@ import pytest
 from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.contract import End, Verdict
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, ResizeGroup, SlotsChanged, Tick
+from hopsml.search.dispatch.events import (
+    AttemptBegan,
+    AttemptEnded,
+    FormGroup,
+    LaneJoined,
+    ResizeGroup,
+    SlotsChanged,
+    Tick,
+    ValuesReported,
+)
 from hopsml.search.dispatch.spec import SearchSpec
 from tests.helpers.search.searching import Checked, Counting, Halving, Recorded, Scripted
 from tests.unit.search.simulator import Simulator, Work, list_schedule
@@ -135,7 +144,7 @@ def test_small_group_is_backfilled_only_if_it_does_not_delay_the_head():
     lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # a first round for the averages: sizes 4, 2, 1, 3
     simulator = group_search([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
     simulator.run()
-    formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, FormGroup)]
     used: dict[int, int] = {}
     for time, number, size in formed:
         used = {other: taken for other, taken in used.items() if simulator.ended_at[other] > time}
@@ -156,9 +165,9 @@ class Reserving(Checked):
     def handle(self, event, now):
         actions = super().handle(event, now)
         for action in actions:
-            if isinstance(action, Form) and action.number in self.promised:
+            if isinstance(action, FormGroup) and action.number in self.promised:
                 self.late.append(now - self.promised.pop(action.number))
-        if self.places.in_line and (reservation := self.places._reservation(now)) is not None:
+        if self.places.queued_count and (reservation := self.places._reservation(now)) is not None:
             self.promised.setdefault(self.places._line[0][0].number, reservation.at)
         return actions
 
@@ -196,12 +205,12 @@ def trials_started_before_the_head(now: float, mean: float) -> list[int]:
     spec = SearchSpec(5, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Checked(spec, Counting(sizes=config_sizes), Recorded())
     dispatch.handle(SlotsChanged(8), 0.0)
-    dispatch.handle(Began(0, 1), 0.0)
+    dispatch.handle(AttemptBegan(0, 1), 0.0)
     places = dispatch.places
     places._means |= {5: (1, 10.0), 6: (1, 10.0), 3: (1, 99.0), 2: (1, 99.0), 1: (1, 3.0)}
     places._reservation(1.0)  # 10.0 is promised
     places._means[5] = (1, mean)
-    return [action.number for action in dispatch.handle(Tick(), now) if isinstance(action, Form)]
+    return [action.number for action in dispatch.handle(Tick(), now) if isinstance(action, FormGroup)]
 
 
 def test_backfilled_trials_use_only_slots_that_the_head_does_not_need():
@@ -220,14 +229,18 @@ def test_trials_backfilled_after_the_reserved_time_leave_the_slots_of_the_head()
     spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
     dispatch = Checked(spec, Counting(sizes=[5, 6, 1, 1, 1, 1, 1, 1, 1]), Recorded())
     dispatch.handle(SlotsChanged(8), 0.0)
-    dispatch.handle(Began(0, 1), 0.0)
+    dispatch.handle(AttemptBegan(0, 1), 0.0)
     dispatch.places._means |= {5: (1, 10.0), 6: (1, 10.0), 1: (1, 3.0)}
     dispatch.places._reservation(1.0)
-    formed = [action.number for action in dispatch.handle(Tick(), 20.0) if isinstance(action, Form)]
+    formed = [action.number for action in dispatch.handle(Tick(), 20.0) if isinstance(action, FormGroup)]
     assert formed == [2, 3]
-    assert [a for a in dispatch.handle(Tick(), 30.0) if isinstance(a, Form)] == [], "they take longer than 3 s, too"
+    assert [a for a in dispatch.handle(Tick(), 30.0) if isinstance(a, FormGroup)] == [], (
+        "they take longer than 3 s, too"
+    )
     started = [
-        action.number for action in dispatch.handle(Ended(0, 1, "finished", 1.0), 40.0) if isinstance(action, Form)
+        action.number
+        for action in dispatch.handle(AttemptEnded(0, 1, "finished", 1.0), 40.0)
+        if isinstance(action, FormGroup)
     ]
     assert started[0] == 1
 
@@ -238,11 +251,11 @@ def test_resumed_trial_precedes_new_ones_but_not_the_queue_head():
     dispatch = Checked(spec, Counting(sizes=[1, 3, 4, 1, 1, 1, 1, 1, 1]), stopper)
     dispatch.handle(SlotsChanged(4), 0.0)
     for number in (0, 1):
-        dispatch.handle(Began(number, 1), 0.0)
+        dispatch.handle(AttemptBegan(number, 1), 0.0)
     dispatch.places._means |= {1: (1, 50.0), 3: (1, 10.0), 4: (1, 10.0)}
-    dispatch.handle(Reported(0, 1, 1, 0.5), 1.0)
-    dispatch.handle(Ended(0, 1, "paused"), 2.0)
-    assert dispatch.places._line[0][0].number == 2 and dispatch.places.in_line > 2
+    dispatch.handle(ValuesReported(0, 1, 1, 0.5), 1.0)
+    dispatch.handle(AttemptEnded(0, 1, "paused"), 2.0)
+    assert dispatch.places._line[0][0].number == 2 and dispatch.places.queued_count > 2
     stopper.to_resume.append(0)
     dispatch.handle(Tick(), 3.0)
     assert [trial.number for trial, _, _ in dispatch.places._line][:3] == [2, 0, 3]
@@ -268,7 +281,7 @@ def test_elastic_trial_starts_with_available_slots_and_grows():
     simulator = group_search([8], lambda config: 100.0, 3, 1, minimum=2, values=[1.0] * 10)
     simulator.at(50.0, simulator.slots, 6)
     simulator.run()
-    (form,) = [(time, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    (form,) = [(time, action.size) for time, action in simulator.log if isinstance(action, FormGroup)]
     assert form == (pytest.approx(5.0), 3), "when the slots had not changed for a while"
     assert simulator.busy_s > 3 * 100
 

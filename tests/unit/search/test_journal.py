@@ -17,7 +17,15 @@ from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Exploit, Suggestion, Verdict
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import NOTED_S, VERSION, Dispatch
-from hopsml.search.dispatch.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
+from hopsml.search.dispatch.events import (
+    AttemptBegan,
+    AttemptEnded,
+    ExtensionRequested,
+    LaneJoined,
+    Tick,
+    TrialSettled,
+    ValuesReported,
+)
 from hopsml.search.dispatch.ledger import TrialPhase
 from hopsml.search.dispatch.spec import SearchSpec
 from tests.helpers import clock
@@ -33,7 +41,7 @@ class Session:
 
     def __init__(self, dispatch: Dispatch, lines: list[str] | None = None) -> None:
         self.dispatch = dispatch
-        self.lines = [*(lines or []), journal.opening()]
+        self.lines = [*(lines or []), journal.version_line()]
         self.now = 100.0
         self.first = self.keep(dispatch.start_session(self.now))
 
@@ -45,7 +53,7 @@ class Session:
         return actions
 
     def keep(self, actions):
-        self.lines += journal.lines_of(self.dispatch.take_facts())
+        self.lines += journal.fact_lines(self.dispatch.take_facts())
         return actions
 
 
@@ -53,8 +61,8 @@ def started_session(verdicts=None, searcher=None, **spec) -> Session:
     """Trials 0 and 1 run on lanes 0 and 1 and have reported step 3."""
     stopper = Scripted(verdicts or {})
     session = Session(Dispatch(SearchSpec(**{"num_trials": 4, **spec}), searcher or Counting(), stopper))
-    session.do(LaneJoined(0), LaneJoined(1), Began(0, 1), Began(1, 1))
-    session.do(Reported(0, 1, 3, 0.5), Reported(1, 1, 3, 0.6))
+    session.do(LaneJoined(0), LaneJoined(1), AttemptBegan(0, 1), AttemptBegan(1, 1))
+    session.do(ValuesReported(0, 1, 3, 0.5), ValuesReported(1, 1, 3, 0.6))
     return session
 
 
@@ -66,7 +74,7 @@ def continued_session(lines, verdicts=None, searcher=None, **spec) -> Session:
 
 def test_started_trials_continue_after_replay_and_count_as_lost_slots():
     session = started_session()
-    session.do(Ended(0, 1, "finished", 2.0, {"m": 2.0}))
+    session.do(AttemptEnded(0, 1, "finished", 2.0, {"m": 2.0}))
     again = continued_session(session.lines)
     assert again.dispatch.best()["number"] == 0 and again.dispatch.ledger.trials[0].outputs == {"m": 2.0}
     first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
@@ -79,16 +87,16 @@ def test_started_trials_continue_after_replay_and_count_as_lost_slots():
 def test_trial_with_a_stop_request_is_not_restarted_after_replay():
     session = started_session({(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
     again = continued_session(session.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
-    (settled,) = [action for action in again.first if isinstance(action, Settled)]
+    (settled,) = [action for action in again.first if isinstance(action, TrialSettled)]
     assert (settled.number, settled.end, settled.value) == (0, End.STOPPED, 0.5)
     assert again.dispatch.ledger.trials[1].phase is TrialPhase.PAUSED
     third = continued_session(again.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
-    assert not [action for action in third.first if isinstance(action, Settled)], "told once in all sessions"
+    assert not [action for action in third.first if isinstance(action, TrialSettled)], "told once in all sessions"
 
 
 def test_report_after_the_end_request_is_replayed_without_a_verdict():
     session = started_session({(0, 3): Verdict.PAUSE})
-    session.do(Reported(0, 1, 26, 0.7), Ended(0, 1, "finished", 0.7))
+    session.do(ValuesReported(0, 1, 26, 0.7), AttemptEnded(0, 1, "finished", 0.7))
     again = continued_session(session.lines, {(0, 3): Verdict.PAUSE})
     row = again.dispatch.ledger.rows()[0]
     assert (row["state"], row["step"], row["value"]) == ("completed", 26, 0.7)
@@ -105,7 +113,7 @@ def test_decided_exploit_is_carried_out_after_replay():
 def test_added_trials_and_spent_budget_are_replayed():
     session = started_session(budget_executor_s=1000.0)
     session.now += 100.0
-    session.do(Extend(trials=3), Ended(0, 1, "finished", 1.0))
+    session.do(ExtensionRequested(trials=3), AttemptEnded(0, 1, "finished", 1.0))
     spent = session.dispatch.bounds.spent_s
     again = continued_session(session.lines, budget_executor_s=1000.0)
     assert again.dispatch.ask_tell.limit == 7
@@ -123,7 +131,7 @@ def test_settle_request_of_the_stopper_is_repeated_at_replay():
     def sessions(settles):
         stopper = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
         session = Session(Dispatch(SearchSpec(1), Counting(), stopper))
-        session.do(LaneJoined(0), Began(0, 1), Reported(0, 1, 3, 0.5), Ended(0, 1, "paused"))
+        session.do(LaneJoined(0), AttemptBegan(0, 1), ValuesReported(0, 1, 3, 0.5), AttemptEnded(0, 1, "paused"))
         again = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
         journal.replay(session.lines, SearchSpec(1), Counting(), again)
         return stopper, again
@@ -135,11 +143,11 @@ def test_settle_request_of_the_stopper_is_repeated_at_replay():
 
 def test_snapshot_replaces_all_earlier_events():
     simulator = Simulator(Dispatch(SearchSpec(60), Counting(), Halving()), work_of).join(3)
-    lines = [journal.opening()]
+    lines = [journal.version_line()]
     simulator.keep = lines.extend
     simulator.run(until=6.0)
     spec = SearchSpec(60)
-    short = [journal.snapshot(simulator.dispatch)]
+    short = [journal.snapshot_line(simulator.dispatch)]
     cut = len(lines)
     simulator.run(until=8.0)
     states = [
@@ -156,7 +164,7 @@ def test_snapshots_are_taken_at_growing_distances():
     taken, since, held = 0, 0, 0
     for facts in range(1, 100_001):
         since += 1
-        if journal.snapshot_due(since, held):
+        if journal.is_snapshot_due(since, held):
             taken, held, since = taken + 1, facts, 0
     assert taken == 7
 
@@ -168,7 +176,7 @@ def test_event_log_preserves_the_types_of_values():
             return Suggestion({"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None})
 
     session = started_session(searcher=Shapes())
-    for lines in (session.lines, [journal.snapshot(session.dispatch)]):
+    for lines in (session.lines, [journal.snapshot_line(session.dispatch)]):
         config = continued_session(lines, searcher=Shapes()).dispatch.ledger.trials[0].config
         assert config == {"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None}
         assert isinstance(config["kernel"], tuple)
@@ -202,7 +210,7 @@ def test_functions_and_classes_are_restored_by_name():
     exploit = {(1, 3): Exploit(0, {"act": Bias, "kind": relu})}
     session = started_session(exploit, searcher=Functions())
     assert all("0x" not in line for line in session.lines)
-    for lines in (session.lines, [journal.snapshot(session.dispatch)]):
+    for lines in (session.lines, [journal.snapshot_line(session.dispatch)]):
         again = continued_session(lines, exploit, searcher=Functions())
         assert again.dispatch.ask_tell.differing == []
         first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
@@ -217,11 +225,11 @@ def test_value_that_cannot_be_restored_is_represented_by_its_name():
             return Suggestion({"bias": Bias, "array": numpy.array([1, 2]), "size": numpy.int64(3)})
 
     session = started_session(searcher=Objects())
-    again = continued_session([journal.snapshot(session.dispatch)], searcher=Objects())
+    again = continued_session([journal.snapshot_line(session.dispatch)], searcher=Objects())
     config = again.dispatch.ledger.trials[0].config
     assert config == {"bias": f"{__name__}.Bias", "array": [1, 2], "size": 3}
-    assert journal.snapshot(again.dispatch) == journal.snapshot(
-        continued_session([journal.snapshot(again.dispatch)]).dispatch
+    assert journal.snapshot_line(again.dispatch) == journal.snapshot_line(
+        continued_session([journal.snapshot_line(again.dispatch)]).dispatch
     )
 
 
@@ -273,7 +281,7 @@ def test_entry_that_is_no_event_is_refused(line):
     with pytest.raises(ArgumentError, match="lines of the journal of the search are not as hopsml writes them"):
         continued_session([*started_session().lines, line])
     with pytest.raises(ArgumentError, match="lines of the journal of the search are not as hopsml writes them"):
-        journal.divided(['["name",1,'], "name")
+        journal.separate_entries(['["name",1,'], "name")
 
 
 def test_empty_event_log_starts_a_new_search():

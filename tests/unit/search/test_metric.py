@@ -18,9 +18,9 @@ from hopsml.errors import ArgumentError
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.searches import executors, result
 from hopsml.experiment.searches.groups import GroupExecutor, _Group
-from hopsml.search.dispatch.events import Form, Reported
+from hopsml.search.dispatch.events import FormGroup, ValuesReported
 from hopsml.search.messages import RunTrial
-from hopsml.search.metric import finite, is_misspelt, name_of, why_no_value
+from hopsml.search.metric import finite_or_none, is_misspelt, name_of, why_no_value
 from hopsml.tracking import catalog
 from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
 from tests.unit.tracking.test_catalog import make_run
@@ -70,10 +70,10 @@ def driver_value_from_group(requested: str, values: Values) -> float | None:
     """Return the driver's value of a report from a distributed trial."""
     plan = SimpleNamespace(standing=NestedRun("trials"))
     executor = GroupExecutor(RunState("app_1", 0), None, plan, str, requested, 1)  # type: ignore[arg-type]
-    group = _Group(Form(0, 1, {}, 2, 2), None, 0.0)  # type: ignore[arg-type]
+    group = _Group(FormGroup(0, 1, {}, 2, 2), None, 0.0)  # type: ignore[arg-type]
     executor._on_trial(group, Change("report", 0, metrics=values, step=1))
     while (news := executor.get(0.0)) is not None:
-        if isinstance(news.event, Reported):
+        if isinstance(news.event, ValuesReported):
             return news.event.value
     return None
 
@@ -99,7 +99,7 @@ def test_worker_and_driver_select_the_same_metric(
 def test_value_that_is_not_a_finite_number_is_not_passed_to_the_search(
     ask: Callable[[str, Values], float | None], value: Any
 ) -> None:
-    assert ask("", {"loss": value}) is None and finite(value) is None
+    assert ask("", {"loss": value}) is None and finite_or_none(value) is None
 
 
 @pytest.mark.parametrize(("requested", "values", "name"), RULE)

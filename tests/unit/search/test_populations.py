@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopsml.search.algorithms.gaussian_process import Posterior
-from hopsml.search.algorithms.pbt import PB2, PopulationBased, TimeVaryingKernel, fitted, perturbed
+from hopsml.search.algorithms.pbt import PB2, PopulationBased, TimeVaryingKernel, fit_kernel, perturbed
 from hopsml.search.algorithms.random import generator
 from hopsml.search.contract import End, Exploit, Outcome, Verdict
 from hopsml.search.space.space import Searchspace
@@ -110,7 +110,7 @@ def test_old_observations_have_less_weight_in_the_time_varying_kernel():
     rows = np.column_stack([np.repeat(np.arange(10.0), 6), draw.random(60)])
     still = np.sin(5 * rows[:, 1])
     turning = np.sin(5 * rows[:, 1] + 2.0 * rows[:, 0])
-    assert fitted(rows, still - still.mean()).forgetting < fitted(rows, turning - turning.mean()).forgetting
+    assert fit_kernel(rows, still - still.mean()).forgetting < fit_kernel(rows, turning - turning.mean()).forgetting
 
 
 def test_synchronous_population_compares_equal_amounts_of_training():

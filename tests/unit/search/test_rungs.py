@@ -89,12 +89,12 @@ def test_bracket_promotes_as_soon_as_the_decision_is_certain():
     bracket = Bracket([4, 2, 1])
     for member in range(4):
         bracket.join(member)
-    assert bracket.arrive(0, 0.5) is None
-    assert bracket.arrive(1, 0.7) is None
-    assert bracket.arrive(2, 0.6) is None  # and 0 is out by this, but it waits already
+    assert bracket.record_arrival(0, 0.5) is None
+    assert bracket.record_arrival(1, 0.7) is None
+    assert bracket.record_arrival(2, 0.6) is None  # and 0 is out by this, but it waits already
     assert bracket.promote() == 1  # with any result of 3
     assert bracket.promote() is None
-    assert bracket.arrive(3, 0.1) is False
+    assert bracket.record_arrival(3, 0.1) is False
     assert bracket.promote() == 2
     assert not bracket.is_complete
 
@@ -103,8 +103,8 @@ def test_member_that_leaves_a_bracket_frees_its_place():
     bracket = Bracket([3, 1])
     for member in range(3):
         bracket.join(member)
-    assert bracket.arrive(0, 0.9) is None
-    assert bracket.arrive(1, 0.1) is False
+    assert bracket.record_arrival(0, 0.9) is None
+    assert bracket.record_arrival(1, 0.1) is False
     bracket.remove_member(0)  # while it waited
     bracket.remove_member(2)  # before its result arrived
     assert bracket.promote() is None and bracket.is_complete
@@ -155,25 +155,29 @@ def test_bracket_with_four_sizes_promotes_members_up_to_the_last_rung(taken_over
     for member in range(5):
         bracket.join(member)
     bracket = taken_over(bracket)
-    assert bracket.arrive(0, 0.9) is None  # 1 to 4 run, and one has not begun
+    assert bracket.record_arrival(0, 0.9) is None  # 1 to 4 run, and one has not begun
     bracket.join(5)
-    assert [bracket.arrive(member, score) for member, score in ((1, 0.8), (2, 0.1), (3, 0.2))] == [None, None, None]
+    assert [bracket.record_arrival(member, score) for member, score in ((1, 0.8), (2, 0.1), (3, 0.2))] == [
+        None,
+        None,
+        None,
+    ]
     bracket = taken_over(bracket)
     assert bracket.promote() == 0 and bracket.level(0) == 1 and bracket.promote() is None
-    assert bracket.arrive(0, 0.1) is None  # two more will reach this rung
+    assert bracket.record_arrival(0, 0.1) is None  # two more will reach this rung
     bracket = taken_over(bracket)
-    assert bracket.arrive(4, 0.7) is None  # 5 may be better
+    assert bracket.record_arrival(4, 0.7) is None  # 5 may be better
     assert bracket.promote() == 1 and bracket.promote() is None
     bracket = taken_over(bracket)
-    assert bracket.arrive(5, 0.0) is False
+    assert bracket.record_arrival(5, 0.0) is False
     assert bracket.promote() == 4 and bracket.promote() is None
-    assert bracket.arrive(1, 0.2) is True and bracket.level(1) == 2  # of 4 and 0 one at most is better
-    assert bracket.arrive(1, 0.5) is None and not bracket.is_complete
+    assert bracket.record_arrival(1, 0.2) is True and bracket.level(1) == 2  # of 4 and 0 one at most is better
+    assert bracket.record_arrival(1, 0.5) is None and not bracket.is_complete
     bracket = taken_over(bracket)
     bracket.remove_member(4)  # so 0 continues
     assert bracket.promote() == 0 and bracket.level(0) == 2 and bracket.promote() is None
     bracket = taken_over(bracket)
-    assert bracket.arrive(0, 0.4) is False
+    assert bracket.record_arrival(0, 0.4) is False
     assert bracket.promote() == 1 and bracket.level(1) == 3 and not bracket.is_complete
     bracket.remove_member(1)
     assert bracket.is_complete
@@ -201,10 +205,10 @@ def test_waiting_member_is_promoted_once_all_competitors_arrived():
     bracket = Bracket([4, 2, 1])
     for member in range(4):
         bracket.join(member)
-    assert [bracket.arrive(member, -float(member)) for member in range(3)] == [None, None, False]
+    assert [bracket.record_arrival(member, -float(member)) for member in range(3)] == [None, None, False]
     assert [bracket.promote(), bracket.promote()] == [0, None]
-    assert bracket.arrive(3, -9.0) is False
-    assert bracket.arrive(0, 5.0) is None  # 1 will reach this rung, too
+    assert bracket.record_arrival(3, -9.0) is False
+    assert bracket.record_arrival(0, 5.0) is None  # 1 will reach this rung, too
     assert [bracket.promote(), bracket.promote()] == [1, None]
     bracket.remove_member(1)
     assert [bracket.promote(), bracket.promote()] == [0, None] and not bracket.is_complete
@@ -216,17 +220,17 @@ def test_bracket_expects_no_more_arrivals_than_places_left_on_a_rung():
     bracket = Bracket([6, 4, 3, 1])
     for member in range(6):
         bracket.join(member)
-    assert [bracket.arrive(member, -float(member)) for member in range(4)] == [None] * 4
+    assert [bracket.record_arrival(member, -float(member)) for member in range(4)] == [None] * 4
     assert [bracket.promote() for _ in range(3)] == [0, 1, None]  # of four places two are left for 2 to 5
-    assert bracket.arrive(1, 0.5) is None  # 0 and two more may be better
-    assert bracket.arrive(0, 0.6) is True  # those two alone cannot take all three places
+    assert bracket.record_arrival(1, 0.5) is None  # 0 and two more may be better
+    assert bracket.record_arrival(0, 0.6) is True  # those two alone cannot take all three places
 
 
 def test_displaced_member_is_promoted_when_a_better_one_leaves():
     bracket = Bracket([5, 2])
     for member in range(5):
         bracket.join(member)
-    assert [bracket.arrive(member, score) for member, score in ((0, 0.5), (1, 0.6), (2, 0.7))] == [None] * 3
+    assert [bracket.record_arrival(member, score) for member, score in ((0, 0.5), (1, 0.6), (2, 0.7))] == [None] * 3
     for member in (2, 3, 4):
         bracket.remove_member(member)
     assert [bracket.promote() for _ in range(3)] == [1, 0, None]

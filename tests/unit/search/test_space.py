@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.random import GridSearcher
-from hopsml.search.space.parameter import distinct
+from hopsml.search.space.parameter import distinct_values
 from hopsml.search.space.space import Searchspace, check_function
 
 pytestmark = pytest.mark.fast
@@ -435,4 +435,4 @@ def test_mismatched_function_signatures_are_refused() -> None:
 def test_distinct_separates_values_by_type_and_compares_unhashable_ones() -> None:
     nan = float("nan")
     values = [1, True, 1.0, 1, "1", [1], [1], (1,), nan, None, None, {"a": 1}, {"a": 1}]
-    assert repr(distinct(values)) == repr((1, True, 1.0, "1", [1], (1,), nan, None, {"a": 1}))
+    assert repr(distinct_values(values)) == repr((1, True, 1.0, "1", [1], (1,), nan, None, {"a": 1}))

@@ -10,20 +10,20 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.events import (
     Action,
-    Assign,
-    Began,
-    Ended,
+    AssignTrial,
+    AttemptBegan,
+    AttemptEnded,
     Event,
-    Extend,
-    Form,
+    ExtensionRequested,
+    FormGroup,
     LaneJoined,
     LaneLost,
-    Reported,
     RequestTrialEnd,
     ResizeGroup,
     SearchCancelRequested,
     SlotsChanged,
     Tick,
+    ValuesReported,
 )
 from hopsml.search.dispatch.spec import SearchSpec
 from tests.helpers.search.searching import Checked
@@ -53,7 +53,7 @@ class World:
         self.slots = 0
         self.next_lane = 0
         self.now = 0.0
-        self.lines: list[str] = [journal.opening()]
+        self.lines: list[str] = [journal.version_line()]
         self.past: list[Event] = []
         spec, searcher, stopper = make()
         self.dispatch = Checked(spec, searcher, stopper)
@@ -78,15 +78,15 @@ class World:
     def _of(self, carried: Carried, first: bool) -> list[Event]:
         number, attempt = carried.number, carried.attempt
         if not carried.begun:
-            events: list[Event] = [Ended(number, attempt, "withdrawn")] if "withdraw" in carried.told else []
-            return [*events, Began(number, attempt)] if first else events
+            events: list[Event] = [AttemptEnded(number, attempt, "withdrawn")] if "withdraw" in carried.told else []
+            return [*events, AttemptBegan(number, attempt)] if first else events
         value = self.random.choice([-3.0, -1.0, -1.0, 0.5, 2.0])
         for how in ("stop", "pause"):
             if how in carried.told and self.random.random() < 0.7:
-                return [Ended(number, attempt, {"stop": "stopped", "pause": "paused"}[how])]
-        report = Reported(number, attempt, carried.step + self.random.choice([1, 1, 2]), value)
+                return [AttemptEnded(number, attempt, {"stop": "stopped", "pause": "paused"}[how])]
+        report = ValuesReported(number, attempt, carried.step + self.random.choice([1, 1, 2]), value)
         odd = self.random.choice(["failed", "lost" if self.groups else "died", "finished", "finished"])
-        end = Ended(number, attempt, odd, None if odd != "finished" or self.random.random() < 0.1 else value)
+        end = AttemptEnded(number, attempt, odd, None if odd != "finished" or self.random.random() < 0.1 else value)
         return [report, report, report, end] if carried.step < 6 else [end]
 
     def harm(self) -> Event | None:
@@ -105,7 +105,7 @@ class World:
             self.now += self.random.choice([0.1, 1.0, 10.0])
             return Tick()
         if kind == "extend" and self.random.random() < 0.2:
-            return Extend(self.random.choice([0, 2]), self.random.choice([None, self.now + 20.0]))
+            return ExtensionRequested(self.random.choice([0, 2]), self.random.choice([None, self.now + 20.0]))
         if kind == "cancel" and self.random.random() < 0.02:
             return SearchCancelRequested("user")
         if kind == "kill" and self.random.random() < 0.2 and self.dispatch.conclusion is None:
@@ -118,7 +118,7 @@ class World:
         """The event reaches the dispatch, and what follows the world."""
         self.now += self.random.choice([0.0, 0.01, 0.5])
         before = {number: carried.attempt for number, carried in self._all().items()}
-        if isinstance(event, Began | Reported | Ended):
+        if isinstance(event, AttemptBegan | ValuesReported | AttemptEnded):
             self.past = [*self.past[-20:], event]
             if before.get(event.number) == event.attempt:
                 self._own(event)
@@ -133,12 +133,12 @@ class World:
     def _all(self) -> dict[int, Carried]:
         return {carried.number: carried for queue in self.lanes.values() for carried in queue} | self.groups
 
-    def _own(self, event: Began | Reported | Ended) -> None:
+    def _own(self, event: AttemptBegan | ValuesReported | AttemptEnded) -> None:
         """An event of an attempt that is under way changes it."""
         carried = self._all()[event.number]
-        if isinstance(event, Began):
+        if isinstance(event, AttemptBegan):
             carried.begun = True
-        elif isinstance(event, Reported):
+        elif isinstance(event, ValuesReported):
             carried.begun, carried.step = True, max(carried.step, event.step)
         else:
             self.groups.pop(event.number, None)
@@ -147,14 +147,14 @@ class World:
 
     def carry_out(self, actions: list[Action]) -> None:
         """Facts first, as the journal's contract wants it; then assignments and orders."""
-        self.lines += journal.lines_of(self.dispatch.take_facts())
+        self.lines += journal.fact_lines(self.dispatch.take_facts())
         for action in actions:
-            if isinstance(action, Assign):
+            if isinstance(action, AssignTrial):
                 queue = self.lanes[action.lane]
                 queue.append(Carried(action.number, action.attempt, action.done_step))
                 assert len(queue) <= 2, "more than one waits on a lane"
                 assert list(self._all()).count(action.number) == 1
-            elif isinstance(action, Form):
+            elif isinstance(action, FormGroup):
                 assert action.number not in self.groups
                 self.groups[action.number] = Carried(action.number, action.attempt, action.done_step, action.size)
                 assert 1 <= action.minimum <= action.size
@@ -177,7 +177,7 @@ class World:
         old = self.dispatch
         spec, searcher, stopper = self.make()
         if self.random.random() < 0.3:
-            self.lines.append(journal.snapshot(old))
+            self.lines.append(journal.snapshot_line(old))
         torn = ['["report",3'] if self.random.random() < 0.5 else []
         new = journal.replay([*self.lines, *torn], spec, searcher, stopper)
         assert not new.ask_tell.differing
@@ -192,7 +192,7 @@ class World:
         started = {number for number, trial in old.ledger.placed.items() if trial.begun}
         carried = [trial.number for trial in new.ledger.placed.values()]
         assert set(carried) <= started
-        self.lines.append(journal.opening())
+        self.lines.append(journal.version_line())
         self.carry_out(self.dispatch.start_session(self.now))
         for settled in old.settled:
             assert self.dispatch.ledger.trials[settled].end is old.settled[settled].end, "a told result was lost"

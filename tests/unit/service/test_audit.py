@@ -132,7 +132,7 @@ def test_request_succeeds_or_fails_independently_of_a_locked_audit_log(
     served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.submit()
-    with served.jobs.store.writing() as connection:
+    with served.jobs.store.write_transaction() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout=50")
     other = sqlite3.connect(tmp_path / "service.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -155,20 +155,20 @@ def test_leader_deletes_old_entries_once_an_hour(served: Served) -> None:
         log.add(AuditEntry(100 * DAY_S - days * DAY_S, "bob", "user", "submit", "", 201, ""))
 
     add(91)
-    served.jobs.drop_old(100 * DAY_S)
+    served.jobs.drop_old_audit_entries(100 * DAY_S)
     assert len(log.page().entries) == 1, "it does not lead yet"
     served.jobs.manager.run_pass()
     add(89)
-    served.jobs.drop_old(100 * DAY_S)
+    served.jobs.drop_old_audit_entries(100 * DAY_S)
     assert [row.at_s for row in log.page().entries] == [11 * DAY_S]
     add(95)
-    served.jobs.drop_old(100 * DAY_S + DROP_S - 1)
+    served.jobs.drop_old_audit_entries(100 * DAY_S + DROP_S - 1)
     assert len(log.page().entries) == 2
-    served.jobs.drop_old(100 * DAY_S + DROP_S)
+    served.jobs.drop_old_audit_entries(100 * DAY_S + DROP_S)
     assert len(log.page().entries) == 1
 
 
 def test_retention_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     for days in (0.0, -1.0, float("nan")):
         with pytest.raises(ArgumentError, match="--audit-days"):
-            server.opened(server.ServerSettings(tmp_path, profile="local", audit_days=days), "http://here/")
+            server.create_job_service(server.ServerSettings(tmp_path, profile="local", audit_days=days), "http://here/")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopsml.core.states import Lifecycle
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import feeds
-from hopsml.service.rest.feeds import JobFeed, count_consecutive, whole_characters
+from hopsml.service.rest.feeds import JobFeed, count_consecutive, decode_complete
 from tests.helpers.service.followed import PlayedJob, events, until, until_end, within_time
 from tests.helpers.service.served import Served
 
@@ -33,7 +33,7 @@ def test_unbroken_counts_ids_up_to_the_first_gap(after: int, later: set[int]) ->
 def test_characters_split_between_pieces_are_completed(letters: list[str], length: int) -> None:
     data, text_seen, at = "".join(letters).encode(), "", 0
     while at < len(data):
-        text, taken = whole_characters(data[at : at + length + 3])
+        text, taken = decode_complete(data[at : at + length + 3])
         text_seen, at = text_seen + text, at + taken
     assert text_seen == "".join(letters)
 

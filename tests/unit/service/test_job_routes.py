@@ -27,7 +27,7 @@ from hopsml.service import spec as specs
 from hopsml.service.browse.project import Project
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import job_models, job_routes, service_routes
-from hopsml.service.rest.service_application import api
+from hopsml.service.rest.service_application import api_application
 from hopsml.service.store.accounts import Role
 from hopsml.tracking import provenance
 from tests.helpers.service.project import ProjectOnDisk
@@ -323,7 +323,7 @@ def test_administrators_create_and_revoke_tokens(served: Served) -> None:
 def test_job_with_an_unreadable_spec_does_not_stop_other_jobs(served: Served) -> None:
     for _ in range(2):
         served.submit()
-    with served.jobs.store.writing() as connection:
+    with served.jobs.store.write_transaction() as connection:
         connection.exec_driver_sql("""UPDATE jobs SET spec = '{"name": "x", "newer": 1}' WHERE serial = 1""")
     served.jobs.manager.run_pass()
     assert served.jobs.why(served.jobs.store.job(2)).startswith("needs 1 slot")
@@ -331,7 +331,7 @@ def test_job_with_an_unreadable_spec_does_not_stop_other_jobs(served: Served) ->
 
 
 def test_openapi_document_describes_every_address() -> None:
-    document = json.loads(json.dumps(api().openapi()))
+    document = json.loads(json.dumps(api_application().openapi()))
     assert document["openapi"].startswith("3.1")
     assert {"/api/v1/jobs", "/api/v1/jobs/{job}/why", "/api/v1/workspaces"} <= set(document["paths"])
     for path, methods in document["paths"].items():
@@ -558,7 +558,7 @@ def test_job_file_too_large_for_its_driver_is_refused(served: Served) -> None:
 def test_only_the_server_user_runs_jobs_if_jobs_run_as_the_server(empty: Path, tmp_path: Path) -> None:
     shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     own, wanted = getpass.getuser(), server.ServerSettings(tmp_path, profile="local")
-    jobs, _ = server.opened(wanted, "http://here/")
+    jobs, _ = server.create_job_service(wanted, "http://here/")
     asking = Served(jobs, Project(f"file://{tmp_path}/project"))
 
     def create(user: str, role: str) -> httpx.Response:
@@ -570,8 +570,8 @@ def test_only_the_server_user_runs_jobs_if_jobs_run_as_the_server(empty: Path, t
     assert create("eve", "viewer").status_code == create(own, "admin").status_code == 201
     jobs.close()
     with pytest.raises(ArgumentError, match="--trust-users"):  # the accounts that the test created directly
-        server.opened(wanted, "http://here/")
-    jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
+        server.create_job_service(wanted, "http://here/")
+    jobs, _ = server.create_job_service(replace(wanted, trust_users=True), "http://here/")
     assert (
         Served(jobs, Project(f"file://{tmp_path}/project"))
         .ask("POST", "tokens", Role.ADMIN, json={"user": "eve", "role": "user"})
@@ -585,8 +585,8 @@ def test_sign_in_is_refused_if_jobs_run_as_the_server(empty: Path, tmp_path: Pat
     shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     wanted = server.ServerSettings(tmp_path, profile="local", sign_in=tmp_path / "sign-in.yaml")
     with pytest.raises(ArgumentError, match="--sign-in: jobs of profile local run as"):
-        server.opened(wanted, "http://here/")
-    jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
+        server.create_job_service(wanted, "http://here/")
+    jobs, _ = server.create_job_service(replace(wanted, trust_users=True), "http://here/")
     jobs.close()
 
 

@@ -75,7 +75,7 @@ def test_server_kills_no_stray_if_another_led_during_its_poll(manager: Manager, 
     assert isinstance(engine, SlowEngine)
 
     def lead() -> None:
-        other = store.lead("other", "there", engine.now + 86_400.0, 30.0)  # its clock is a day ahead
+        other = store.acquire_lease("other", "there", engine.now + 86_400.0, 30.0)  # its clock is a day ahead
         assert other.holder == "other"
         if has_ended:
             store.resign(other)
@@ -98,7 +98,7 @@ def test_former_leader_does_not_submit_an_application_it_placed(manager: Manager
     engine.submit = orders.append  # type: ignore[method-assign]
     manager.run_pass()
     (order,) = orders
-    store.lead("other", "there", engine.now + 86_400.0, 30.0)
+    store.acquire_lease("other", "there", engine.now + 86_400.0, 30.0)
     with pytest.raises(StaleRecord):
         order.plan()
 

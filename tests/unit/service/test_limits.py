@@ -27,7 +27,7 @@ from hopsml.service.browse.project import Changes
 from hopsml.service.rest import limited, server
 from hopsml.service.rest.event_stream import Broadcaster, Streams
 from hopsml.service.rest.feeds import ProjectFeed
-from hopsml.service.rest.limited import Limits, Rate, TokenBucket, taken
+from hopsml.service.rest.limited import Limits, Rate, TokenBucket, take_token
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.store.accounts import Role
 from tests.helpers.cluster.workloads import WAIT_S
@@ -45,9 +45,9 @@ def test_token_bucket_passes_at_most_its_rate_and_burst_in_any_window(
     now, passed = 100.0, []
     for gap in gaps:
         now += gap
-        bucket, wait_s = taken(bucket, Rate(per_s, at_once), now)
+        bucket, wait_s = take_token(bucket, Rate(per_s, at_once), now)
         if wait_s:
-            assert taken(bucket, Rate(per_s, at_once), now + wait_s * 1.000001)[1] == 0, "whoever waits is taken"
+            assert take_token(bucket, Rate(per_s, at_once), now + wait_s * 1.000001)[1] == 0, "whoever waits is taken"
         else:
             passed.append(now)
     for first in range(len(passed)):
@@ -56,11 +56,11 @@ def test_token_bucket_passes_at_most_its_rate_and_burst_in_any_window(
 
 
 def test_clock_set_back_adds_no_tokens_and_a_zero_rate_is_unlimited() -> None:
-    bucket, _ = taken(None, Rate(1.0, 1.0), 100.0)
-    bucket, wait_s = taken(bucket, Rate(1.0, 1.0), 50.0)
+    bucket, _ = take_token(None, Rate(1.0, 1.0), 100.0)
+    bucket, wait_s = take_token(bucket, Rate(1.0, 1.0), 50.0)
     assert wait_s == 1.0 and bucket.refused == 1
-    assert taken(bucket, Rate(1.0, 1.0), 100.5)[1] == 0.5
-    assert taken(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
+    assert take_token(bucket, Rate(1.0, 1.0), 100.5)[1] == 0.5
+    assert take_token(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
 
 
 class LimitedService:
@@ -214,10 +214,10 @@ def test_forwarded_address_counts_only_from_a_trusted_proxy(
 
     async def play() -> set[int]:
         found: set[int] = set()
-        listener = server.bound("127.0.0.1", 0)
+        listener = server.bind_local("127.0.0.1", 0)
         port, begun = listener.getsockname()[1], asyncio.Event()
         answering = asyncio.create_task(
-            server.answer(app, listener, served.streams, begun.set, trusted_proxies=trusted)
+            server.serve_application(app, listener, served.streams, begun.set, trusted_proxies=trusted)
         )
         await begun.wait()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
@@ -235,9 +235,9 @@ def over_sockets(served: Served, play: Callable[[tuple[str, int]], Awaitable[Non
     """Let a client play against a service that listens."""
 
     async def run() -> None:
-        listener = server.bound("127.0.0.1", 0)
+        listener = server.bind_local("127.0.0.1", 0)
         begun = asyncio.Event()
-        answering = asyncio.create_task(server.answer(served.app, listener, served.streams, begun.set))
+        answering = asyncio.create_task(server.serve_application(served.app, listener, served.streams, begun.set))
         await begun.wait()
         try:
             await play(listener.getsockname())
@@ -364,7 +364,7 @@ def test_downloads_use_separate_threads(served: Served, monkeypatch: pytest.Monk
         release.wait(WAIT_S)
         yield b"x" * (end - begin)
 
-    monkeypatch.setattr(files, "pieces", pieces)
+    monkeypatch.setattr(files, "read_pieces", pieces)
     made = ProjectOnDisk(Path(served.project.url.removeprefix("file://"))).run("app_1")
     (made.folder / "model.bin").write_text("abc")
 
@@ -385,7 +385,7 @@ def test_downloads_use_separate_threads(served: Served, monkeypatch: pytest.Monk
 
 
 def test_request_whose_body_does_not_arrive_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited.bounded, "__defaults__", (0.05,))
+    monkeypatch.setattr(limited.limit_body, "__defaults__", (0.05,))
 
     async def silent() -> AsyncIterator[bytes]:
         yield b"{"

@@ -71,7 +71,7 @@ Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/di
     ],
 )
 def test_last_output_line_gives_the_cause_without_the_remedy(printed: str, cause: str) -> None:
-    assert local.said_last(printed) == cause
+    assert local.end_reason_line(printed) == cause
 
 
 def test_exit_status_is_recorded_on_a_full_disk(tmp_path: Path) -> None:

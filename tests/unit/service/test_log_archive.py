@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from hopsml.service.browse.logs import zipped
+from hopsml.service.browse.logs import zip_logs
 from hopsml.storage.run_dir import RunDir
 from tests.helpers.service.project import ProjectOnDisk
 from tests.unit.service.test_rest import send_request
@@ -45,7 +45,7 @@ def test_long_log_is_archived_in_bounded_memory(project: ProjectOnDisk) -> None:
         file.truncate(LONG_MB << 20)
     tracemalloc.start()
     try:
-        pieces = sum(1 for _ in zipped(RunDir(str(run.folder)), 1e9))
+        pieces = sum(1 for _ in zip_logs(RunDir(str(run.folder)), 1e9))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

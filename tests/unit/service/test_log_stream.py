@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hopsml.cli.terminal import RESET, without_control_sequences
 from hopsml.core import log_stream
 from hopsml.errors import ServiceError
-from hopsml.service.rest.event_stream import encoded
+from hopsml.service.rest.event_stream import encode_event
 
 pytestmark = pytest.mark.fast
 
-HELLO = encoded("0", "hello", {"application": "a1"})
+HELLO = encode_event("0", "hello", {"application": "a1"})
 
 
 def lines(*stream: bytes) -> list[bytes]:
@@ -46,14 +46,14 @@ class Server:
 
 
 def test_log_stream_resumes_at_its_position_and_ends_with_the_job() -> None:
-    one = encoded("4", "log", {"text": "one\n", "offset": 0})
-    two = encoded("8", "log", {"text": "two\n", "offset": 4})
+    one = encode_event("4", "log", {"text": "one\n", "offset": 0})
+    two = encode_event("8", "log", {"text": "two\n", "offset": 4})
     cut = lines(HELLO, b": still here\n\n", one, two)[:-1]  # an event whose end never came is not taken
     server = Server(
         cut,
         ConnectionResetError("away"),
-        lines(encoded("4", "hello", {"application": "a1"}), two),
-        lines(encoded("8", "reset", {"application": "a2"}), one, encoded("4", "end", {"state": "FINISHED"})),
+        lines(encode_event("4", "hello", {"application": "a1"}), two),
+        lines(encode_event("8", "reset", {"application": "a2"}), one, encode_event("4", "end", {"state": "FINISHED"})),
     )
     assert server.follow() == ["one\n", "two\n", "one\n"]
     assert server.requests == [("", ""), ("a1", "4"), ("a1", "4"), ("a1", "8")]
@@ -62,7 +62,7 @@ def test_log_stream_resumes_at_its_position_and_ends_with_the_job() -> None:
 @pytest.mark.parametrize("data", [b"[]", b"3", b"{}", b'"x"', b"[" * 100_000, b"{\xff}"])
 def test_event_without_the_expected_values_counts_as_a_broken_stream(data: bytes) -> None:
     broken = b"id: 1\nevent: log\ndata: " + data + b"\n\n"
-    end = encoded("4", "end", {})
+    end = encode_event("4", "end", {})
     server = Server(lines(HELLO, broken), lines(HELLO, end))
     assert server.follow() == []
     with pytest.raises(ServiceError, match="no longer answers"):

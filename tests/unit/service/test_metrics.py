@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse.compare import compared
+from hopsml.service.browse.compare import compare_runs
 from hopsml.service.browse.metrics import KEPT_POINTS, Curve, Metrics, kept_indices
 from hopsml.service.browse.project import Project
 from hopsml.storage.run_dir import RunDir
@@ -42,14 +42,14 @@ def test_batch_metrics_are_listed_after_epoch_metrics(project: ProjectOnDisk) ->
     metrics.more()
     assert [tag for tag, _, _ in metrics.tags()] == ["loss", "batch_loss"]
     assert metrics.summary("loss") == (1.5, 1.5, 1.5)
-    assert compared(Project(project.url), ["app_1"]).tag == "loss"
+    assert compare_runs(Project(project.url), ["app_1"]).tag == "loss"
 
 
 def test_misspelt_metric_is_refused_and_an_absent_one_is_replaced(project: ProjectOnDisk) -> None:
     project.run("app_1", state=None).report(1, accuracy=0.5)
     with pytest.raises(ArgumentError, match=r"'acuracy' .'accuracy'.; did you mean 'accuracy'"):
-        compared(Project(project.url), ["app_1"], "acuracy")
-    assert compared(Project(project.url), ["app_1"], "loss").tag == "accuracy"
+        compare_runs(Project(project.url), ["app_1"], "acuracy")
+    assert compare_runs(Project(project.url), ["app_1"], "loss").tag == "accuracy"
 
 
 def test_reports_and_samples_are_read_incrementally(project: ProjectOnDisk) -> None:

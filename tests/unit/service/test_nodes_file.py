@@ -78,7 +78,7 @@ def test_invalid_nodes_file_is_refused(tmp_path: Path, text: str, message: str) 
 def test_nodes_file_with_the_local_profile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes.yaml").write_text(WHOLE)
     with pytest.raises(ArgumentError, match="profile 'local' runs jobs on this machine alone"):
-        server.opened(server.ServerSettings(tmp_path, profile="local", nodes=tmp_path / "nodes.yaml"), "")
+        server.create_job_service(server.ServerSettings(tmp_path, profile="local", nodes=tmp_path / "nodes.yaml"), "")
     assert not (tmp_path / "service.db").exists()
 
 

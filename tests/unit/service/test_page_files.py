@@ -10,7 +10,7 @@ import re
 import pytest
 
 from hopsml.service.rest import page_files
-from hopsml.service.rest.page_files import WEB, read
+from hopsml.service.rest.page_files import WEB, read_page_files
 
 pytestmark = pytest.mark.fast
 
@@ -21,7 +21,9 @@ VENDORED = json.loads((LIB / "vendored.json").read_text())
 
 
 def test_compressed_page_is_below_its_size_limit() -> None:
-    sizes = {name: len(file.compressed) for name, file in read().items() if not name.endswith((".json", ".txt"))}
+    sizes = {
+        name: len(file.compressed) for name, file in read_page_files().items() if not name.endswith((".json", ".txt"))
+    }
     assert sum(sizes.values()) <= MOST_BYTES, sizes
 
 
@@ -68,10 +70,10 @@ def test_imports_name_existing_files() -> None:
 
 
 def test_page_is_bundled_into_few_files_with_all_modules_in_its_script() -> None:
-    sent = {name for name in read() if not name.startswith("lib/licences/")} - {"lib/vendored.json"}
+    sent = {name for name in read_page_files() if not name.startswith("lib/licences/")} - {"lib/vendored.json"}
     assert sent == {"index.html", "icon.svg", "theme.js", "app.js", "style.css", "lib/uPlot.js"}
     contents = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in WEB.rglob("*.js")}
-    order = page_files.modules(contents, "app.js")
+    order = page_files.modules_in_order(contents, "app.js")
     assert set(order) == set(contents) - {"theme.js", "lib/uPlot.js"} and order[-1] == "app.js"
     assert order.index("lib/preact.js") < order.index("lib.js") < order.index("pages/run.js")
 
@@ -82,11 +84,11 @@ def test_circular_imports_and_unsupported_forms_are_refused() -> None:
         "b.js": b'import { a } from "./a.js";\nexport { b };',
     }
     with pytest.raises(ValueError, match=r"a\.js -> b\.js -> a\.js"):
-        page_files.joined(circle, "a.js")
+        page_files.join_modules(circle, "a.js")
     for other in (b"export const a = 1;", b'import * as b from "./b.js";', b'let a;export * from "./b.js";'):
         with pytest.raises(ValueError, match=r"a\.js imports or exports in a way"):
-            page_files.joined({"a.js": other}, "a.js")
+            page_files.join_modules({"a.js": other}, "a.js")
 
 
 def test_compressed_files_are_equal_to_the_originals() -> None:
-    assert all(gzip.decompress(file.compressed) == file.content for file in read().values())
+    assert all(gzip.decompress(file.compressed) == file.content for file in read_page_files().values())

@@ -88,11 +88,11 @@ def test_head_of_a_csv_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) 
 def test_large_csv_file_is_read_partly_and_only_complete_rows_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     path.write_text("a,b\n" + f"1,{'x' * 4000}\n" * 1000)
-    found = tables.head(f"file://{path}")
+    found = tables.read_first_rows(f"file://{path}")
     assert found.is_cut and found.total is None and 0 < len(found.rows) < tables.ROWS
     assert {len(row[1]) for row in found.rows} == {tables.LETTERS}
     path.write_text("\n".join(",".join("1" * 200) for _ in range(500)))
-    found = tables.head(f"file://{path}")
+    found = tables.read_first_rows(f"file://{path}")
     assert (len(found.columns), len(found.rows), found.is_cut) == (tables.COLUMNS, tables.ROWS, True)
 
 
@@ -119,20 +119,20 @@ def test_first_pages_of_a_large_parquet_file_are_read(tmp_path: Path, monkeypatc
     pq.write_table(pa.table({"x": values}), path, compression="none", use_dictionary=False, data_page_size=16 << 10)
     assert path.stat().st_size > 4 << 20
     monkeypatch.setattr(tables, "PARQUET_BYTES", 1 << 20)
-    assert tables.head(f"file://{path}").rows[1] == [values[1][: tables.LETTERS]]
+    assert tables.read_first_rows(f"file://{path}").rows[1] == [values[1][: tables.LETTERS]]
     monkeypatch.setattr(tables, "PARQUET_BYTES", 1 << 10)
     with pytest.raises(ArgumentError, match="its rows cannot be shown"):
-        tables.head(f"file://{path}")
+        tables.read_first_rows(f"file://{path}")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", parquet(3)[:-20]])
 def test_invalid_parquet_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.parquet").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"its rows cannot be shown .*; download it"):
-        tables.head(f"file://{tmp_path}/x.parquet")
+        tables.read_first_rows(f"file://{tmp_path}/x.parquet")
     (tmp_path / "x.bin").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"of \*\.csv"):
-        tables.head(f"file://{tmp_path}/x.bin")
+        tables.read_first_rows(f"file://{tmp_path}/x.bin")
 
 
 def test_parquet_rows_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
@@ -143,5 +143,5 @@ def test_parquet_rows_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> No
     assert path.stat().st_size < 100_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ArgumentError, match="download it"):
-        tables.head(f"file://{path}")
+        tables.read_first_rows(f"file://{path}")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB

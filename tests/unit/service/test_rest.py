@@ -160,9 +160,9 @@ def test_invalid_request_is_refused_with_error_and_remedy(project: ProjectOnDisk
 
 
 def test_error_text_is_split_into_error_and_remedy() -> None:
-    assert errors.split("x=1: too small; take 2") == ("x=1: too small", "take 2")
-    assert errors.split("x=1: take 2") == ("x=1", "take 2")
-    assert errors.split("broken") == ("broken", "")
+    assert errors.split_message("x=1: too small; take 2") == ("x=1: too small", "take 2")
+    assert errors.split_message("x=1: take 2") == ("x=1", "take 2")
+    assert errors.split_message("broken") == ("broken", "")
     kinds = (ArgumentError("a"), PathNotFound("a"), StorageUnavailable("a"), ValueError("a"))
     assert [errors.status_of(one) for one in kinds] == [400, 404, 503, 500]
 
@@ -299,15 +299,15 @@ async def opened(broadcaster: Broadcaster, last: str) -> AsyncIterator[AsyncIter
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", ""])
 def test_address_other_than_loopback_is_refused(host: str) -> None:
     with pytest.raises(ArgumentError, match="ssh -L"):
-        server.bound(host, 0)
+        server.bind_local(host, 0)
 
 
 def test_occupied_or_invalid_port_is_refused() -> None:
-    with server.bound("127.0.0.1", 0) as listener:
+    with server.bind_local("127.0.0.1", 0) as listener:
         with pytest.raises(ArgumentError, match="cannot listen"):
-            server.bound("127.0.0.1", listener.getsockname()[1])
+            server.bind_local("127.0.0.1", listener.getsockname()[1])
         with pytest.raises(ArgumentError, match="0, for any"):
-            server.bound("127.0.0.1", 70_000)
+            server.bind_local("127.0.0.1", 70_000)
 
 
 def test_freshly_read_project_is_not_read_again_at_the_start(project: ProjectOnDisk) -> None:

@@ -17,8 +17,8 @@ from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.engine.local import ASIDE, LocalEngine
-from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication, over
-from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
+from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication, ended_tags
+from hopsml.service.retention import DAY_S, UPLOADED_S, RemovedCounts
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store.accounts import Role
 from hopsml.service.store.database import jobs as jobs_table
@@ -96,8 +96,8 @@ def test_a_launch_is_dropped_once_no_active_job_waits_for_its_end() -> None:
         "twice": (SeenApplication("4", Lifecycle.FINISHED), SeenApplication("5", Lifecycle.RUNNING)),
     }
     sight = EngineSnapshot(seen, frozenset({"again"}), {"refused": "no", "again": "no", "living": "no"})
-    assert sorted(over(sight, {"running": "1", "not-stored": "3", "living": ""})) == ["refused", "stored"]
-    assert over(EngineSnapshot(None), {}) == []
+    assert sorted(ended_tags(sight, {"running": "1", "not-stored": "3", "living": ""})) == ["refused", "stored"]
+    assert ended_tags(EngineSnapshot(None), {}) == []
 
 
 # ------------------------------------------------------------------------------------- of a whole service
@@ -119,7 +119,7 @@ def create_ended_job(
     (exchanged / f"{tag}.slots").write_text("2")
     values = {"state": "FINISHED", "ended_s": NOW - days * DAY_S, "tries": 1}
     values |= {"workspace": code} if code else {}
-    with served.jobs.store.writing() as connection:
+    with served.jobs.store.write_transaction() as connection:
         connection.execute(update(jobs_table).where(jobs_table.c.serial == played.serial).values(values))
     os.utime(tmp_path / "applications" / tag, (NOW - days * DAY_S,) * 2)
     return played
@@ -136,13 +136,13 @@ def test_files_of_jobs_are_removed_after_the_retention_and_their_rows_are_retain
     old, new = create_ended_job(served, tmp_path, 91), create_ended_job(served, tmp_path, 89)
     served.jobs.manager.run_pass()
     assert remaining(tmp_path, "applications") == [], "both have ended, and were moved aside"
-    assert served.jobs.retention.sweep(NOW) == Removed(jobs=1, logs=1)
+    assert served.jobs.retention.sweep(NOW) == RemovedCounts(jobs=1, logs=1)
     assert remaining(tmp_path, "jobs") == [new.id]
     assert remaining(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{new.serial}-1"]
     assert len(remaining(tmp_path, "project", "Jobs")) == 2
     assert served.ask("GET", f"jobs/{old.id}").json()["state"] == "FINISHED"
     assert served.ask("GET", f"jobs/{old.id}/log").json() == {"text": "", "end": 0}
-    assert served.jobs.retention.sweep(NOW) == Removed()
+    assert served.jobs.retention.sweep(NOW) == RemovedCounts()
 
 
 def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
     create_ended_job(served, tmp_path, 91, code="of-schedule")
     create_ended_job(served, tmp_path, 89, code="of-new")
     waiting = PlayedJob(served, tmp_path)
-    with served.jobs.store.writing() as connection:
+    with served.jobs.store.write_transaction() as connection:
         connection.execute(
             update(jobs_table).where(jobs_table.c.serial == waiting.serial).values(workspace="of-waiting")
         )
@@ -211,10 +211,10 @@ def test_limits_of_jobs_that_contradict_each_other_are_refused(tmp_path: Path) -
     for unfinished, stored in ((10, 10), (0, 10)):
         wanted = server.ServerSettings(tmp_path, profile="local", unfinished_jobs=unfinished, stored_jobs=stored)
         with pytest.raises(ArgumentError, match=r"--stored-jobs 10: .*higher than"):
-            server.opened(wanted, "http://here/")
+            server.create_job_service(wanted, "http://here/")
 
 
 def test_a_retention_of_zero_days_is_refused(tmp_path: Path) -> None:
     for days in (0.0, -1.0, float("nan")):
         with pytest.raises(ArgumentError, match="--keep-days"):
-            server.opened(server.ServerSettings(tmp_path, profile="local", keep_days=days), "http://here/")
+            server.create_job_service(server.ServerSettings(tmp_path, profile="local", keep_days=days), "http://here/")

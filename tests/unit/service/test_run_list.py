@@ -15,7 +15,7 @@ from hopsml.core import processes
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import run_list
 from hopsml.service.browse.project import Project
-from hopsml.service.browse.run_list import RunIndex, RunProgress, RunRow, parsed
+from hopsml.service.browse.run_list import RunIndex, RunProgress, RunRow, parse_filter
 from hopsml.service.rest.errors import JsonAnswer
 from hopsml.tracking import catalog, provenance
 from tests.helpers.service.project import ProjectOnDisk
@@ -70,12 +70,12 @@ def shown(index: RunIndex, **query: Any) -> list[str]:
     ],
 )
 def test_filter_selects_matching_runs(text: str, passes: bool) -> None:
-    assert parsed(text)(ROW) is passes
+    assert parse_filter(text)(ROW) is passes
 
 
 def test_overlong_filter_is_refused() -> None:
     with pytest.raises(ArgumentError, match="at most 500"):
-        parsed("x" * 501)
+        parse_filter("x" * 501)
 
 
 def test_runs_are_sorted_with_missing_values_last(project: ProjectOnDisk) -> None:

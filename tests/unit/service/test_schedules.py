@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopsml.core.states import Lifecycle
-from hopsml.service.manager.requests import start_due
+from hopsml.service.manager.requests import store_due_jobs
 from hopsml.service.store import JobStore, StaleRecord
 from hopsml.service.store.accounts import SIGNED_IN, Role, Tokens
 from hopsml.service.store.rows import JobLimits, Leader
@@ -31,7 +31,7 @@ def jobs(served: Served) -> list[str]:
 
 def lead_with_schedules(served: Served) -> tuple[JobStore, Schedules]:
     store = served.jobs.store
-    store.lead("me", "here", 0.0, 1e12)
+    store.acquire_lease("me", "here", 0.0, 1e12)
     return store, Schedules(store)
 
 
@@ -66,14 +66,14 @@ def test_each_planned_time_starts_one_job_and_an_outage_one(served: Served) -> N
     put_schedule(served, spec=NIGHTLY + "overlap: cancel\n")
     store, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
-    start_due(schedules, ME, row.planned_s - 1)
+    store_due_jobs(schedules, ME, row.planned_s - 1)
     assert jobs(served) == []
     for _ in range(3):
-        start_due(schedules, ME, row.planned_s + 1)
+        store_due_jobs(schedules, ME, row.planned_s + 1)
     assert jobs(served) == ["digits-1"]
-    start_due(schedules, ME, row.planned_s + 30 * 86_400)
+    store_due_jobs(schedules, ME, row.planned_s + 30 * 86_400)
     assert jobs(served) == ["digits-2", "digits-1"], "one for thirty days"
-    assert [(request.job, request.kind) for request in store.open_wishes()] == [(1, "CANCEL")]
+    assert [(request.job, request.kind) for request in store.open_requests()] == [(1, "CANCEL")]
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
 
 
@@ -85,7 +85,7 @@ def test_planned_time_is_skipped_while_the_owner_has_too_many_jobs(served: Serve
     store, schedules = lead_with_schedules(served)
     store.limits = JobLimits(unfinished=1, stored=100)
     mine, _ = schedules.all()
-    start_due(schedules, ME, mine.planned_s + 1)
+    store_due_jobs(schedules, ME, mine.planned_s + 1)
     assert [job["owner"] for job in served.ask("GET", "jobs").json()["jobs"]] == ["bob", "user"]
     left_out = schedules.one(mine.id)
     assert left_out.note.startswith("left out: user has 1 jobs that have not ended")
@@ -98,12 +98,12 @@ def test_clock_set_back_starts_no_job_twice(served: Served) -> None:
     put_schedule(served, spec=NIGHTLY + "overlap: cancel\n")
     _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
-    start_due(schedules, ME, row.planned_s + 1)
-    start_due(schedules, ME, row.planned_s - 7200)
+    store_due_jobs(schedules, ME, row.planned_s + 1)
+    store_due_jobs(schedules, ME, row.planned_s - 7200)
     assert schedules.one(1).planned_s == row.planned_s, "planned anew"
-    start_due(schedules, ME, row.planned_s + 1)
+    store_due_jobs(schedules, ME, row.planned_s + 1)
     assert jobs(served) == ["digits-1"]
-    start_due(schedules, ME, row.planned_s + 86_401)
+    store_due_jobs(schedules, ME, row.planned_s + 86_401)
     assert jobs(served) == ["digits-2", "digits-1"]
 
 
@@ -111,8 +111,8 @@ def test_running_job_makes_the_next_planned_time_skip(served: Served) -> None:
     put_schedule(served)
     _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
-    start_due(schedules, ME, row.planned_s + 1)
-    start_due(schedules, ME, row.planned_s + 86_401)
+    store_due_jobs(schedules, ME, row.planned_s + 1)
+    store_due_jobs(schedules, ME, row.planned_s + 86_401)
     assert jobs(served) == ["digits-1"]
     assert served.jobs.store.job(1).state == Lifecycle.WAITING and "skipped" in schedules.one(1).note
 
@@ -122,10 +122,10 @@ def test_server_that_does_not_lead_starts_no_scheduled_job(served: Served) -> No
     _, schedules = lead_with_schedules(served)
     (row,) = schedules.all()
     with pytest.raises(StaleRecord):
-        start_due(schedules, replace(ME, holder="you"), row.planned_s + 1)
+        store_due_jobs(schedules, replace(ME, holder="you"), row.planned_s + 1)
     assert jobs(served) == [] and schedules.all() == [row]
     schedules.pause(1, True, row.planned_s, row.planned_s)
-    start_due(schedules, ME, row.planned_s + 1)
+    store_due_jobs(schedules, ME, row.planned_s + 1)
     assert jobs(served) == []
 
 
@@ -151,7 +151,7 @@ def test_schedule_is_paused_when_its_owner_may_not_submit_any_more(served: Serve
         tokens.revoke(own.id, now)
     if lost == "a viewer now":
         tokens.create("eve", Role.VIEWER, now)
-    start_due(schedules, ME, row.planned_s + 90_000)
+    store_due_jobs(schedules, ME, row.planned_s + 90_000)
     (row,) = schedules.all()
     assert jobs(served) == [] and row.is_paused and row.note == "paused: eve may not submit jobs any more"
     if lost != "expired":  # which it will be in an hour
@@ -160,7 +160,7 @@ def test_schedule_is_paused_when_its_owner_may_not_submit_any_more(served: Serve
         assert jobs(served) == []
     tokens.create("eve", Role.USER, now)
     schedules.pause(row.id, False, row.planned_s, row.planned_s)
-    start_due(schedules, ME, row.planned_s + 90_000)
+    store_due_jobs(schedules, ME, row.planned_s + 90_000)
     assert jobs(served) == ["digits-1"], "resumed by somebody, with an owner who may"
 
 

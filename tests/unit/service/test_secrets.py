@@ -77,7 +77,7 @@ def test_secret_is_decrypted_only_in_its_row_with_its_key(tmp_path: Path, monkey
         with pytest.raises(ServiceError, match="encrypted with another key than this server's"):
             Secrets(store, secrets_key(tmp_path)).values("ana", ["one"])
         assert "HOPSML_SECRETS_KEY" not in os.environ, "jobs inherit nothing of it"
-        with store.writing() as connection:
+        with store.write_transaction() as connection:
             connection.execute(update(table).values(owner="ben"))
         with pytest.raises(ServiceError, match="another key"):
             secrets.values("ben", ["one"])

@@ -34,7 +34,7 @@ def test_metrics_count_jobs_cluster_and_leader(served: Served) -> None:
     for _ in range(3):
         served.submit()
     served.ask("POST", "jobs/1/cancel")
-    with served.jobs.store.writing() as connection:
+    with served.jobs.store.write_transaction() as connection:
         connection.exec_driver_sql("UPDATE jobs SET submitted_s = submitted_s - 1000 WHERE serial = 2")
     served.jobs.manager.run_pass()
     found = samples(served)
@@ -76,7 +76,7 @@ def test_requests_are_counted_by_route_template_and_status(served: Served) -> No
 
 def test_unconfigured_queues_are_counted_as_one() -> None:
     found = [JobCount(f"q{number}", Lifecycle.WAITING, 2, float(number)) for number in range(5)]
-    counts = metrics.of_jobs(found, ["q0"], 100.0)
+    counts = metrics.job_counts(found, ["q0"], 100.0)
     assert counts['hopsml_jobs{queue="q0",state="waiting"}'] == 2
     assert counts['hopsml_jobs{queue="other",state="waiting"}'] == 8
     assert counts['hopsml_oldest_waiting_seconds{queue="other"}'] == 99.0

@@ -36,29 +36,32 @@ def _rules(**more: Any) -> sign_in.SignInRules:
     ],
 )
 def test_caller_has_the_highest_mapped_role_or_viewer(claims: dict[str, Any], more: dict[str, Any], role: Role) -> None:
-    assert sign_in.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
+    assert sign_in.caller_of_claims({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
 
 
 def test_user_name_is_the_prefixed_subject_unless_configured() -> None:
     claims = {"sub": "248289761001", "preferred_username": "root", "name": "root", "email": "root@example.org"}
-    assert sign_in.caller(claims, _rules()).user == "oidc:248289761001"
-    assert sign_in.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
+    assert sign_in.caller_of_claims(claims, _rules()).user == "oidc:248289761001"
+    assert sign_in.caller_of_claims(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
     by_name = _rules(user_claim="preferred_username", user_prefix="")
-    assert sign_in.caller(claims, by_name).user == "root", "where an administrator has said so"
+    assert sign_in.caller_of_claims(claims, by_name).user == "root", "where an administrator has said so"
 
 
 @pytest.mark.parametrize("name", [None, "", 7, ["ana"], "a" * 201, "a\nb", "\u202eana"])
 def test_unsuitable_user_name_is_refused(name: object) -> None:
     with pytest.raises(PermissionRefused, match="claim sub"):
-        sign_in.caller({"sub": name}, _rules())
+        sign_in.caller_of_claims({"sub": name}, _rules())
 
 
 def test_unverified_mail_address_is_refused_as_user_name() -> None:
     by_mail = _rules(user_claim="email")
     for message in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(PermissionRefused, match="verified"):
-            sign_in.caller({"email": "ana@example.org", **message}, by_mail)
-    assert sign_in.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
+            sign_in.caller_of_claims({"email": "ana@example.org", **message}, by_mail)
+    assert (
+        sign_in.caller_of_claims({"email": "ana@example.org", "email_verified": True}, by_mail).user
+        == "oidc:ana@example.org"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,22 +81,22 @@ def test_unverified_mail_address_is_refused_as_user_name() -> None:
 def test_invalid_sign_in_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "sign-in.yaml").write_text(text)
     with pytest.raises(ArgumentError, match=message):
-        sign_in.load(tmp_path / "sign-in.yaml")
+        sign_in.load_rules(tmp_path / "sign-in.yaml")
 
 
 def test_client_secret_is_read_from_the_file_or_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sign_in.SECRET, raising=False)
-    assert sign_in.secret(_rules()) == ""
+    assert sign_in.client_secret(_rules()) == ""
     monkeypatch.setenv(sign_in.SECRET, "of the variable")
-    assert sign_in.secret(_rules()) == "of the variable"
+    assert sign_in.client_secret(_rules()) == "of the variable"
     file = tmp_path / "secret"
     with pytest.raises(ArgumentError, match="cannot be read"):
-        sign_in.secret(_rules(client_secret_file=str(file)))
+        sign_in.client_secret(_rules(client_secret_file=str(file)))
     file.write_text("\n")
     with pytest.raises(ArgumentError, match="is empty"):
-        sign_in.secret(_rules(client_secret_file=str(file)))
+        sign_in.client_secret(_rules(client_secret_file=str(file)))
     file.write_text("of the file\n")
-    assert sign_in.secret(_rules(client_secret_file=str(file))) == "of the file"
+    assert sign_in.client_secret(_rules(client_secret_file=str(file))) == "of the file"
 
 
 def test_pending_sign_in_is_opened_only_by_the_server_that_sealed_it() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hopsml.service.browse.metrics import LEAST_SAMPLES, Mark, RankUse, slow_ranks, use_of
+from hopsml.service.browse.metrics import LEAST_SAMPLES, RankMark, RankUse, slow_ranks, use_of
 from tests.helpers.service.project import ProjectOnDisk
 from tests.unit.service.test_rest import send_request
 
@@ -18,7 +18,7 @@ def rank_use(rank: int, cpu: float = 20.0, disk: float = 0.0, network: float = 0
     return RankUse(rank, 12, silent_s, 5.0, cpu, disk, network)
 
 
-def phases(marks: list[Mark]) -> dict[int, str]:
+def phases(marks: list[RankMark]) -> dict[int, str]:
     return {mark.rank: mark.phase for mark in marks}
 
 

@@ -20,7 +20,7 @@ from hopsml.service import spec as specs
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.spec.task import TaskEnvironment
 from hopsml.service.store import JobStore, NewJob
-from hopsml.service.workspaces import Workspaces, pack
+from hopsml.service.workspaces import Workspaces, zip_folder
 from hopsml.submission import script
 
 pytestmark = pytest.mark.fast
@@ -46,9 +46,9 @@ def test_uploaded_folder_is_stored_without_hidden_and_cache_files(code_store: Wo
         (code / name).write_text(name)
     (code / "run.sh").chmod(0o755)
     (code / "outside").symlink_to("/etc/passwd")
-    content = pack(code)
+    content = zip_folder(code)
     os.utime(code / "train.py", (1, 1))
-    assert pack(code) == content
+    assert zip_folder(code) == content
     digest = code_store.store_zip(content)
     assert code_store.store_zip(content) == digest
     found = code_store.folder(digest)
@@ -119,7 +119,7 @@ def test_oversized_folder_is_refused_before_the_upload(tmp_path: Path, monkeypat
     (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArgumentError, match="store data elsewhere"):
-        pack(tmp_path)
+        zip_folder(tmp_path)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o277])
@@ -248,7 +248,7 @@ def tree(folder: Path, *names: str) -> Path:
 
 
 def uploaded(code_store: Workspaces, folder: Path) -> dict[str, str]:
-    found = code_store.folder(code_store.store_zip(pack(folder)))
+    found = code_store.folder(code_store.store_zip(zip_folder(folder)))
     return {
         f"{path.relative_to(found)}{'/' * path.is_dir()}": path.read_text() if path.is_file() else ""
         for path in found.rglob("*")
@@ -312,7 +312,7 @@ def test_omitted_files_are_named_with_the_reason(
         "links to a folder that they lie in: package/around; neither files nor folders: pipe"
     )
     caplog.clear()
-    pack(tree(tmp_path / "plain", "train.py"))
+    zip_folder(tree(tmp_path / "plain", "train.py"))
     assert caplog.messages == []
 
 
@@ -322,7 +322,7 @@ def test_exponential_links_are_refused_at_the_folder_limit(tmp_path: Path, monke
         for name in "ab":
             (folder / f"level{level}" / name).symlink_to(f"../level{level + 1}")
     with pytest.raises(ArgumentError, match="more than 5000 folders"):
-        pack(tmp_path / "code")
+        zip_folder(tmp_path / "code")
 
 
 def test_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ArgumentError, match=r"secret\.txt cannot be read: Permission denied"):
-        pack(code)
+        zip_folder(code)
 
 
 # ---------------------------------------------------------------------------------------------- bounds
@@ -362,7 +362,7 @@ def test_folders_are_bounded_in_number_and_depth(
     assert not list((tmp_path / "state" / "workspaces").iterdir())
     if len(names[0]) < 200:
         with pytest.raises(ArgumentError, match=words):
-            pack(tree(tmp_path / "code", *names))
+            zip_folder(tree(tmp_path / "code", *names))
     code_store.store_zip(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
 
 

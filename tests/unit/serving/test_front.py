@@ -32,7 +32,7 @@ def test_replica_with_the_fewest_requests_is_chosen_and_equal_ones_alternate() -
     found.end_request(0)
     assert found.choose({1}) == (0, A) and found.choose({0, 1}) is not None
     found.remove_replica(1)
-    assert (found.choose({0}), found.answering) == ((0, A), 1)
+    assert (found.choose({0}), found.available_count) == ((0, A), 1)
 
 
 def test_tried_replica_is_chosen_again_only_after_all_others() -> None:
@@ -92,7 +92,7 @@ def test_replica_is_chosen_with_its_latest_address() -> None:
     found.remove_replica(0)
     found.add_replica(0, A)
     found.add_replica(1, B)
-    assert found.answering == 2
+    assert found.available_count == 2
     assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, A), (1, B)]
 
 
@@ -122,7 +122,7 @@ def test_removed_replica_retains_its_requests_in_flight_until_they_end() -> None
     found.remove_replica(0)
     found.remove_replica(0)  # removed twice, or unknown
     found.remove_replica(7)
-    assert (found.answering, choices(found, 2)) == (1, [1, 1])
+    assert (found.available_count, choices(found, 2)) == (1, [1, 1])
     found.add_replica(0, A)
     assert choices(found, 2) == [1, 1]
     found.end_request(0)

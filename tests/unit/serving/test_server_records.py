@@ -27,9 +27,9 @@ from hopsml.storage.filesystem import for_url
 def test_request_value_without_a_json_form_is_refused() -> None:
     record = ServerRecord("digits", "127.0.0.1", 9, "here", "me", "", 1, datetime.now(UTC))
     with pytest.raises(ArgumentTypeError, match=r"contains <object .*, a object; use numbers"):
-        client.request(record, "/v1/models/digits:predict", {"instances": [object()]}, 1.0)
+        client.post_json(record, "/v1/models/digits:predict", {"instances": [object()]}, 1.0)
     with pytest.raises(ArgumentTypeError, match=r"contains a DataFrame; pass its values.*table.to_numpy\(\)"):
-        client.request(record, "/v1/models/digits:predict", {"inputs": pd.DataFrame({"a": [1.0]})}, 1.0)
+        client.post_json(record, "/v1/models/digits:predict", {"inputs": pd.DataFrame({"a": [1.0]})}, 1.0)
 
 
 def test_rows_given_as_dicts_are_combined_by_input() -> None:

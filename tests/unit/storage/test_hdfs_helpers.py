@@ -16,7 +16,7 @@ import pytest
 from hopsml import hdfs, numpy_helper, pandas_helper
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
 from hopsml.hdfs import files
-from hopsml.hdfs.metadata import permission
+from hopsml.hdfs.metadata import permission_bits
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
@@ -299,14 +299,14 @@ def test_local_mirror_path_refers_to_its_remote_path(tmp_path: Path) -> None:
 
 def test_tensorboard_fetch_appends_to_event_files_only(tmp_path: Path) -> None:
     """Other files in the folder are copied completely, as they may have become longer."""
-    from hopsml.notebook.tensorboard_server import fetch
+    from hopsml.notebook.tensorboard_server import copy_grown_files
 
     events, copies = tmp_path / "run" / "events", tmp_path / "copies"
     events.mkdir(parents=True)
     for first, second in ((b"one", b"one, two"), (b"one, two", b"other text")):
         for data in (first, second):
             (events / "checkpoint").write_bytes(data)
-            fetch(f"file://{events}", copies)
+            copy_grown_files(f"file://{events}", copies)
             assert (copies / "checkpoint").read_bytes() == data
 
 
@@ -367,14 +367,14 @@ def test_public_names_are_sorted_and_exist() -> None:
 )
 def test_mode_has_the_same_meaning_as_shell_digits_and_as_a_literal(bits: int) -> None:
     digits = f"{bits:o}"
-    assert permission(int(digits)) == permission(digits) == permission(bits) == bits
+    assert permission_bits(int(digits)) == permission_bits(digits) == permission_bits(bits) == bits
 
 
 def test_invalid_modes_are_refused() -> None:
-    assert permission(1777) == 0o1777 and permission("0700") == permission("0o700") == 0o700
+    assert permission_bits(1777) == 0o1777 and permission_bits("0700") == permission_bits("0o700") == 0o700
     for wrong in (789, -1, "u+x", 77777):
         with pytest.raises(ArgumentError, match="mode="):
-            permission(wrong)
+            permission_bits(wrong)
 
 
 def test_numpy_helper_reads_and_writes_project_files(project: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.search.metric import BATCH, is_misspelt, unknown_metric
+from hopsml.search.metric import BATCH, is_misspelt, unknown_metric_hint
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.messages import ProgressSender
@@ -360,7 +360,7 @@ class ReportCallback(FitHooks):
         for metric, kind in self._monitored.items():
             if metric not in (logs or {}) and any(is_misspelt(metric, name) for name in logs or {}):
                 raise ArgumentError(
-                    f"{kind}(monitor={metric!r}): there is no such metric {unknown_metric(metric, list(logs or {}))}"
+                    f"{kind}(monitor={metric!r}): there is no such metric {unknown_metric_hint(metric, list(logs or {}))}"
                 )
         self._epoch = epoch + 1
         self._tell_progress(0, at_once=True)

@@ -9,8 +9,8 @@ import boto3
 import pytest
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers import GivenNode
-from hopsml.service.providers.ec2 import DRAINING, WARNED, Ec2Provider, is_marked
+from hopsml.service.providers import ProviderNode
+from hopsml.service.providers.ec2 import DRAINING, WARNED, Ec2Provider, means_interruption
 from tests.helpers.storage import s3_server
 
 pytestmark = [pytest.mark.local, pytest.mark.variant]  # of test_command.py; moto's server takes seconds to begin
@@ -106,7 +106,7 @@ def test_requested_instance_that_does_not_exist_yet_is_a_booting_node(account: A
     short = {**described, "DesiredCapacity": 3}
     wanted = list(nodes._wanted("gpu", short, nodes.list()))
     assert [node.id for node in wanted] == ["gpu/wanted-1", "gpu/wanted-2"]
-    assert wanted[0] == GivenNode("gpu/wanted-1", "gpu", (), 1000.0)
+    assert wanted[0] == ProviderNode("gpu/wanted-1", "gpu", (), 1000.0)
     nodes.terminate(wanted[0])
     assert account.group()["DesiredCapacity"] == described["DesiredCapacity"] - 1
 
@@ -117,7 +117,11 @@ def test_spot_requests_are_queried_for_their_interruption_state(account: Account
         SpotPrice="1", LaunchSpecification={"ImageId": account.image["ImageId"], "InstanceType": "m5.large"}
     )["SpotInstanceRequests"]
     assert nodes._marked([{"SpotInstanceRequestId": requests[0]["SpotInstanceRequestId"]}, {}]) == set()
-    assert is_marked("marked-for-termination") and is_marked("marked-for-stop") and not is_marked("fulfilled")
+    assert (
+        means_interruption("marked-for-termination")
+        and means_interruption("marked-for-stop")
+        and not means_interruption("fulfilled")
+    )
 
 
 def test_ec2_refusals_are_reported_with_their_cause(account: Account) -> None:
@@ -126,4 +130,4 @@ def test_ec2_refusals_are_reported_with_their_cause(account: Account) -> None:
     with pytest.raises(ProviderError, match=r"at most 4 instances, and 5 are wanted.*MaxSize"):
         Ec2Provider("us-east-1", {"gpu": GROUP}).launch("gpu", 5, ())
     with pytest.raises(ProviderError, match=r"drain i-0123.*InvalidID.*role"):
-        Ec2Provider("us-east-1", {"gpu": GROUP}).drain(GivenNode("i-0123", "gpu", (), 0.0))
+        Ec2Provider("us-east-1", {"gpu": GROUP}).drain(ProviderNode("i-0123", "gpu", (), 0.0))

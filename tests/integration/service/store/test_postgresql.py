@@ -29,9 +29,9 @@ def server() -> Iterator[PostgreSql]:
 @pytest.fixture
 def store(server: PostgreSql) -> Iterator[JobStore]:
     opened = JobStore.open(server.url)
-    opened.lead("me", "here", 0.0, 1e9)
+    opened.acquire_lease("me", "here", 0.0, 1e9)
     yield opened
-    with opened.writing() as connection:
+    with opened.write_transaction() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     opened.close()
 
@@ -49,14 +49,14 @@ def test_tables_are_created_once_by_concurrent_openers(server: PostgreSql) -> No
         thread.join()
     opened[0].submit(new(), 1.0)
     assert opened[3].job(1).name == "digits"
-    with opened[0].writing() as connection:
+    with opened[0].write_transaction() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     for each in opened:
         each.close()
 
 
 def test_idle_transactions_time_out_on_the_server(store: JobStore) -> None:
-    with store.reading() as connection:
+    with store.read_transaction() as connection:
         assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
 
 

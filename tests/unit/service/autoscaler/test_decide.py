@@ -16,8 +16,8 @@ from hopsml.service.autoscaler import (
     LaunchNodes,
     NodePhase,
     TerminateNode,
-    decide,
-    growth,
+    decide_scaling,
+    growth_text,
 )
 from hopsml.service.scheduler import reasons
 from hopsml.service.scheduler.nodes import Nodes
@@ -242,11 +242,13 @@ def test_admission_counts_nodes_that_could_be_added() -> None:
     view = World(group(most=3, boot_limit_s=180.0)).decided().view
     requested = GangRequest("one", gang(9))
     nodes = Nodes()
-    assert reasons.refusal(requested, nodes, Queue()) and not reasons.refusal(requested, nodes, Queue(), view.addable)
-    assert growth(requested.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
+    assert reasons.why_impossible(requested, nodes, Queue()) and not reasons.why_impossible(
+        requested, nodes, Queue(), view.addable
+    )
+    assert growth_text(requested.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
     nodes.set_node("a", cores(9))
-    assert growth(requested.gang, nodes, view.addable) == ""
-    assert "room for 21 such slots" in reasons.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
+    assert growth_text(requested.gang, nodes, view.addable) == ""
+    assert "room for 21 such slots" in reasons.why_impossible(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
 
 
 @pytest.mark.parametrize("wrong", [{"least": 5}, {"most": -1}, {"least": -1}, {"each": 0}])
@@ -365,13 +367,13 @@ def test_growth_names_the_cheapest_nodes_of_every_group_a_job_needs() -> None:
     addable = World(*groups).decided().view.addable
     nodes = Nodes()
     nodes.set_node("a", cores(1))
-    assert growth(gang(1), nodes, addable) == ""
-    assert growth(gang(2), nodes, addable).startswith("waits for 1 more node of group 'small'")
+    assert growth_text(gang(1), nodes, addable) == ""
+    assert growth_text(gang(2), nodes, addable).startswith("waits for 1 more node of group 'small'")
     workers = SlotGroup("workers", 2, Resources(gpus=1, cores=1), label="gpu")
     driver = SlotGroup("driver", 1, cores(2), is_driver=True)
-    first, second = growth(GangShape((driver, workers)), nodes, addable).split("; ")
+    first, second = growth_text(GangShape((driver, workers)), nodes, addable).split("; ")
     assert "1 more node of group 'small'" in first and "1 more node of group 'gpu'" in second
-    assert growth(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do
+    assert growth_text(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do
 
 
 def test_each_action_names_its_jobs_or_its_reason() -> None:
@@ -469,7 +471,7 @@ def test_nodes_of_unknown_groups_are_left_alone() -> None:
     foreign = FleetNode("x", "other", NodePhase.DRAINING, 0.0, "x")
     for phase in NodePhase:
         fleet = [replace(foreign, phase=phase, is_warned=True)]
-        decision = decide(world.memory, world.groups, world.demand(), fleet, world.now)
+        decision = decide_scaling(world.memory, world.groups, world.demand(), fleet, world.now)
         assert decision.actions == () and decision.view.closed == frozenset()
 
 
@@ -534,19 +536,19 @@ def test_growth_counts_only_nodes_that_do_not_exist_yet() -> None:
     addable = World(group(most=2)).decided().view.addable
     nodes = Nodes()
     nodes.set_node("a", cores(9))
-    assert growth(gang(1), nodes, addable) == ""  # a new one would be the tighter one
-    assert growth(gang(10), nodes, addable) == "waits for 1 more node of group 'cpu', about 10 min"
+    assert growth_text(gang(1), nodes, addable) == ""  # a new one would be the tighter one
+    assert growth_text(gang(10), nodes, addable) == "waits for 1 more node of group 'cpu', about 10 min"
     nodes.promise(gang(9), ({"a": 9},))
-    assert growth(gang(9), nodes, addable) == ""  # as if nothing ran
+    assert growth_text(gang(9), nodes, addable) == ""  # as if nothing ran
 
 
 def test_growth_lists_groups_in_configured_order_regardless_of_price() -> None:
     dear, cheap = group("dear", each=8, price=9.0, most=1), group("cheap", each=2, price=1.0, most=2)
     addable = World(dear, cheap).decided().view.addable
-    assert growth(gang(12), Nodes(), addable) == (
+    assert growth_text(gang(12), Nodes(), addable) == (
         "waits for 1 more node of group 'dear', about 10 min; waits for 2 more nodes of group 'cheap', about 10 min"
     )
-    assert growth(gang(4), Nodes(), addable) == "waits for 2 more nodes of group 'cheap', about 10 min"
+    assert growth_text(gang(4), Nodes(), addable) == "waits for 2 more nodes of group 'cheap', about 10 min"
 
 
 def test_booting_node_counts_with_the_shape_observed_in_its_group() -> None:

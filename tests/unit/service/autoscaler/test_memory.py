@@ -36,16 +36,16 @@ class TestGroupMemory:
         memory = GroupMemory()
         assert memory.usual_boot_s(CPU) == 100.0  # none has come: its limit
         for boot_s in (10.0, 30.0, 20.0):
-            memory = memory.node_arrived(boot_s)
+            memory = memory.after_arrival(boot_s)
         assert memory.boots_s == (10.0, 30.0, 20.0) and memory.usual_boot_s(CPU) == 20.0
         for boot_s in range(20):
-            memory = memory.node_arrived(float(boot_s))
+            memory = memory.after_arrival(float(boot_s))
         assert memory.boots_s == tuple(float(boot_s) for boot_s in range(5, 20))
 
     def test_arrived_node_resets_the_backoff_and_keeps_the_observed_shape(self):
         seen = (cores(3), "gpu")
         memory = GroupMemory((1.0,), failures=3, rests_until_s=99.0, seen=seen)
-        assert memory.node_arrived(2.0) == GroupMemory((1.0, 2.0), 0, 0.0, seen)
+        assert memory.after_arrival(2.0) == GroupMemory((1.0, 2.0), 0, 0.0, seen)
 
     def test_observed_node_shape_overrides_the_configured_one(self):
         assert GroupMemory().shape(GPU) == (cores(4), "gpu")

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from hopsml.service.autoscaler.decide import NodeOffer, Packing, cheapest
+from hopsml.service.autoscaler.decide import NodeOffer, Packing, cheapest_placement
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import Placement
 from tests.unit.service.autoscaler.worlds import cores, gang
@@ -81,7 +81,7 @@ class TestCheapest:
             for name in names:
                 packing.add_node(name, cores(size), "", hidden=True)
             found.append(NodeOffer(names, price))
-        return cheapest(packing, gang(slots, each), found)
+        return cheapest_placement(packing, gang(slots, each), found)
 
     @pytest.mark.parametrize(
         ("slots", "offers", "there", "used"),
@@ -112,10 +112,13 @@ class TestCheapest:
     def test_free_of_charge_nodes_are_used_before_offered_ones(self):
         packing = packing_of(hidden=("back", "new"), back=4, new=4)
         offers = [NodeOffer(["new"], 1.0)]
-        assert cheapest(packing, gang(4), offers, ["back"]) == ({"back": 4},)
-        assert cheapest(packing, gang(5), offers, ["back"]) in (({"back": 4, "new": 1},), ({"new": 4, "back": 1},))
-        assert cheapest(packing, gang(4), [], ["back"]) == ({"back": 4},)
-        assert cheapest(packing, gang(9), offers, ["back"]) is None
+        assert cheapest_placement(packing, gang(4), offers, ["back"]) == ({"back": 4},)
+        assert cheapest_placement(packing, gang(5), offers, ["back"]) in (
+            ({"back": 4, "new": 1},),
+            ({"new": 4, "back": 1},),
+        )
+        assert cheapest_placement(packing, gang(4), [], ["back"]) == ({"back": 4},)
+        assert cheapest_placement(packing, gang(9), offers, ["back"]) is None
 
     def test_cheapest_placement_costs_the_minimum_over_two_groups(self):
         for slots, price in product(range(1, 15), (1.0, 2.0, 2.5)):

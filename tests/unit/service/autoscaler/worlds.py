@@ -15,7 +15,7 @@ from hopsml.service.autoscaler import (
     RecallNode,
     ScalingDecision,
     TerminateNode,
-    decide,
+    decide_scaling,
 )
 from hopsml.service.scheduler.cluster_status import Demand, GangEnd
 from hopsml.service.scheduler.nodes import Nodes
@@ -90,7 +90,7 @@ class World:
         self.nodes.vacate(wanted, placement)
 
     def decided(self) -> ScalingDecision:
-        return decide(self.memory, self.groups, self.demand(), self.seen(), self.now)
+        return decide_scaling(self.memory, self.groups, self.demand(), self.seen(), self.now)
 
     def carry_out(self, decision: ScalingDecision) -> list[str]:
         """Carry out a decision and assert that it is permitted; return its actions as texts."""

@@ -13,7 +13,7 @@ from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.service import spec
 from hopsml.service.driver import run_task
-from hopsml.service.engine.local import said_last
+from hopsml.service.engine.local import end_reason_line
 from hopsml.service.render import spark_submit
 from hopsml.training.discovery import ListeningPlace, TaskPorts
 from tests.helpers.clock import END_S
@@ -35,7 +35,7 @@ def test_only_files_created_or_changed_by_the_task_remain_in_its_folder(tmp_path
         (code / name).write_text(name)
     (code / "run.sh").chmod(0o700)
     before = files(code)
-    with run_task.copied(code, own):
+    with run_task.temporary_copy(code, own):
         assert (own / "run.sh").stat().st_mode & 0o100 and (own / "data/deep/more").read_text() == "data/deep/more"
         assert not (own / "__pycache__").exists()
         (own / "data" / "made").write_text("made")
@@ -51,7 +51,7 @@ def test_results_of_a_failed_command_remain(tmp_path: Path) -> None:
     (tmp_path / "code" / "run.sh").touch()
 
     def fail() -> None:
-        with run_task.copied(tmp_path / "code", tmp_path / "own"):
+        with run_task.temporary_copy(tmp_path / "code", tmp_path / "own"):
             (tmp_path / "own" / "made").touch()
             raise ZeroDivisionError
 
@@ -113,7 +113,7 @@ def driver(
     job_file: Path, name: str, before: tuple[str, ...] = (), stdout: int | IO[bytes] = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
     """Run a task's driver to its end, with one output stream as in a log; ``before`` precedes its command."""
-    planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
+    planned = spark_submit.submission_plans(spec.load(job_file), job_file, profiles.load("local"))[name]
     command = [*before, *planned.command]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=END_S)
 
@@ -200,7 +200,7 @@ def test_last_output_line_of_a_failed_task_names_the_failed_rank(job_file: Path)
     (job_file.parent / "code" / "evaluate.py").write_text("raise SystemExit(7)\n")
     done = driver(job_file, "evaluate")
     assert done.returncode == 1 and done.stderr is None
-    last_line = said_last(done.stdout)
+    last_line = end_reason_line(done.stdout)
     assert re.fullmatch(
         r"run \S+: rank 0 of 1 on host \S+ failed first: .*returned non-zero exit status 7\.", last_line
     )
@@ -235,7 +235,7 @@ def test_error_of_a_command_does_not_repeat_the_whole_script(job_file: Path) -> 
     lines = "\n".join(f"        echo line {number} of a long script" for number in range(40))
     command = f"    command:\n    - bash\n    - -c\n    - |\n{lines}\n        exit 3\n"
     job_file.write_text(f"name: a\nworkspace: code\ntasks:\n  main:\n{command}")
-    last_line = said_last(driver(job_file, "main").stdout)
+    last_line = end_reason_line(driver(job_file, "main").stdout)
     assert "Command 'bash -c echo line 0 of a long script" in last_line and last_line.endswith("exit status 3.")
     assert "line 3 of" not in last_line
 

@@ -16,11 +16,11 @@ from hopsml.service.lifecycle import (
     SeenApplication,
     TaskLaunch,
     TaskRule,
-    end,
-    place,
+    begin_ending,
+    begin_try,
     step,
 )
-from hopsml.service.lifecycle.record import strays
+from hopsml.service.lifecycle.record import stray_applications
 
 pytestmark = pytest.mark.fast
 
@@ -92,11 +92,14 @@ class Service:
         done = step(self.memory, snapshot, "t", self.now)
         self.store(done.record)
         self.submit(done.submit)
-        for name in (*done.kill, *strays(snapshot, {one.tag: one.application_id for one in self.memory.living})):
+        for name in (
+            *done.kill,
+            *stray_applications(snapshot, {one.tag: one.application_id for one in self.memory.living}),
+        ):
             self.act()
             self.yarn.end(name, Lifecycle.STOPPED)
         if self.memory.state == Lifecycle.WAITING:
-            begun = place(self.memory, "t", self.now)
+            begun = begin_try(self.memory, "t", self.now)
             self.store(begun.record)
             self.submit(begun.submit)
 
@@ -125,7 +128,7 @@ def apply_event(service: Service, what: str, number: int) -> None:
                 yarn.end(names[number % len(names)], Lifecycle.FINISHED if what == "finish" else Lifecycle.FAILED)
         case "cancel" | "preempt":
             ending = Ending.CANCELLED if what == "cancel" else Ending.PREEMPTED
-            service.store(end(service.memory, ending, what, service.now))
+            service.store(begin_ending(service.memory, ending, what, service.now))
 
 
 @given(st.lists(EVENTS, max_size=60))

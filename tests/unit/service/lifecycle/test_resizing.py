@@ -14,14 +14,14 @@ from hopsml.service.lifecycle import (
     SeenApplication,
     SlotsAnswer,
     TaskRule,
-    end,
-    place,
+    begin_ending,
+    begin_try,
     release_by_s,
     resize,
     step,
 )
-from hopsml.service.lifecycle.record import actions
-from hopsml.service.lifecycle.step import GRACE_S, SHRINK_S, USUAL_GRACE_S, NextStep, differences
+from hopsml.service.lifecycle.record import permitted_actions
+from hopsml.service.lifecycle.step import GRACE_S, SHRINK_S, USUAL_GRACE_S, NextStep, state_changes
 
 pytestmark = pytest.mark.fast
 
@@ -31,7 +31,7 @@ TASKS = (TaskRule("train"), TaskRule("serve"))
 
 def running(slots: tuple[int, ...] = (4, 0)) -> JobRecord:
     """Return a running job of two tasks; the second one has a fixed size."""
-    record = place(JobRecord(7, TASKS), PREFIX, 100.0, slots).record
+    record = begin_try(JobRecord(7, TASKS), PREFIX, 100.0, slots).record
     return step(record, snapshot(record), PREFIX, 110.0).record
 
 
@@ -68,7 +68,7 @@ def test_shrinking_ends_once_the_driver_confirms_and_holds_no_more_slots() -> No
         assert step_once(smaller, 113.0, answer).record.shrinking_since_s == 112.0
     done = step_once(smaller, 114.0, SlotsAnswer(2, 2)).record
     assert done.shrinking_since_s == 0.0 and done.cause == "slots were released: train has 2"
-    assert [change for change in differences(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
+    assert [change for change in state_changes(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
 
 
 def test_late_release_of_slots_ends_the_job_in_order_and_it_waits_again() -> None:
@@ -83,11 +83,11 @@ def test_late_release_of_slots_ends_the_job_in_order_and_it_waits_again() -> Non
     over = {launch.tag: (SeenApplication(launch.application_id, Lifecycle.STOPPED),) for launch in ended.record.newest}
     waits = step(ended.record, EngineSnapshot(over), PREFIX, late + 1).record
     assert (waits.state, waits.preemptions) == (Lifecycle.WAITING, 1)
-    assert place(waits, PREFIX, late + 2, (3, 0)).record.slots == (3, 0)
+    assert begin_try(waits, PREFIX, late + 2, (3, 0)).record.slots == (3, 0)
 
 
 def test_driver_that_starts_late_has_the_full_release_time() -> None:
-    starting = place(JobRecord(7, TASKS), PREFIX, 100.0, (4, 0)).record
+    starting = begin_try(JobRecord(7, TASKS), PREFIX, 100.0, (4, 0)).record
     smaller = resize(starting, (2, 0), "for another", 101.0)
     late = 101.0 + SHRINK_S
     record = step_once(smaller, late).record
@@ -98,7 +98,7 @@ def test_driver_that_starts_late_has_the_full_release_time() -> None:
 def test_growth_takes_effect_at_once_and_ending_jobs_are_not_resized() -> None:
     larger = resize(running(), (6, 0), "nobody waits", 112.0)
     assert larger.slots == (6, 0) and larger.shrinking_since_s == 0.0
-    assert [change[2] for change in differences(running(), larger)] == ["nobody waits"]
+    assert [change[2] for change in state_changes(running(), larger)] == ["nobody waits"]
     for record in (replace(running(), ending=Ending.PAUSED), JobRecord(7, TASKS, state=Lifecycle.PAUSED, slots=(4, 0))):
         assert resize(record, (2, 0), "for another", 112.0) == record
 
@@ -151,8 +151,11 @@ def test_release_deadline_is_the_time_when_the_job_would_be_killed() -> None:
     assert release_by_s(running()) is None
     smaller = resize(running(), (2, 0), "for another", 112.0)
     assert release_by_s(smaller) == 112.0 + SHRINK_S + GRACE_S[Ending.PREEMPTED]
-    assert release_by_s(end(running(), Ending.PREEMPTED, "for another", 113.0)) == 113.0 + GRACE_S[Ending.PREEMPTED]
-    assert release_by_s(end(running(), Ending.CANCELLED, "by a user", 113.0)) == 113.0 + USUAL_GRACE_S
+    assert (
+        release_by_s(begin_ending(running(), Ending.PREEMPTED, "for another", 113.0))
+        == 113.0 + GRACE_S[Ending.PREEMPTED]
+    )
+    assert release_by_s(begin_ending(running(), Ending.CANCELLED, "by a user", 113.0)) == 113.0 + USUAL_GRACE_S
 
 
 @pytest.mark.parametrize(
@@ -166,4 +169,4 @@ def test_release_deadline_is_the_time_when_the_job_would_be_killed() -> None:
     ],
 )
 def test_available_user_actions_depend_on_the_job_state(state: Lifecycle, possible: tuple[str, ...]) -> None:
-    assert actions(state) == possible
+    assert permitted_actions(state) == possible

@@ -13,12 +13,12 @@ from hopsml.service.lifecycle import (
     JobRecord,
     SeenApplication,
     TaskRule,
-    end,
-    place,
+    begin_ending,
+    begin_try,
     resume,
     step,
 )
-from hopsml.service.lifecycle.record import over, strays
+from hopsml.service.lifecycle.record import ended_tags, stray_applications
 from hopsml.service.lifecycle.step import (
     FILL_S,
     FREE_SUBMISSIONS,
@@ -28,7 +28,7 @@ from hopsml.service.lifecycle.step import (
     SUBMIT_S,
     UNREADABLE_S,
     USUAL_GRACE_S,
-    differences,
+    state_changes,
 )
 
 pytestmark = pytest.mark.fast
@@ -39,7 +39,7 @@ SILENT, EMPTY = EngineSnapshot(None), EngineSnapshot({})
 
 
 def placed(*tasks: TaskRule, **more: int) -> JobRecord:
-    return place(JobRecord(7, tasks or (TRAIN,), **more), PREFIX, 100.0).record
+    return begin_try(JobRecord(7, tasks or (TRAIN,), **more), PREFIX, 100.0).record
 
 
 def snapshot(record: JobRecord, *states: Lifecycle, containers: int | None = None, why: str = "") -> EngineSnapshot:
@@ -57,11 +57,11 @@ def step_once(record: JobRecord, seen: EngineSnapshot, now: float = 101.0) -> Jo
 
 
 def test_launch_is_recorded_before_submission_with_a_tag_that_yarn_accepts() -> None:
-    begun = place(JobRecord(7, (TRAIN, TaskRule("eval"))), PREFIX, 100.0)
+    begun = begin_try(JobRecord(7, (TRAIN, TaskRule("eval"))), PREFIX, 100.0)
     assert begun.record.state == Lifecycle.STARTING and begun.record.launches == begun.submit
     assert [launch.tag for launch in begun.submit] == [f"{PREFIX}-7-1", f"{PREFIX}-7-1-1-1"]
     assert all(launch.tag == launch.tag.lower() and len(launch.tag) < 100 for launch in begun.submit)
-    assert place(begun.record, PREFIX, 101.0).submit == ()  # once
+    assert begin_try(begun.record, PREFIX, 101.0).submit == ()  # once
 
 
 def test_job_runs_when_all_containers_are_allocated_and_finishes_with_its_tasks() -> None:
@@ -75,7 +75,7 @@ def test_job_runs_when_all_containers_are_allocated_and_finishes_with_its_tasks(
     record = step_once(record, snapshot(record, Lifecycle.FINISHED), 200.0)
     assert (record.state, record.ended_s) == (Lifecycle.FINISHED, 200.0)
     assert step_once(record, snapshot(record, Lifecycle.FAILED)) == record  # what is over stays as it is
-    assert end(record, Ending.CANCELLED, "too late", 300.0) == record
+    assert begin_ending(record, Ending.CANCELLED, "too late", 300.0) == record
 
 
 def test_cause_of_a_running_job_states_only_what_was_observed() -> None:
@@ -136,7 +136,7 @@ def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -
         record = step_once(record, EMPTY, 1000.0 * number + SETTLE_S)
         if number <= FREE_SUBMISSIONS:
             assert (record.state, record.failed_submissions) == (Lifecycle.WAITING, number)
-            record = place(record, PREFIX, 1000.0 * number + 20).record
+            record = begin_try(record, PREFIX, 1000.0 * number + 20).record
     assert record.state == Lifecycle.FAILED and "before the application was submitted" in record.cause
 
 
@@ -180,7 +180,7 @@ def test_failed_task_ends_the_other_tasks_and_the_job_is_retried_up_to_its_limit
     assert later.kill == one.ask
     record = step_once(later.record, snapshot(record, final_state, Lifecycle.STOPPED), 130.0)
     assert (record.state, record.retries) == (Lifecycle.WAITING, 0)
-    again = place(record, PREFIX, 140.0).record
+    again = begin_try(record, PREFIX, 140.0).record
     assert again.launches[0].tag.endswith("-7-2")
     again = step_once(again, snapshot(again, final_state, Lifecycle.STOPPED), 150.0)
     assert again.state == Lifecycle.FAILED
@@ -199,11 +199,11 @@ def test_relaunchable_task_is_relaunched_without_the_other_tasks() -> None:
 
 def test_cancel_overrides_other_endings_but_not_a_finished_job() -> None:
     waiting = JobRecord(7, (TRAIN,))
-    assert end(waiting, Ending.CANCELLED, "by alice", 5.0).state == Lifecycle.CANCELLED
+    assert begin_ending(waiting, Ending.CANCELLED, "by alice", 5.0).state == Lifecycle.CANCELLED
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
-    preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
-    cancelled = end(preempted, Ending.CANCELLED, "by alice", 111.0)
-    assert end(cancelled, Ending.PAUSED, "by bob", 112.0) == cancelled
+    preempted = begin_ending(record, Ending.PREEMPTED, "for x-1", 110.0)
+    cancelled = begin_ending(preempted, Ending.CANCELLED, "by alice", 111.0)
+    assert begin_ending(cancelled, Ending.PAUSED, "by bob", 112.0) == cancelled
     assert step_once(cancelled, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.CANCELLED
     assert step_once(cancelled, snapshot(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
 
@@ -216,7 +216,7 @@ def ended_once(record: JobRecord, application: SeenApplication) -> tuple[Lifecyc
 
 def test_task_of_a_cancelled_job_is_cancelled_by_the_user_and_not_failed() -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
-    cancelled = end(record, Ending.CANCELLED, "cancelled by alice", 110.0)
+    cancelled = begin_ending(record, Ending.CANCELLED, "cancelled by alice", 110.0)
     app = f"app-{record.launches[0].tag}"
     interrupted = SeenApplication(app, Lifecycle.FAILED, "exit status 130: it has ended", was_interrupted=True)
     killed = SeenApplication(app, Lifecycle.STOPPED, "exit status -9")
@@ -233,7 +233,7 @@ def test_task_of_a_cancelled_job_is_cancelled_by_the_user_and_not_failed() -> No
 @pytest.mark.parametrize("ending", [Ending.PAUSED, Ending.PREEMPTED, Ending.TIME_LIMIT, Ending.FAILED])
 def test_task_that_the_service_ended_has_stopped_for_the_reason_of_its_job(ending: Ending) -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
-    ends = end(record, ending, "the reason", 110.0)
+    ends = begin_ending(record, ending, "the reason", 110.0)
     app = f"app-{record.launches[0].tag}"
     interrupted = SeenApplication(app, Lifecycle.FAILED, "exit status 130", was_interrupted=True)
     assert ended_once(ends, interrupted) == (Lifecycle.STOPPED, "the reason")
@@ -249,7 +249,7 @@ def test_interrupt_that_nobody_requested_of_the_service_is_a_failure() -> None:
 
 
 def test_task_whose_submission_was_withdrawn_by_a_cancel_is_cancelled() -> None:
-    cancelled = end(placed(), Ending.CANCELLED, "cancelled by alice", 110.0)
+    cancelled = begin_ending(placed(), Ending.CANCELLED, "cancelled by alice", 110.0)
     unseen = step_once(cancelled, EMPTY, 111.0)
     ended = step_once(unseen, EMPTY, 111.0 + SETTLE_S)
     assert (ended.state, ended.launches[0].state) == (Lifecycle.CANCELLED, Lifecycle.CANCELLED)
@@ -258,12 +258,16 @@ def test_task_whose_submission_was_withdrawn_by_a_cancel_is_cancelled() -> None:
 
 def test_paused_and_preempted_jobs_release_slots_and_end_in_different_states() -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING))
-    paused = step_once(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
+    paused = step_once(
+        begin_ending(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0
+    )
     assert (paused.state, paused.ending, paused.preemptions) == (Lifecycle.PAUSED, Ending.NONE, 0)
     assert resume(paused, "resumed").state == Lifecycle.WAITING
-    requeued = step_once(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
+    requeued = step_once(
+        begin_ending(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0
+    )
     assert (requeued.state, requeued.preemptions, requeued.retries) == (Lifecycle.WAITING, 1, record.retries)
-    hasty = resume(end(record, Ending.PAUSED, "paused", 110.0), "resumed")
+    hasty = resume(begin_ending(record, Ending.PAUSED, "paused", 110.0), "resumed")
     assert step_once(hasty, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
 
 
@@ -287,24 +291,24 @@ def test_strays_are_applications_of_no_living_launch() -> None:
             "t-3": (SeenApplication("e", run), SeenApplication("f", run)),
         }
     )
-    assert sorted(strays(seen, {"t-1": "", "t-3": "f"})) == ["b", "c", "e"]
-    assert list(strays(SILENT, {})) == []
+    assert sorted(stray_applications(seen, {"t-1": "", "t-3": "f"})) == ["b", "c", "e"]
+    assert list(stray_applications(SILENT, {})) == []
 
 
 def test_each_state_change_is_reported_once() -> None:
     waiting = JobRecord(7, (TRAIN,))
-    record = place(waiting, PREFIX, 100.0).record
-    assert [(task, state) for task, state, _ in differences(waiting, record)] == [
+    record = begin_try(waiting, PREFIX, 100.0).record
+    assert [(task, state) for task, state, _ in state_changes(waiting, record)] == [
         ("", Lifecycle.STARTING),
         ("train", Lifecycle.WAITING),
     ]
-    assert list(differences(record, step_once(record, EMPTY))) == []
+    assert list(state_changes(record, step_once(record, EMPTY))) == []
 
 
 def test_stronger_ending_does_not_restart_the_grace_period() -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
-    preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
-    cancelled = end(preempted, Ending.CANCELLED, "by alice", 110.0 + USUAL_GRACE_S - 1)
+    preempted = begin_ending(record, Ending.PREEMPTED, "for x-1", 110.0)
+    cancelled = begin_ending(preempted, Ending.CANCELLED, "by alice", 110.0 + USUAL_GRACE_S - 1)
     seen = snapshot(record, Lifecycle.RUNNING, containers=3)
     before = step(cancelled, seen, PREFIX, 110.0 + USUAL_GRACE_S - 0.5)
     assert (before.ask, before.kill) == ((f"app-{record.launches[0].tag}",), ())
@@ -315,7 +319,7 @@ def test_stronger_ending_does_not_restart_the_grace_period() -> None:
 @pytest.mark.parametrize("ending", [Ending.PREEMPTED, Ending.PAUSED, Ending.CANCELLED, Ending.NOT_FILLED])
 def test_each_ending_has_its_own_grace_period_before_the_kill(ending: Ending) -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
-    ends = end(record, ending, "why", 110.0)
+    ends = begin_ending(record, ending, "why", 110.0)
     grace_s = GRACE_S.get(ending, USUAL_GRACE_S)
     seen = snapshot(record, Lifecycle.RUNNING, containers=3)
     assert step(ends, seen, PREFIX, 110.0 + grace_s).kill
@@ -328,7 +332,7 @@ def test_pending_submission_is_withdrawn_until_the_ending_is_complete() -> None:
     record = placed()
     tag = record.launches[0].tag
     under_way = EngineSnapshot({}, frozenset({tag}))
-    ends = end(record, Ending.CANCELLED, "by alice", 110.0)
+    ends = begin_ending(record, Ending.CANCELLED, "by alice", 110.0)
     for now in (110.0, 110.0 + USUAL_GRACE_S, 110.0 + 5 * USUAL_GRACE_S):
         assert step(ends, under_way, PREFIX, now).withdraw == (tag,)
 
@@ -354,7 +358,7 @@ def test_try_that_ran_resets_the_count_of_failed_submissions() -> None:
 
 def test_resumed_job_has_the_cause_of_its_resumption() -> None:
     record = step_once(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
-    pausing = end(record, Ending.PAUSED, "paused by bob", 110.0)
+    pausing = begin_ending(record, Ending.PAUSED, "paused by bob", 110.0)
     hasty = resume(pausing, "resumed by ann")
     assert (hasty.ending, hasty.cause) == (Ending.PREEMPTED, "resumed by ann")
     paused = step_once(pausing, snapshot(record, Lifecycle.STOPPED), 120.0)
@@ -387,8 +391,8 @@ def test_ended_launches_are_dropped_once_none_of_their_applications_runs() -> No
         submitting=frozenset({"again"}),
         refused={"refused": "no such queue", "again": "no such queue"},
     )
-    assert sorted(over(seen, {"living": "e"})) == ["ended", "refused"]
-    assert list(over(SILENT, {})) == []
+    assert sorted(ended_tags(seen, {"living": "e"})) == ["ended", "refused"]
+    assert list(ended_tags(SILENT, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -403,34 +407,34 @@ def test_ended_launches_are_dropped_once_none_of_their_applications_runs() -> No
     ],
 )
 def test_more_lasting_ending_wins_and_a_repeated_one_changes_nothing(stronger: Ending, weaker: Ending) -> None:
-    record = end(placed(), weaker, "first", 110.0)
+    record = begin_ending(placed(), weaker, "first", 110.0)
     assert (record.state, record.ending, record.cause) == (Lifecycle.CLOSING, weaker, "first")
-    assert end(record, weaker, "again", 111.0) == end(record, Ending.NONE, "no end", 111.0) == record
-    after = end(record, stronger, "second", 112.0)
+    assert begin_ending(record, weaker, "again", 111.0) == begin_ending(record, Ending.NONE, "no end", 111.0) == record
+    after = begin_ending(record, stronger, "second", 112.0)
     assert (after.ending, after.cause, after.ending_since_s) == (stronger, "second", 110.0)
-    assert end(after, weaker, "third", 113.0) == after
+    assert begin_ending(after, weaker, "third", 113.0) == after
 
 
 @pytest.mark.parametrize("state", [Lifecycle.WAITING, Lifecycle.PAUSED])
 def test_job_that_is_not_running_is_cancelled_at_once(state: Lifecycle) -> None:
     record = replace(JobRecord(7, (TRAIN,)), state=state, cause="before")
-    cancelled = end(record, Ending.CANCELLED, "by alice", 5.0)
+    cancelled = begin_ending(record, Ending.CANCELLED, "by alice", 5.0)
     assert cancelled == replace(record, state=Lifecycle.CANCELLED, cause="by alice", ended_s=5.0)
 
 
 def test_waiting_job_is_paused_at_once_and_other_endings_do_not_apply() -> None:
     waiting = JobRecord(7, (TRAIN,))
-    paused = end(waiting, Ending.PAUSED, "by bob", 5.0)
+    paused = begin_ending(waiting, Ending.PAUSED, "by bob", 5.0)
     assert paused == replace(waiting, state=Lifecycle.PAUSED, cause="by bob")
-    assert end(paused, Ending.PAUSED, "by ann", 6.0) == paused
+    assert begin_ending(paused, Ending.PAUSED, "by ann", 6.0) == paused
     for ending in (Ending.PREEMPTED, Ending.FAILED, Ending.TIME_LIMIT, Ending.NOT_FILLED):
-        assert end(waiting, ending, "nothing runs", 6.0) == waiting
+        assert begin_ending(waiting, ending, "nothing runs", 6.0) == waiting
 
 
 def closing(ending: Ending, **more: int) -> JobRecord:
     record = replace(placed(TRAIN, TaskRule("eval")), **more)
     record = step_once(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
-    return end(record, ending, "because", 110.0)
+    return begin_ending(record, ending, "because", 110.0)
 
 
 @pytest.mark.parametrize(
@@ -460,13 +464,13 @@ def test_closed_job_enters_the_state_of_its_ending_and_keeps_its_cause(
 
 @pytest.mark.parametrize(("failed", "state"), [(2, Lifecycle.WAITING), (3, Lifecycle.FAILED)])
 def test_job_fails_after_three_failed_submissions(failed: int, state: Lifecycle) -> None:
-    record = replace(end(placed(), Ending.NOT_SUBMITTED, "because", 110.0), failed_submissions=failed)
+    record = replace(begin_ending(placed(), Ending.NOT_SUBMITTED, "because", 110.0), failed_submissions=failed)
     assert step_once(record, snapshot(record, Lifecycle.STOPPED), 120.0).state == state
 
 
 @pytest.mark.parametrize("ending", [Ending.NONE, Ending.PREEMPTED])
 def test_job_whose_tasks_finished_is_finished_despite_a_requested_ending(ending: Ending) -> None:
-    record = end(placed(), ending, "for x-1", 105.0)
+    record = begin_ending(placed(), ending, "for x-1", 105.0)
     over = step_once(record, snapshot(record, Lifecycle.FINISHED), 120.0)
     assert (over.state, over.cause, over.ended_s) == (Lifecycle.FINISHED, "all tasks have finished", 120.0)
     assert over.ending is Ending.NONE
@@ -553,13 +557,13 @@ def test_exceeded_allocation_or_submission_time_is_stated_in_the_cause() -> None
 
 def test_ending_and_released_slots_are_reported_as_changes() -> None:
     record = placed()
-    assert list(differences(record, end(record, Ending.PREEMPTED, "for x-1", 110.0))) == [
+    assert list(state_changes(record, begin_ending(record, Ending.PREEMPTED, "for x-1", 110.0))) == [
         ("", Lifecycle.CLOSING, "for x-1")
     ]
     shrinking = replace(record, slots=(2,), shrinking_since_s=110.0, cause="for x-1")
     done = replace(shrinking, shrinking_since_s=0.0, cause="given back")
-    assert list(differences(record, shrinking)) == [("", Lifecycle.STARTING, "for x-1")]
-    assert list(differences(shrinking, replace(shrinking, shrinking_since_s=111.0))) == []
-    assert list(differences(shrinking, done)) == [("", Lifecycle.STARTING, "given back")]
+    assert list(state_changes(record, shrinking)) == [("", Lifecycle.STARTING, "for x-1")]
+    assert list(state_changes(shrinking, replace(shrinking, shrinking_since_s=111.0))) == []
+    assert list(state_changes(shrinking, done)) == [("", Lifecycle.STARTING, "given back")]
     over = replace(done, state=Lifecycle.FINISHED)
-    assert list(differences(over, replace(over, slots=()))) == []
+    assert list(state_changes(over, replace(over, slots=()))) == []

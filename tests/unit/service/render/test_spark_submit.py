@@ -20,7 +20,10 @@ pytestmark = pytest.mark.fast
 def lines(job_file: Path, profile: str | Profile) -> dict[str, list[str]]:
     """Return the command line of each task."""
     chosen = profiles.load(profile) if isinstance(profile, str) else profile
-    return {name: list(one.command) for name, one in spark_submit.plans(spec.load(job_file), job_file, chosen).items()}
+    return {
+        name: list(one.command)
+        for name, one in spark_submit.submission_plans(spec.load(job_file), job_file, chosen).items()
+    }
 
 
 def conf(line: list[str]) -> dict[str, str]:

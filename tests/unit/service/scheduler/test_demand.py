@@ -43,7 +43,7 @@ def test_job_in_backoff_is_not_in_the_demand() -> None:
     cluster = Cluster({"a": 2})
     cluster.submit("one", gang(2))
     cluster.runs.clear()
-    cluster.carry_out(cluster.scheduler.not_filled("one", cluster.now))
+    cluster.carry_out(cluster.scheduler.requeue_unfilled("one", cluster.now))
     cluster.submit("two", gang(3))
     assert demanded(cluster) == ["two"]
     cluster.now += 30.0

@@ -71,9 +71,9 @@ class TestMakesWay:
     )
     def test_lower_ranked_and_borrowing_jobs_make_way(self, other, policy, lenders, makes_way):
         job = waiting("other", **other)
-        assert taking.makes_way(job, waiting("job"), policy, lenders) is makes_way
+        assert taking.may_be_preempted(job, waiting("job"), policy, lenders) is makes_way
         job.is_overdue = True
-        assert not taking.makes_way(job, waiting("job"), policy, lenders)
+        assert not taking.may_be_preempted(job, waiting("job"), policy, lenders)
 
 
 class TestExpectedEnd:

@@ -160,7 +160,7 @@ class TestAccounts:
         nodes.promise(shape(slots(4)), ({"a": 4},))
         nodes.others("a", Resources(cores=1))
         nodes.close("b")
-        empty = nodes.emptied()
+        empty = nodes.without_usage()
         assert {name: (empty.of(name).label, empty.of(name).free) for name in empty.rows} == {
             "a": ("", LARGE),
             "c": ("v100", Resources(gpus=1)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hopsml.service.scheduler import taking
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
-from hopsml.service.scheduler.reasons import Cause, Reason, why, with_count
+from hopsml.service.scheduler.reasons import Cause, Reason, why_waiting, with_count
 from hopsml.service.scheduler.resources import GangShape, Placement, Policy, Queue, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 from tests.unit.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, Cluster, gang, slots
@@ -80,7 +80,7 @@ class SlowCluster(Cluster):
     def unfilled(self, job_id: str) -> list[str]:
         """Report that the cluster did not grant all containers of a job."""
         self.runs.pop(job_id)
-        return self.carry_out(self.scheduler.not_filled(job_id, self.now))
+        return self.carry_out(self.scheduler.requeue_unfilled(job_id, self.now))
 
 
 JOBS = st.fixed_dictionaries(
@@ -246,7 +246,7 @@ def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy,
     scheduler, now = cluster.scheduler, cluster.now
     before = {job_id: (job.phase, job.placement) for job_id, job in scheduler.jobs.items()}
     for job_id, job in list(scheduler.jobs.items()):
-        reason = why(scheduler, job_id, now)
+        reason = why_waiting(scheduler, job_id, now)
         if job.phase in (JobPhase.WAITING, JobPhase.PLACED):
             check_promises(scheduler, reason, now)
             check_sentence(scheduler, reason, now)
@@ -271,14 +271,14 @@ def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
     held_for = scheduler.kept_for
-    reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
+    reasons = {job_id: why_waiting(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     promised = {
         job_id: reason.starts_s
         for job_id, reason in reasons.items()
         if reason.cause == Cause.NO_ROOM
         and reason.starts_s < math.inf
         # What a queue reclaims from others depends on their later usage: only the earliest time is predicted.
-        and not scheduler.takes_back(scheduler.jobs[job_id])
+        and not scheduler.is_within_guarantee(scheduler.jobs[job_id])
     }
     followed = PredictedCourse(cluster)
     for job_id, starts_s in sorted(promised.items(), key=lambda pair: pair[1]):
@@ -326,7 +326,7 @@ def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first
     held_for = cluster.scheduler.kept_for
     if not held_for:
         return
-    reason = why(cluster.scheduler, held_for, cluster.now)
+    reason = why_waiting(cluster.scheduler, held_for, cluster.now)
     if reason.starts_s == math.inf:  # no node is large enough
         return
     followed = PredictedCourse(cluster)
@@ -345,7 +345,7 @@ def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(hi
     cluster = apply_events(plain, POLICIES[1], NO_GUARANTEES)  # no job preempts or shrinks
     scheduler, now = cluster.scheduler, cluster.now
     cluster.carry_out(scheduler.tick(now))
-    reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
+    reasons = {job_id: why_waiting(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     followed = PredictedCourse(cluster)
     for job_id, reason in sorted(reasons.items(), key=lambda pair: pair[1].starts_s):
         if reason.starts_s == math.inf or job_id not in scheduler.jobs:
@@ -355,7 +355,7 @@ def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(hi
             assert job_id not in followed.started, reason.text(clock)
         if reason.cause == Cause.PUT_OFF:
             followed.until(reason.starts_s)
-            assert job_id not in scheduler.jobs or why(scheduler, job_id, cluster.now).cause != Cause.PUT_OFF
+            assert job_id not in scheduler.jobs or why_waiting(scheduler, job_id, cluster.now).cause != Cause.PUT_OFF
 
 
 @settings(deadline=None)
@@ -403,7 +403,7 @@ def test_skipped_job_gets_the_surplus_slots_of_a_preemption() -> None:
     cluster.submit("low", gang(4), queue="one", priority=40)
     assert cluster.submit("other", gang(2), queue="two") == []
     assert cluster.submit("urgent", gang(1), queue="one", priority=60) == ["-low"]
-    assert why(cluster.scheduler, "other", 0.0).cause == Cause.LEAVING
+    assert why_waiting(cluster.scheduler, "other", 0.0).cause == Cause.LEAVING
     assert cluster.release("low") == ["+urgent", "+other"]
 
 
@@ -413,7 +413,7 @@ def test_reclaimable_guarantee_of_a_queue_counts_in_the_predicted_start() -> Non
     cluster = Cluster({"a": 4}, FIRST_COME, queues)
     cluster.submit("long", gang(4), queue="one")
     cluster.submit("waits", gang(2), queue="two")
-    assert why(cluster.scheduler, "waits", 0.0).text(clock).endswith("starts about 300 at the earliest")
+    assert why_waiting(cluster.scheduler, "waits", 0.0).text(clock).endswith("starts about 300 at the earliest")
     assert cluster.advance(300.0) == ["-long"]
 
 
@@ -423,7 +423,10 @@ def test_job_too_large_for_the_cluster_does_not_prevent_holds_for_others() -> No
     assert cluster.submit("needs a third node", gang(12)) == []
     assert cluster.submit("needs both", gang(8)) == []
     assert cluster.submit("long", gang(1), expected_s=1000.0) == []
-    assert why(cluster.scheduler, "long", 0.0).text(clock) == "slots are reserved for needs both, which has precedence"
+    assert (
+        why_waiting(cluster.scheduler, "long", 0.0).text(clock)
+        == "slots are reserved for needs both, which has precedence"
+    )
     assert cluster.ended("runs") == ["+needs both"]
 
 
@@ -442,14 +445,14 @@ def test_elastic_job_starts_with_the_free_slots_and_shrinks_before_others_are_pr
     assert cluster.runs["elastic"].total() == 4
     assert cluster.submit("urgent", gang(2), queue="one", priority=60) == ["elastic<2"]
     assert cluster.scheduler.jobs["urgent"].phase == JobPhase.PLACED and cluster.runs["elastic"].total() == 4
-    assert why(cluster.scheduler, "elastic", 0.0).text(clock) == (
+    assert why_waiting(cluster.scheduler, "elastic", 0.0).text(clock) == (
         "workers runs with 4 slots of 2 to 8, and has to release 2"
     )
     limit = {"elastic": 5.0, "whole": 6.0}
-    assert why(cluster.scheduler, "urgent", 0.0, limit).text(lambda at: f"t={at:g}") == (
+    assert why_waiting(cluster.scheduler, "urgent", 0.0, limit).text(lambda at: f"t={at:g}") == (
         "its slots are assigned, but other jobs must release them first; elastic has to release 2 by t=5 at the latest"
     )
-    assert why(cluster.scheduler, "elastic", 0.0, limit).text(lambda at: f"t={at:g}") == (
+    assert why_waiting(cluster.scheduler, "elastic", 0.0, limit).text(lambda at: f"t={at:g}") == (
         "workers runs with 4 slots of 2 to 8, and has to release 2, or is stopped at t=5"
     )
     assert cluster.releases_slots("elastic") == ["+urgent"]
@@ -475,7 +478,7 @@ def test_slots_reserved_for_another_job_are_not_offered_in_a_prediction() -> Non
     cluster = SlowCluster(POLICIES[1])  # first come, first served
     for job_id, count in (("most", 9), ("first", 4), ("second", 2)):
         cluster.submit(job_id, gang(count), queue="one")
-    predicted = {job_id: why(cluster.scheduler, job_id, 0.0) for job_id in ("first", "second")}
+    predicted = {job_id: why_waiting(cluster.scheduler, job_id, 0.0) for job_id in ("first", "second")}
     assert {job_id: reason.would_start_with for job_id, reason in predicted.items()} == {"first": 0, "second": 1}
     # Submitted again, the first would be behind the second, which would get the reserved slots.
     assert predicted["second"].text(clock).endswith("would start now with 1")

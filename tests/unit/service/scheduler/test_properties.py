@@ -87,7 +87,7 @@ def apply_event(cluster: Cluster, kind: str, which: int) -> list[str]:
         return log
     if kind == "unfilled":
         cluster.runs.pop(job)
-        return cluster.carry_out(cluster.scheduler.not_filled(job, cluster.now))
+        return cluster.carry_out(cluster.scheduler.requeue_unfilled(job, cluster.now))
     part = cluster.gangs[job].parts[0]
     if sum(cluster.runs[job].values()) <= part.at_least:
         return []
@@ -135,7 +135,7 @@ def test_job_reaches_its_next_level_at_the_due_time(since_s: float, attained_s: 
     job = QueuedJob(request, 1, since_s, JobPhase.RUNNING, attained_s=attained_s, placement=({"a": gpus},))
     due: list[float] = []
     while job.level == 0:
-        due.append(job.falls_at_s(policy))
+        due.append(job.next_level_at_s(policy))
         assert due == sorted(set(due)), "it would be due again at once, for ever"
         job.update_level(due[-1], policy)
     assert len(due) <= 3

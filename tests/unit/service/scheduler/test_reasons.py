@@ -14,12 +14,12 @@ from hopsml.service.scheduler.reasons import (
     Cause,
     NodeKind,
     Reason,
-    amount,
-    refusal,
-    starts,
-    starts_in,
-    why,
+    resources_text,
+    why_impossible,
+    why_waiting,
     with_count,
+    would_start,
+    would_start_in_queue,
 )
 from hopsml.service.scheduler.resources import (
     NOTHING,
@@ -43,7 +43,7 @@ def clock(at: float) -> str:
 
 
 def reason_text(cluster: Cluster, job_id: str) -> str:
-    return why(cluster.scheduler, job_id, cluster.now).text(clock)
+    return why_waiting(cluster.scheduler, job_id, cluster.now).text(clock)
 
 
 def three_nodes(policy: Policy = NO_PREEMPTION) -> Cluster:
@@ -85,7 +85,7 @@ class TestWhy:
         cluster = three_nodes(BY_PRIORITY)
         cluster.submit("low", gang(12), user="bob", priority=10)
         cluster.submit("urgent", gang(4), priority=90)
-        reason = why(cluster.scheduler, "urgent", cluster.now)
+        reason = why_waiting(cluster.scheduler, "urgent", cluster.now)
         assert reason.cause == Cause.LEAVING
         assert (
             reason.text(clock)
@@ -116,7 +116,7 @@ class TestWhy:
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         scheduler.submit(GangRequest("one", driver), 0.0)
         scheduler.submit(GangRequest("two", driver), 0.0)
-        text = why(scheduler, "two", 0.0)
+        text = why_waiting(scheduler, "two", 0.0)
         assert text.cause == Cause.DRIVER_LIMIT
         assert text.text(clock) == "queue default: its drivers have all the 1024 MiB that drivers may have"
 
@@ -124,7 +124,7 @@ class TestWhy:
         cluster = three_nodes()
         cluster.submit("one", gang(2))
         cluster.runs.clear()
-        cluster.scheduler.not_filled("one", cluster.now)
+        cluster.scheduler.requeue_unfilled("one", cluster.now)
         assert (
             reason_text(cluster, "one")
             == "the cluster did not grant all requested containers; the next attempt is at 12:00"
@@ -142,12 +142,12 @@ class TestRefusal:
         return scheduler
 
     def text(self, what: GangShape, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
-        return refusal(GangRequest("j", what), self.cluster().nodes, queue or Queue(), addable)
+        return why_impossible(GangRequest("j", what), self.cluster().nodes, queue or Queue(), addable)
 
     def test_gang_that_fits_the_empty_cluster_is_not_refused_when_it_is_full(self):
         scheduler = self.cluster()
         scheduler.submit(GangRequest("all", gang(16)), 0.0)
-        assert refusal(GangRequest("j", gang(16)), scheduler.nodes, Queue()) == ""
+        assert why_impossible(GangRequest("j", gang(16)), scheduler.nodes, Queue()) == ""
 
     def test_refusal_names_the_largest_gang_that_would_run(self):
         assert self.text(gang(17)) == (
@@ -192,7 +192,7 @@ class TestRefusal:
     ],
 )
 def test_amount_text_uses_plural_forms_and_units(what, text):
-    assert amount(what) == text
+    assert resources_text(what) == text
 
 
 def text(cause: Cause, **more: object) -> str:
@@ -286,7 +286,7 @@ class TestReasons:
         cluster.submit("a", gang(5), user="ana", expected_s=600.0)
         cluster.submit("b", gang(5), user="bob", expected_s=1200.0)
         cluster.submit("c", gang(3))
-        found = why(cluster.scheduler, "c", cluster.now)
+        found = why_waiting(cluster.scheduler, "c", cluster.now)
         assert found == Reason(
             Cause.NO_ROOM,
             "c",
@@ -304,7 +304,7 @@ class TestReasons:
     def test_free_nodes_are_listed_by_free_slots_then_by_name(self):
         cluster = Cluster({"c": 2, "a": 1, "b": 2, "d": 3}, NO_PREEMPTION)
         cluster.submit("j", gang(9))
-        assert why(cluster.scheduler, "j", 0.0).free == (("d", 3), ("b", 2), ("c", 2), ("a", 1))
+        assert why_waiting(cluster.scheduler, "j", 0.0).free == (("d", 3), ("b", 2), ("c", 2), ("a", 1))
 
     def test_jobs_ahead_are_counted_within_the_queue(self):
         cluster = Cluster({"a": 1}, NO_PREEMPTION, (Queue("one"), Queue("two")))
@@ -313,9 +313,9 @@ class TestReasons:
             ("z", "one", 50),
         ):  # fmt: skip
             cluster.submit(name, gang(2), queue=queue, priority=priority)
-        ahead = {name: why(cluster.scheduler, name, 0.0).ahead for name in cluster.scheduler.jobs}
+        ahead = {name: why_waiting(cluster.scheduler, name, 0.0).ahead for name in cluster.scheduler.jobs}
         assert ahead == {"high": 0, "x": 1, "y": 2, "z": 3, "low": 4, "other": 0}
-        assert why(cluster.scheduler, "other", 0.0).queue == "two"
+        assert why_waiting(cluster.scheduler, "other", 0.0).queue == "two"
 
     def test_reason_names_the_first_part_without_free_slots(self):
         core = Resources(cores=1)
@@ -326,7 +326,7 @@ class TestReasons:
             SlotGroup("more", 3, core),
         )
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
-        found = why(cluster.scheduler, "j", 0.0)
+        found = why_waiting(cluster.scheduler, "j", 0.0)
         assert (found.part, found.slots, found.each, found.free, found.together) == ("more", 3, core, (("a", 2),), ())
 
     def test_parts_that_fit_only_separately_are_named_together(self):
@@ -337,7 +337,7 @@ class TestReasons:
             SlotGroup("more", 2, Resources(gpus=1)),
         )
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
-        found = why(cluster.scheduler, "j", 0.0)
+        found = why_waiting(cluster.scheduler, "j", 0.0)
         assert found.together == ("driver", "workers", "more") and found.cause == Cause.NO_ROOM
         assert (found.part, found.slots) == ("more", 2)  # with the most GPUs in all
 
@@ -346,7 +346,7 @@ class TestReasons:
         core = Resources(cores=1)
         parts = (SlotGroup("small", 1, core), SlotGroup("large", 3, core), SlotGroup("other", 2, core))
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
-        assert why(cluster.scheduler, "j", 0.0).part == "large"
+        assert why_waiting(cluster.scheduler, "j", 0.0).part == "large"
 
     def test_leaving_jobs_are_listed_with_the_slots_they_release(self):
         cluster = Cluster({"a": 4, "b": 2})
@@ -354,7 +354,7 @@ class TestReasons:
         cluster.submit("low", gang(1), user="bob", priority=10)
         cluster.submit("lower", gang(3), user="ana", priority=5)
         cluster.submit("urgent", gang(4), priority=90)
-        found = why(cluster.scheduler, "urgent", 0.0)
+        found = why_waiting(cluster.scheduler, "urgent", 0.0)
         assert found == Reason(
             Cause.LEAVING,
             "urgent",
@@ -378,10 +378,10 @@ class TestReasons:
         ):
             cluster.submit(name, gang(count), expected_s=expected_s)
         cluster.submit("wants", gang(2))
-        holders = why(cluster.scheduler, "wants", 0.0).holders
+        holders = why_waiting(cluster.scheduler, "wants", 0.0).holders
         assert [(one.job_id, one.slots) for one in holders] == [("w", 2), ("z", 1), ("y", 2), ("v", 1), ("x", 1)]
         cluster.scheduler.submit(GangRequest("wants cores", GangShape((SlotGroup("w", 9, Resources(cores=1)),))), 0.0)
-        holders = why(cluster.scheduler, "wants cores", 0.0).holders
+        holders = why_waiting(cluster.scheduler, "wants cores", 0.0).holders
         assert {one.job_id for one in holders} == {"v", "w", "x", "y", "z", "cores only"}
 
     def test_driver_slots_are_counted_only_for_jobs_without_workers(self):
@@ -396,48 +396,50 @@ class TestReasons:
         cluster.scheduler.nodes.set_node("a", Resources(gpus=1, cores=4))
         cluster.scheduler.tick(0.0)
         cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("w", 1, core),))), 0.0)
-        (holder,) = why(cluster.scheduler, "wants", 0.0).holders
+        (holder,) = why_waiting(cluster.scheduler, "wants", 0.0).holders
         assert (holder.job_id, holder.slots) == ("j", 1)  # its worker
 
     def test_running_or_ending_job_has_no_reason_and_an_elastic_one_has_sizes(self):
         cluster = Cluster({"a": 8})
         cluster.submit("fixed", gang(2), priority=40)
         cluster.submit("elastic", gang(8, least=2), priority=60)
-        assert why(cluster.scheduler, "fixed", 0.0) == Reason(Cause.NONE, "fixed", "default")
-        assert why(cluster.scheduler, "elastic", 0.0) == Reason(
+        assert why_waiting(cluster.scheduler, "fixed", 0.0) == Reason(Cause.NONE, "fixed", "default")
+        assert why_waiting(cluster.scheduler, "elastic", 0.0) == Reason(
             Cause.ELASTIC, "elastic", "default", sizes=(("workers", 6, 6, 2, 8),)
         )
         cluster.submit("urgent", gang(6), priority=70)
-        assert why(cluster.scheduler, "fixed", 0.0).cause == Cause.NONE
+        assert why_waiting(cluster.scheduler, "fixed", 0.0).cause == Cause.NONE
         cluster = Cluster({"a": 2})
         cluster.submit("low", gang(2), priority=1)
         assert cluster.submit("urgent", gang(2), priority=70) == ["-low"]
-        assert why(cluster.scheduler, "low", 0.0) == Reason(Cause.NONE, "low", "default")
+        assert why_waiting(cluster.scheduler, "low", 0.0) == Reason(Cause.NONE, "low", "default")
 
     def test_parts_of_fixed_size_are_not_listed_with_sizes(self):
         parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 3, Resources(cores=1), 1))
         cluster = Cluster({"a": 3})
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
-        assert why(cluster.scheduler, "j", 0.0).sizes == (("w", 2, 2, 1, 3),)
+        assert why_waiting(cluster.scheduler, "j", 0.0).sizes == (("w", 2, 2, 1, 3),)
 
     def test_job_with_free_slots_is_due_unless_they_are_reserved_for_another(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("first", gang(2))
         cluster.submit("next", gang(2))
         cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
-        assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.DUE, "next", "default")
+        assert why_waiting(cluster.scheduler, "next", 0.0) == Reason(Cause.DUE, "next", "default")
         cluster.scheduler.kept_for = "next"
-        assert why(cluster.scheduler, "next", 0.0).cause == Cause.DUE
+        assert why_waiting(cluster.scheduler, "next", 0.0).cause == Cause.DUE
         cluster.scheduler.kept_for = "other"
-        assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.ROOM_KEPT, "next", "default", in_favour_of="other")
+        assert why_waiting(cluster.scheduler, "next", 0.0) == Reason(
+            Cause.ROOM_KEPT, "next", "default", in_favour_of="other"
+        )
 
     def test_backoff_ends_exactly_at_its_time(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("j", gang(2))
         cluster.runs.clear()
-        cluster.scheduler.not_filled("j", 0.0)
-        assert why(cluster.scheduler, "j", 29.9) == Reason(Cause.PUT_OFF, "j", "default", starts_s=30.0)
-        assert why(cluster.scheduler, "j", 30.0).cause == Cause.DUE
+        cluster.scheduler.requeue_unfilled("j", 0.0)
+        assert why_waiting(cluster.scheduler, "j", 29.9) == Reason(Cause.PUT_OFF, "j", "default", starts_s=30.0)
+        assert why_waiting(cluster.scheduler, "j", 30.0).cause == Cause.DUE
 
     def test_queue_limit_may_be_used_fully_and_its_text_states_current_usage(self):
         limit = Resources(gpus=3, cores=9)
@@ -445,7 +447,7 @@ class TestReasons:
         cluster.submit("one", gang(2), queue="q")
         cluster.submit("two", gang(2), queue="q")
         cluster.submit("large", gang(9), queue="full")
-        found = why(cluster.scheduler, "two", 0.0)
+        found = why_waiting(cluster.scheduler, "two", 0.0)
         assert (found.cause, found.other_queues) == (Cause.QUEUE_LIMIT, ("r",))  # another job already waits in `full`
         assert found.limit == "needs 2 GPUs, 2 cores; queue q has 2 GPUs, 2 cores of its limit, 3 GPUs, 9 cores"
         assert cluster.submit("three", gang(1), queue="q") == ["+three"]
@@ -457,9 +459,9 @@ class TestReasons:
         cluster.submit("one", gang(1), queue="q")
         cluster.submit("more", gang(1), queue="small")
         cluster.submit("waits", gang(1), queue="q")
-        assert why(cluster.scheduler, "waits", 0.0).other_queues == ()
+        assert why_waiting(cluster.scheduler, "waits", 0.0).other_queues == ()
         cluster.ended("more")
-        assert why(cluster.scheduler, "waits", 0.0).other_queues == ("small", "large")
+        assert why_waiting(cluster.scheduler, "waits", 0.0).other_queues == ("small", "large")
 
 
 class TestRemedies:
@@ -467,27 +469,27 @@ class TestRemedies:
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
         cluster.submit("wants", gang(4))
-        assert why(cluster.scheduler, "wants", 0.0).would_start_with == 3
+        assert why_waiting(cluster.scheduler, "wants", 0.0).would_start_with == 3
         cluster.submit("behind", gang(4))
-        assert why(cluster.scheduler, "behind", 0.0).would_start_with == 3
+        assert why_waiting(cluster.scheduler, "behind", 0.0).would_start_with == 3
         cluster.submit("more", gang(3))
-        assert why(cluster.scheduler, "wants", 0.0).would_start_with == 0
+        assert why_waiting(cluster.scheduler, "wants", 0.0).would_start_with == 0
 
     def test_suggested_count_leaves_slots_for_the_other_parts(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         workers = SlotGroup("w", 5, Resources(gpus=1, cores=1))
         driver = SlotGroup("driver", 1, Resources(cores=1))
         cluster.scheduler.submit(GangRequest("j", GangShape((driver, workers))), 0.0)
-        assert why(cluster.scheduler, "j", 0.0).would_start_with == 3
+        assert why_waiting(cluster.scheduler, "j", 0.0).would_start_with == 3
         cluster.scheduler.submit(GangRequest("k", GangShape((workers, workers))), 0.0)
-        assert why(cluster.scheduler, "k", 0.0).would_start_with == 0  # two parts that are alike: of which one?
+        assert why_waiting(cluster.scheduler, "k", 0.0).would_start_with == 0  # two parts that are alike: of which one?
 
     def test_gang_of_one_slot_gets_no_smaller_suggestion(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         cluster.submit("j", gang(1, gpus=5))
-        assert why(cluster.scheduler, "j", 0.0).would_start_with == 0
+        assert why_waiting(cluster.scheduler, "j", 0.0).would_start_with == 0
         cluster.submit("k", gang(2, gpus=3))
-        assert why(cluster.scheduler, "k", 0.0).would_start_with == 1
+        assert why_waiting(cluster.scheduler, "k", 0.0).would_start_with == 1
 
     def test_with_count_replaces_the_size_of_one_part(self):
         first, second = SlotGroup("x", 4, Resources(gpus=1), 2), SlotGroup("y", 4, Resources(gpus=1), 2)
@@ -506,15 +508,15 @@ class TestRemedies:
             job = replace(scheduler.jobs["waits"], request=GangRequest(f"j{number}", gang(1), queue="q"))
             scheduler.jobs[f"j{number}"] = job
             scheduler.waiting["q"].add_job(job)
-        assert starts_in(scheduler, "waits", "r", 0.0) is is_tried
-        assert starts(scheduler, "waits", GangRequest("waits", gang(1), queue="r"), 0.0) is is_tried
+        assert would_start_in_queue(scheduler, "waits", "r", 0.0) is is_tried
+        assert would_start(scheduler, "waits", GangRequest("waits", gang(1), queue="r"), 0.0) is is_tried
 
     def test_trial_requires_that_the_job_itself_starts(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
         cluster.submit("wants", gang(2))
-        assert starts(cluster.scheduler, "wants", GangRequest("wants", gang(1)), 0.0)
-        assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
+        assert would_start(cluster.scheduler, "wants", GangRequest("wants", gang(1)), 0.0)
+        assert not would_start(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
         cluster.submit("first", gang(2), priority=99)
         assert set(cluster.scheduler.jobs) == {"one", "wants", "first"}
 
@@ -523,8 +525,8 @@ class TestRemedies:
         cluster.submit("one", gang(2))
         cluster.submit("wants", gang(3))
         cluster.submit("behind", gang(1))
-        assert why(cluster.scheduler, "behind", 0.0).cause == Cause.ROOM_KEPT
-        assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
+        assert why_waiting(cluster.scheduler, "behind", 0.0).cause == Cause.ROOM_KEPT
+        assert not would_start(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
 
 
 class TestRefusalTexts:
@@ -539,7 +541,7 @@ class TestRefusalTexts:
         return nodes
 
     def refused(self, *parts: SlotGroup, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
-        return refusal(GangRequest("j", GangShape(parts)), self.nodes(), queue or Queue("q"), addable)
+        return why_impossible(GangRequest("j", GangShape(parts)), self.nodes(), queue or Queue("q"), addable)
 
     @pytest.mark.parametrize(
         ("part", "words"),
@@ -576,7 +578,7 @@ class TestRefusalTexts:
         nodes = Nodes()
         nodes.set_node("a", Resources(cores=8, memory_mib=8192))
         request = GangRequest("j", GangShape((SlotGroup("w", 1, Resources(gpus=1, cores=1)),)))
-        assert refusal(request, nodes, Queue("q")) == (
+        assert why_impossible(request, nodes, Queue("q")) == (
             "task 'w' needs 1 x 1 GPU, 1 core; none of the nodes has a GPU; request none, or use a cluster with GPUs"
         )
 
@@ -640,4 +642,4 @@ class TestRefusalTexts:
         ],
     )
     def test_amount_text_omits_unlimited_and_zero_resources(self, what, words):
-        assert amount(what) == words
+        assert resources_text(what) == words

@@ -89,7 +89,7 @@ class TestGangs:
     )
     def test_gang_is_cut_to_fit_with_its_last_parts_first(self, gpus, counts):
         gang = GangShape((SlotGroup("one", 5, Resources(1), least=2), SlotGroup("two", 3, Resources(1), least=1)))
-        cut = gang.fitting(Resources(gpus))
+        cut = gang.shrunk_to_fit(Resources(gpus))
         assert [(part.name, part.count, part.at_least) for part in cut.parts] == [
             ("one", counts[0], 2),
             ("two", counts[1], 1),
@@ -226,20 +226,22 @@ class TestQueuedJob:
         ],
     )
     def test_eight_cores_count_as_one_gpu_and_a_job_without_both_as_one_core(self, each, running, waiting):
-        assert self.job(each).gpus_counted == running
-        assert self.job(each, JobPhase.WAITING).gpus_counted == waiting  # as many as it cannot do without
+        assert self.job(each).service_per_s == running
+        assert self.job(each, JobPhase.WAITING).service_per_s == waiting  # as many as it cannot do without
 
     def test_running_job_attains_service_and_falls_to_its_level(self):
         job = self.job(attained_s=40.0, waited_s=7.0)
-        assert job.falls_at_s(self.POLICY) == 70.0 and job.waits_s(69.0) == 7.0
+        assert job.next_level_at_s(self.POLICY) == 70.0 and job.waits_s(69.0) == 7.0
         job.count(69.0, self.POLICY)
         assert (job.attained_s, job.level, job.since_s, job.waited_s) == (97.0, 0, 69.0, 7.0)
         job.count(70.0, self.POLICY)
-        assert (job.attained_s, job.level, job.since_s) == (100.0, 1, 70.0) and job.falls_at_s(self.POLICY) == 370.0
+        assert (job.attained_s, job.level, job.since_s) == (100.0, 1, 70.0) and job.next_level_at_s(
+            self.POLICY
+        ) == 370.0
         job.count(60.0, self.POLICY)  # the clock was put back
         assert (job.attained_s, job.since_s) == (100.0, 60.0)
         job.count(2000.0, self.POLICY)
-        assert job.level == 2 and job.falls_at_s(self.POLICY) == math.inf
+        assert job.level == 2 and job.next_level_at_s(self.POLICY) == math.inf
 
     @pytest.mark.parametrize("phase", [JobPhase.WAITING, JobPhase.PLACED])
     def test_waiting_time_counts_until_the_job_starts(self, phase):
@@ -267,6 +269,6 @@ class TestQueuedJob:
     def test_service_short_by_a_rounding_error_counts_as_attained(self):
         job = self.job(attained_s=84.7)
         job.since_s = 1344508076.9
-        due_s = job.falls_at_s(self.POLICY)
+        due_s = job.next_level_at_s(self.POLICY)
         job.update_level(due_s, self.POLICY)  # the clock has no value at which it would have attained slightly more
-        assert (job.attained_s, job.level) == (100.0, 1) and job.falls_at_s(self.POLICY) == due_s + 300.0
+        assert (job.attained_s, job.level) == (100.0, 1) and job.next_level_at_s(self.POLICY) == due_s + 300.0

@@ -259,8 +259,8 @@ class TestQueues:
             drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
             assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
         last = GangRequest("last", GangShape((SlotGroup("d", 1, Resources(cores=1, memory_mib=2048), is_driver=True),)))
-        assert reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
-        assert "at most 2047 MiB" in reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
+        assert reasons.why_impossible(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
+        assert "at most 2047 MiB" in reasons.why_impossible(last, scheduler.nodes, Queue(driver_limit_mib=2047))
         actions = scheduler.ended("one", 1.0)  # leaves room for the two that wait, and not for a byte more
         assert [action.job_id for action in actions if isinstance(action, StartJob)] == ["two", "four"]
 
@@ -300,7 +300,7 @@ class TestFailures:
         pauses = []
         for _ in range(3):
             cluster.runs.clear()
-            assert cluster.carry_out(cluster.scheduler.not_filled("first", cluster.now)) == []
+            assert cluster.carry_out(cluster.scheduler.requeue_unfilled("first", cluster.now)) == []
             due = cluster.scheduler.due_s(cluster.now)
             pauses.append(due - cluster.now)
             assert cluster.advance(pauses[-1]) == ["+first"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopsml.service.scheduler import taking
-from hopsml.service.scheduler.job import JobPhase, QueuedJob, Running, WaitingLines
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, RunningJobs, WaitingLines
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import NOTHING, GangRequest, GangShape, Placement, Resources, SlotGroup
 from hopsml.service.scheduler.taking import Taking
@@ -41,7 +41,7 @@ def names(jobs: Any) -> list[str]:
 
 class TestRunning:
     def test_jobs_behind_a_rank_are_listed_from_the_last(self):
-        running = Running()
+        running = RunningJobs()
         jobs = [
             job(name, gang(count), {"a": count}, sequence=number, priority=priority)
             for number, (name, count, priority) in enumerate(
@@ -53,31 +53,31 @@ class TestRunning:
         assert names(running.behind((-1, 0, 0))) == ["d", "b", "c", "a", "e"]
         assert names(running.behind((1, -60, 0))) == ["d", "b", "c", "a"]
         assert names(running.behind((1, -50, 0))) == ["d", "b"] and names(running.behind((1, -40, 0))) == []
-        held = [running.held_behind((1, -priority, 0)).gpus for priority in (61, 60, 50, 40)]
+        held = [running.resources_behind((1, -priority, 0)).gpus for priority in (61, 60, 50, 40)]
         assert held == [31, 15, 10, 0]
         assert len(running) == 5 and sorted(names(running)) == ["a", "b", "c", "d", "e"]
         running.remove(jobs[3])
         running.remove(jobs[3])
-        assert names(running.behind((1, -50, 0))) == ["b"] and running.held_behind((1, -50, 0)).gpus == 2
+        assert names(running.behind((1, -50, 0))) == ["b"] and running.resources_behind((1, -50, 0)).gpus == 2
         running.remove(jobs[1])
         assert (
             len(running) == 3
-            and running.held_behind((1, -50, 0)) == NOTHING
+            and running.resources_behind((1, -50, 0)) == NOTHING
             and names(running.behind((1, -50, 0))) == []
         )
         running.add_job(jobs[1])
         assert names(running.behind((1, -50, 0))) == ["b"]
 
     def test_job_added_again_has_its_new_rank_and_size(self):
-        running, one = Running(), job("a", gang(4, 1), {"a": 4})
+        running, one = RunningJobs(), job("a", gang(4, 1), {"a": 4})
         running.add_job(one)
         one.level, one.placement = 1, ({"a": 2},)
         running.add_job(one)
         assert len(running) == 1 and names(running) == ["a"]
-        assert running.held_behind((1, -50, 0)).gpus == 2 and running.held_behind((1, -50, 1)).gpus == 0
+        assert running.resources_behind((1, -50, 0)).gpus == 2 and running.resources_behind((1, -50, 1)).gpus == 0
 
     def test_elastic_jobs_are_those_resizable_while_running(self):
-        running = Running()
+        running = RunningJobs()
         jobs = [
             job("elastic", gang(4, 1), {"a": 4}),
             job("fixed", gang(4), {"a": 4}),
@@ -93,19 +93,22 @@ class TestRunning:
 class TestSurplus:
     def test_elastic_job_releases_single_slots_from_nodes_with_the_fewest(self):
         one = job("j", gang(6, 2), {"c": 1, "a": 2, "b": 3})
-        assert list(taking.surplus(one)) == [({"c": 1},), ({"a": 1},), ({"a": 1},), ({"b": 1},)]
-        assert list(taking.surplus(job("j", gang(4, 3), {"b": 2, "a": 2}))) == [({"a": 1},)]
-        assert list(taking.surplus(job("j", gang(4, 2), {"a": 2}))) == []
+        assert list(taking.releasable_slots(one)) == [({"c": 1},), ({"a": 1},), ({"a": 1},), ({"b": 1},)]
+        assert list(taking.releasable_slots(job("j", gang(4, 3), {"b": 2, "a": 2}))) == [({"a": 1},)]
+        assert list(taking.releasable_slots(job("j", gang(4, 2), {"a": 2}))) == []
         assert one.placement == ({"c": 1, "a": 2, "b": 3},)
 
     def test_each_part_keeps_its_minimum(self):
         parts = tuple(SlotGroup(name, 3, Resources(gpus=1), least) for name, least in (("x", 2), ("y", 0), ("z", 1)))
         one = job("j", GangShape(parts), {"a": 3}, {"a": 3}, {"b": 2})
-        assert list(taking.surplus(one)) == [({"a": 1}, {}, {}), ({}, {}, {"b": 1})]
+        assert list(taking.releasable_slots(one)) == [({"a": 1}, {}, {}), ({}, {}, {"b": 1})]
 
     def test_held_counts_slots_beyond_the_minimum(self):
         jobs = [job("x", gang(4, 1, gpus=2), {"a": 3}), job("y", gang(2), {"a": 2}), job("z", gang(3, 1), {"b": 2})]
-        assert taking.held(jobs) == Resources(gpus=5) and taking.held([]) == NOTHING
+        assert (
+            taking.resources_beyond_minimum(jobs) == Resources(gpus=5)
+            and taking.resources_beyond_minimum([]) == NOTHING
+        )
 
     @pytest.mark.parametrize(
         ("placement", "freed", "left"),
@@ -118,9 +121,9 @@ class TestSurplus:
         ],
     )
     def test_placement_without_released_slots(self, placement: Placement, freed: Placement, left: Placement):
-        assert taking.without(placement, freed) == left
+        assert taking.remaining_placement(placement, freed) == left
         with pytest.raises(ValueError, match="zip"):
-            taking.without(placement, (*freed, {}))
+            taking.remaining_placement(placement, (*freed, {}))
 
 
 class TestTaking:
@@ -129,7 +132,7 @@ class TestTaking:
         jobs_by_id = {one.request.job_id: one for one in (*elastic, *ended)}.values()
         nodes = cluster(list(jobs_by_id), **gpus)
         before = nodes.copy()
-        found = taking.find(job("new", what), nodes, elastic, iter(ended))
+        found = taking.find_taking(job("new", what), nodes, elastic, iter(ended))
         assert (nodes.copy() == before).all()  # nothing is taken yet
         return found
 
@@ -185,7 +188,7 @@ class TestTaking:
                 examined.append(one.request.job_id)
                 yield one
 
-        found = taking.find(job("new", gang(1)), cluster([job("x", gang(1), {"a": 1})] * 2, a=2), [], ended())
+        found = taking.find_taking(job("new", gang(1)), cluster([job("x", gang(1), {"a": 1})] * 2, a=2), [], ended())
         assert found == Taking(({"a": 1},), {}, ("x",)) and examined == ["x"]
 
 

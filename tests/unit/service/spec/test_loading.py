@@ -9,16 +9,16 @@ import pytest
 
 from hopsml.errors import ArgumentError, JobFileError
 from hopsml.service import spec
-from hopsml.service.spec.job import Size, fewest, most
-from hopsml.service.spec.job import driver as driver_size
+from hopsml.service.spec.job import Size, largest_size, least_size
+from hopsml.service.spec.job import size_of_driver as driver_size
 from tests.unit.service.spec.examples import SMALL, WHOLE
 
 
 def test_job_size_includes_drivers() -> None:
     job = spec.loads(WHOLE)
     driver = 1024 + 384
-    assert fewest(job) == Size(3, 2 * 4 + 1 + 2, 2, 2 * 16384 + 4096 + 2 * driver)
-    assert most(job) == Size(9, 8 * 4 + 1 + 2, 8, 8 * 16384 + 4096 + 2 * driver)
+    assert least_size(job) == Size(3, 2 * 4 + 1 + 2, 2, 2 * 16384 + 4096 + 2 * driver)
+    assert largest_size(job) == Size(9, 8 * 4 + 1 + 2, 8, 8 * 16384 + 4096 + 2 * driver)
     assert driver_size(10_000) == Size(0, 1, 0, 11_000)
 
 

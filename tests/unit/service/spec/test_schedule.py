@@ -17,15 +17,15 @@ UTC = datetime.UTC
 def test_following_time_is_in_utc_and_needs_a_time_zone() -> None:
     berlin = datetime.timezone(datetime.timedelta(hours=1))
     moment = datetime.datetime(2026, 11, 27, 3, 59, tzinfo=berlin)  # 2:59 in UTC
-    assert schedule.following("0 3 * * *", moment) == datetime.datetime(2026, 11, 27, 3, 0, tzinfo=UTC)
-    assert schedule.following("0 0 29 2 *", moment) == datetime.datetime(2028, 2, 29, tzinfo=UTC)
+    assert schedule.next_time("0 3 * * *", moment) == datetime.datetime(2026, 11, 27, 3, 0, tzinfo=UTC)
+    assert schedule.next_time("0 0 29 2 *", moment) == datetime.datetime(2028, 2, 29, tzinfo=UTC)
     with pytest.raises(ValueError, match="a time with a zone is needed"):
-        schedule.following("0 3 * * *", datetime.datetime(2026, 1, 1))
+        schedule.next_time("0 3 * * *", datetime.datetime(2026, 1, 1))
 
 
 @pytest.mark.parametrize("text", ["*/5 * * * *", "0 3 * * mon-fri", "0 0 1,15 JAN *", "0 0 * * 7"])
 def test_valid_cron_expression_is_accepted(text: str) -> None:
-    assert schedule.check(text) == text
+    assert schedule.check_schedule(text) == text
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_valid_cron_expression_is_accepted(text: str) -> None:
 )
 def test_invalid_cron_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cron's five fields"):
-        schedule.check(text)
+        schedule.check_schedule(text)
 
 
 def test_invalid_cron_field_is_named() -> None:
     with pytest.raises(ValueError, match=r"minute, hour, day, month and weekday.* \(hour 'R': it has numbers"):
-        schedule.check("0 R * * *")
+        schedule.check_schedule("0 R * * *")
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_invalid_cron_field_is_named() -> None:
 )
 def test_message_names_the_number_that_is_out_of_range(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        schedule.check(text)
+        schedule.check_schedule(text)
 
 
 def times(text: str, first: datetime.datetime, count: int) -> list[str]:
     """Return the next ``count`` times of a schedule in Berlin, in UTC."""
     found = []
     for _ in range(count):
-        first = schedule.following(text, first, "Europe/Berlin")
+        first = schedule.next_time(text, first, "Europe/Berlin")
         found.append(f"{first:%d %H:%M}")
     return found
 
@@ -94,10 +94,10 @@ def test_fixed_hour_is_planned_once_and_hourly_twice_when_clocks_go_back() -> No
 @settings(deadline=None, max_examples=60)
 def test_following_time_has_no_planned_time_before_it(text: str, moment: datetime.datetime, zone: str) -> None:
     first = moment.replace(tzinfo=UTC)
-    found = schedule.following(text, first, zone)
+    found = schedule.next_time(text, first, zone)
     assert found > first
     middle = first + (found - first) / 2
-    assert schedule.following(text, middle, zone) == found
+    assert schedule.next_time(text, middle, zone) == found
 
 
 def test_unknown_time_zone_is_refused() -> None:

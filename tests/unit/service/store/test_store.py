@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[JobStore]:
     opened = JobStore.open(f"sqlite:///{tmp_path}/service.db")
-    opened.lead("me", "here", 0.0, 1e9)
+    opened.acquire_lease("me", "here", 0.0, 1e9)
     yield opened
     opened.close()
 
@@ -30,7 +30,7 @@ class TestSqlite(StoreContract):
 
 def test_serial_of_a_deleted_job_is_not_reused(store: JobStore) -> None:
     store.submit(new(), 10.0)
-    with store.writing() as connection:
+    with store.write_transaction() as connection:
         connection.exec_driver_sql("DELETE FROM changes")
         connection.exec_driver_sql("DELETE FROM jobs")
     assert store.submit(new(), 11.0).serial == 2
@@ -78,7 +78,7 @@ def test_damaged_unreachable_or_unsupported_database_is_refused(tmp_path: Path) 
 def test_full_disk_and_locked_database_are_explained(
     store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with store.writing() as connection:
+    with store.write_transaction() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
@@ -88,7 +88,7 @@ def test_full_disk_and_locked_database_are_explained(
 
     with pytest.raises(StoreError, match="make room"):
         fill()
-    with store.writing() as connection:
+    with store.write_transaction() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count=1000000")
         connection.exec_driver_sql("PRAGMA busy_timeout=50")
     other = sqlite3.connect(tmp_path / "service.db", isolation_level=None)
