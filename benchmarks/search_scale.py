@@ -140,7 +140,7 @@ class SimulatedLanes:
 
     def _tell(self, event: Any, now: float) -> None:
         from hopsml.search.dispatch import journal
-        from hopsml.search.dispatch.events import AssignTrial, RequestTrialEnd
+        from hopsml.search.dispatch.events import AssignToLane, RequestTrialEnd
 
         began = time.thread_time()
         actions = self.dispatch.handle(event, now)
@@ -149,7 +149,7 @@ class SimulatedLanes:
             journal.fact_lines(facts)
         self.spent_s += time.thread_time() - began
         for action in actions:
-            if isinstance(action, AssignTrial):
+            if isinstance(action, AssignToLane):
                 queue = self._lanes[action.lane]
                 queue.append((action.number, action.attempt, action.config))
                 if len(queue) == 1:

@@ -35,7 +35,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import SearchHost
 from hopsml.search import messages
 from hopsml.search.dispatch.events import (
-    AssignTrial,
+    AssignToLane,
     AttemptBegan,
     AttemptEnded,
     Event,
@@ -258,7 +258,7 @@ class ActionExecutor(Protocol):
     def post(self, event: Event) -> None:
         """Queue an event for ``get``; for any thread."""
 
-    def start_trial(self, action: AssignTrial | FormGroup) -> str:
+    def start_trial(self, action: AssignToLane | FormGroup) -> str:
         """Start a trial, and return where it starts, as text for people."""
 
     def end_trial(self, action: RequestTrialEnd) -> None:
@@ -294,9 +294,9 @@ class LaneExecutor:
         self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
-    def start_trial(self, action: AssignTrial | FormGroup) -> str:
+    def start_trial(self, action: AssignToLane | FormGroup) -> str:
         """Send the trial to its lane, and return the lane's host."""
-        assert isinstance(action, AssignTrial)
+        assert isinstance(action, AssignToLane)
         self._placed[action.number] = action.attempt, action.lane
         self._lanes.assign(
             action.lane,

@@ -25,7 +25,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.searches.executors import ExecutorEvent, RunOver
 from hopsml.search.dispatch.events import (
-    AssignTrial,
+    AssignToLane,
     AttemptBegan,
     AttemptEnded,
     Event,
@@ -144,7 +144,7 @@ class GroupExecutor:
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def start_trial(self, action: AssignTrial | FormGroup) -> str:
+    def start_trial(self, action: AssignToLane | FormGroup) -> str:
         """Start the group of a trial; an error in doing so is the trial's error."""
         assert isinstance(action, FormGroup)
         try:

@@ -135,7 +135,7 @@ class SearchSession:
     def _follow(self, actions: list[events.Action]) -> None:
         """Append to the event log first: nothing is published or started that would be unknown after a crash."""
         for action in actions:
-            if isinstance(action, events.AssignTrial | events.FormGroup):
+            if isinstance(action, events.AssignToLane | events.FormGroup):
                 self.names.name_of(action.number)
         facts = self.dispatch.take_facts()
         lines = [*journal.fact_lines(facts), *self.names.new_lines()]
@@ -164,7 +164,7 @@ class SearchSession:
 
     def _carry_out(self, action: events.Action) -> None:
         match action:
-            case events.AssignTrial() | events.FormGroup():
+            case events.AssignToLane() | events.FormGroup():
                 self._places[action.number] = self.executor.start_trial(action)
             case events.RequestTrialEnd():
                 self.executor.end_trial(action)

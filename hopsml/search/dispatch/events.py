@@ -133,7 +133,7 @@ Event = (
 
 
 @dataclass(frozen=True)
-class AssignTrial:
+class AssignToLane:
     """Action: send the trial to a lane.
 
     On a busy lane it waits as the next one; at most one trial waits there.
@@ -217,4 +217,4 @@ class ConcludeSearch:
     text: str = ""
 
 
-Action = AssignTrial | FormGroup | RequestTrialEnd | ResizeGroup | WantLanes | TrialSettled | ConcludeSearch
+Action = AssignToLane | FormGroup | RequestTrialEnd | ResizeGroup | WantLanes | TrialSettled | ConcludeSearch

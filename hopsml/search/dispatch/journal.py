@@ -4,8 +4,8 @@
     ["ask", 0, {"lr": 0.1}, null] ...            one fact per line (ask_tell.py), in order
     {"hopsml search": 1, "state": {...}}         snapshot of all before it, so that it need not be replayed
 
-The writer of the log may add lines ``["key", ...]`` with other keys, which it removes again by ``separate_entries``. Lines must
-be on disk before the actions that came with them are carried out: then a result that was announced is never lost, and
+The writer of the log may add lines ``["key", ...]`` with other keys, which it removes again by ``separate_entries``. Lines
+must be on disk before the actions that came with them are carried out: then a result that was announced is never lost, and
 none is announced twice. The last line may be torn.
 
 ``SearchSnapshot`` is an immutable copy of a search for display, with an estimate of its remaining time.

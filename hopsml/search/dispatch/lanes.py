@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hopsml.search.dispatch.ask_tell import Supply
-from hopsml.search.dispatch.events import Action, AssignTrial, RequestTrialEnd
+from hopsml.search.dispatch.events import Action, AssignToLane, RequestTrialEnd
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 
@@ -238,7 +238,7 @@ class LaneTable:
         others = [lane for lane in free.values() if lane is not failed_on]
         return next((lane for lane in others if lane.host != failed_on.host), others[0])
 
-    def _assign(self, lane: LaneState, trial: TrialState, now: float) -> AssignTrial:
+    def _assign(self, lane: LaneState, trial: TrialState, now: float) -> AssignToLane:
         trial.attempt += 1
         trial.lane, trial.since = lane.number, now
         trial.gap = lane.current is None and lane.used  # a lane's first begin includes imports: no gap to measure
@@ -249,7 +249,7 @@ class LaneTable:
         self._ledger.move(trial, TrialPhase.PLACED)
         self._sort(lane)
         isolated = self._spec.isolated or trial.tries > 0  # a retry gets a fresh process
-        return AssignTrial(
+        return AssignToLane(
             lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step
         )
 

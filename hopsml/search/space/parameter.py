@@ -4,8 +4,8 @@ Every searcher works on that interval: equal steps on it (a factor on a logarith
 values) count as equal changes. The user's definition of a parameter is validated here; the errors are Maggy's, with a
 remedy.
 
-Configurations are written as JSON by ``to_line`` and read by ``line_parser``: tuples are preserved, and functions and objects
-are resolved by their names.
+Configurations are written as JSON by ``to_line`` and read by ``line_parser``: tuples are preserved, and functions and
+objects are resolved by their names.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, 
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    AssignTrial,
+    AssignToLane,
     ConcludeSearch,
     Event,
     FormGroup,
@@ -224,7 +224,7 @@ class Checked(Dispatch):
             if isinstance(action, TrialSettled):
                 assert action.number not in self.settled, f"trial {action.number} settled twice"
                 self.settled[action.number] = action
-            if isinstance(action, AssignTrial | FormGroup | ResizeGroup):
+            if isinstance(action, AssignToLane | FormGroup | ResizeGroup):
                 assert self.conclusion is None and self.closing is None, "nothing begins once the search ends"
         assert sum(isinstance(action, ConcludeSearch) for action in actions) == (
             actions != [] and self.conclusion is not None
@@ -275,6 +275,6 @@ def ends(actions: list[Action]) -> list[RequestTrialEnd]:
     return [action for action in actions if isinstance(action, RequestTrialEnd)]
 
 
-def assigned(actions: list[Action]) -> list[AssignTrial]:
+def assigned(actions: list[Action]) -> list[AssignToLane]:
     """Return the assignments among actions."""
-    return [action for action in actions if isinstance(action, AssignTrial)]
+    return [action for action in actions if isinstance(action, AssignToLane)]

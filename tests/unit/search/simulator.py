@@ -17,7 +17,7 @@ from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    AssignTrial,
+    AssignToLane,
     AttemptBegan,
     AttemptEnded,
     ConcludeSearch,
@@ -122,7 +122,7 @@ class Simulator:
             self.keep(journal.fact_lines(self.dispatch.take_facts()))
         for action in actions:
             self.log.append((self.now, action))
-            if isinstance(action, AssignTrial | FormGroup | RequestTrialEnd):
+            if isinstance(action, AssignToLane | FormGroup | RequestTrialEnd):
                 self.at(self.now + self.latency_s, self._execute, action)
             elif isinstance(action, ResizeGroup):
                 self.places[action.number].slots = action.size
@@ -133,7 +133,7 @@ class Simulator:
             self._tick_at = max(wake_at, self.now)
             self.at(self._tick_at, self._receive, Tick())
 
-    def _execute(self, action: AssignTrial | FormGroup | RequestTrialEnd) -> None:
+    def _execute(self, action: AssignToLane | FormGroup | RequestTrialEnd) -> None:
         if isinstance(action, RequestTrialEnd):
             self._receive_end_request(action)
             return

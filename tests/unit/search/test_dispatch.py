@@ -11,7 +11,7 @@ from hopsml.search.contract import End, Exploit, Verdict
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import (
     Action,
-    AssignTrial,
+    AssignToLane,
     AttemptBegan,
     AttemptEnded,
     ConcludeSearch,
@@ -752,7 +752,7 @@ def test_invalid_search_specification_is_refused(wrong):
 
 def test_assignment_contains_configuration_isolation_and_checkpoint():
     bench = Bench(lanes=1, isolated=True)
-    assert assigned(bench.first) == [AssignTrial(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
+    assert assigned(bench.first) == [AssignToLane(0, 0, 1, {"x": 0, "size": 1}, True, None, -1)]
 
 
 def test_trial_larger_than_all_slots_fails_instead_of_waiting():

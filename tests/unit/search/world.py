@@ -10,7 +10,7 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.events import (
     Action,
-    AssignTrial,
+    AssignToLane,
     AttemptBegan,
     AttemptEnded,
     Event,
@@ -149,7 +149,7 @@ class World:
         """Facts first, as the journal's contract wants it; then assignments and orders."""
         self.lines += journal.fact_lines(self.dispatch.take_facts())
         for action in actions:
-            if isinstance(action, AssignTrial):
+            if isinstance(action, AssignToLane):
                 queue = self.lanes[action.lane]
                 queue.append(Carried(action.number, action.attempt, action.done_step))
                 assert len(queue) <= 2, "more than one waits on a lane"
