@@ -186,7 +186,7 @@ def import_optuna() -> Any:
     """Return the module ``optuna``, imported without its warning about progress bars in notebooks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
-    return import_optuna
+    return optuna
 
 
 BLOCK = 256  # points drawn at a time; a power of two, as Sobol's sequence requires
