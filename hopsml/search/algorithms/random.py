@@ -186,6 +186,7 @@ def import_optuna() -> Any:
     """Return the module ``optuna``, imported without its warning about progress bars in notebooks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
+        import optuna
     return optuna
 
 
