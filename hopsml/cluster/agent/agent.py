@@ -263,7 +263,11 @@ class Agent:
         self.ended = f"no message from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
-        """Kill all that still runs, at once: its recipient has gone or does not need it."""
+        """Kill all that still runs, at once: its recipient has gone or does not need it.
+
+        Files that the store has refused are left on this host.
+        """
+        works = [work for work in (self.work, self.kept) if work is not None]
         try:
             if self.sidecars is not None:
                 await self.sidecars.close()
@@ -275,13 +279,11 @@ class Agent:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             if self.sidecars is not None:
                 self.sidecars.close_spare()
-            for work in (self.work, self.kept):
-                if work is not None:
-                    await work.tree.close(0.0)
-                    if work.tree.fails and (
-                        left := await asyncio.to_thread(work.last_files.rescue, work.formation, work.launch)
-                    ):
-                        log.warning("files of %s that are not on shared storage are in %s", work.key[0], left)
+            for work in works:
+                await work.tree.close(0.0)
+                rescued = work.tree.fails and work.last_files.rescue(work.formation, work.launch)
+                if rescued:
+                    log.warning("files of %s that are not on shared storage are in %s", work.key[0], rescued)
             if self.commits is not None:
                 await self.commits.close()
         finally:  # Spark may reuse this process, and its next agent needs the same GPU and ports

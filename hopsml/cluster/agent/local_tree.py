@@ -265,12 +265,16 @@ class LocalTree:
         if mirror is None or self._is_closing:
             return MissingFiles()
         self._is_closing = True
-        cutting = asyncio.create_task(_cut(mirror, cut)) if cut is not None else None
+        cut = cut or asyncio.Event()
+        cutting = asyncio.create_task(_cut(mirror, cut))
         try:
             return await asyncio.to_thread(_flush_and_stop, mirror, flush_s, retry_s, cut)
+        except asyncio.CancelledError:  # the agent ends, which must not wait for the retries
+            cut.set()
+            mirror.cut_short()
+            raise
         finally:
-            if cutting is not None:
-                cutting.cancel()
+            cutting.cancel()
             self._mirror, self._is_closing = None, False
 
     async def wait_until_stored(self, checkpoint: str, patience_s: float) -> bool:
@@ -338,13 +342,14 @@ async def _cut(mirror: MirrorProcess, cut: asyncio.Event) -> None:
     mirror.cut_short()
 
 
-def _flush_and_stop(mirror: MirrorProcess, flush_s: float, retry_s: float, cut: asyncio.Event | None) -> MissingFiles:
+def _flush_and_stop(mirror: MirrorProcess, flush_s: float, retry_s: float, cut: asyncio.Event) -> MissingFiles:
     """Flush and end the mirror; return the files that are not stored, with the reason."""
     began = time.monotonic()
     report = mirror.flush(flush_s, retry_s) if flush_s > 0 else mirror.stop(0.0)
     left_s = flush_s - (time.monotonic() - began)
-    is_cut = cut is not None and cut.is_set()
-    if not report.answered and left_s > 0 and not is_cut and _has_died(mirror):  # a new one determines what is missing
+    if (
+        not report.answered and left_s > 0 and not cut.is_set() and _has_died(mirror)
+    ):  # a new one determines what is missing
         report = mirror.flush(left_s, min(left_s, retry_s))
     last = mirror.stop(STOP_S)
     report = last if last.answered else report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import shutil
@@ -15,13 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.errors import ArgumentError
 from hopsml.storage import checkpoints
 from hopsml.storage.mirror import MirrorProcess
 from hopsml.storage.mirror_loop import scan
 from hopsml.storage.run_dir import step_name
 from tests.helpers import clock
-from tests.helpers.clock import wait_until
+from tests.helpers.clock import WAIT_S, wait_until
 from tests.helpers.clock_shift import DAY_S, HINDRANCE, shifted
 
 pytestmark = pytest.mark.local
@@ -282,3 +284,28 @@ def test_mirror_arguments_are_validated(root: Path) -> None:
     for wrong in ({"interval_s": 0}, {"grace_s": -1}, {"keep_checkpoints": 0}):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
             MirrorProcess(root, "/x", **wrong)  # type: ignore[arg-type]
+
+
+def test_agent_that_ends_while_it_retries_waits_for_no_mirror(tmp_path: Path) -> None:
+    """The store refuses: a file is in the way of its folder. The agent's loop ends without the time of the retries."""
+    (tmp_path / "store").write_text("in the way")
+    problems: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    async def scenario() -> subprocess.Popen[bytes]:
+        tree = LocalTree(
+            f"local://{tmp_path}/store/run", tmp_path / "agent", 5.0, lambda text, count: problems.put(text)
+        )
+        await tree.open()
+        assert tree._mirror is not None and tree._mirror.process is not None
+        process = tree._mirror.process
+        (tree.base / "logs" / "a.log").write_text("one\n")
+        closing = asyncio.create_task(tree.close(WAIT_S * 10, WAIT_S * 10))
+        await asyncio.to_thread(problems.get)
+        assert tree.fails
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        return process
+
+    started_s = clock.awake()
+    process = asyncio.run(scenario())  # waits for the threads of the loop
+    assert clock.awake() - started_s < WAIT_S * 10 and process.poll() is not None
