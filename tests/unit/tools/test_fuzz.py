@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,7 +64,10 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_reader_returns_or_raises_a_documented_error(name: str, quiet: None) -> None:
+def test_reader_returns_or_raises_a_documented_error(
+    name: str, quiet: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     target = TARGETS[name]()
     target.read(target.seeds[0])
     found = [check(target, data) for data in mutations(target.seeds, EXECUTIONS, seed=20261129)]
