@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ResultsNotStored
-from hopsml.storage import filesystem
+from hopsml.storage import filesystem, left_files
 from hopsml.tracking import catalog
 from hopsml.yarn import ResourceManager
 from tests.helpers import small_disk
@@ -100,4 +101,6 @@ def test_final_status_of_yarn_and_the_exit_status_say_that_the_run_failed(
         (run,) = json.loads(listed.out)
         assert run["state"] in ("FAILED", "LOST"), "FAILED where the driver has left its records"
         take_left_files()
+        for left in Path("/tmp").glob(f"{left_files.PREFIX}{application.id}_*"):  # of the driver, in its container
+            shutil.rmtree(left)
         small_disk.accept_writes(disk)
