@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.local_tree import LocalTree, MissingFiles
 from hopsml.core import processes
 from tests.helpers import clock
 from tests.helpers.clock import END_S
@@ -113,7 +113,7 @@ def test_stopped_mirror_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_
         return closing.result()
 
     start_s = time.monotonic()
-    assert asyncio.run(close()) == []
+    assert asyncio.run(close()) == MissingFiles()
     assert time.monotonic() - start_s < WAIT_S
     assert (target / "logs" / "g0-rank0.log").read_text() == "last words"
     assert "is resumed" in notes[0] and "process that mirrors files" in notes[0]
@@ -134,7 +134,7 @@ def test_mirror_that_is_killed_during_training_is_replaced(tmp_path: Path) -> No
         (tree.base / "logs" / "g0-rank0.log").write_text("words")
         mirrored_log = target / "logs" / "g0-rank0.log"
         await asyncio.wait_for(_check_health_until(tree, notes, mirrored_log.exists), WAIT_S)
-        assert await tree.close(30.0) == []
+        assert await tree.close(30.0) == MissingFiles()
         return notes
 
     notes = asyncio.run(live())

@@ -17,8 +17,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.shared.framing import FrameDecoder, framed
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
-from tests.helpers import clock
-from tests.helpers.clock import END_S
+from tests.helpers.clock import END_S, awake
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 pytestmark = pytest.mark.local
@@ -117,8 +116,8 @@ def test_values_sent_before_a_subscription_are_retained_and_receive_does_not_wai
     def train() -> list[Any]:
         for number in range(200):
             hopsml.send(number)
-        start_s = clock.awake()
-        return [hopsml.receive(), hopsml.receive(timeout=0.05), clock.awake() - start_s < 5]
+        start_s = awake()
+        return [hopsml.receive(), hopsml.receive(timeout=0.05), awake() - start_s < 5]
 
     run = submit(train, workers=1)
     assert run.result(END_S).value == [None, None, True]

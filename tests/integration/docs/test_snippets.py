@@ -51,7 +51,11 @@ TESTED = {  # page -> words of each of its snippets
     NOTEBOOK: ("%load_ext", "PYSPARK_PYTHON"),
     AIRFLOW: ("HopsMLOperator(",),
     SERVING: ("serving.canary(",),
-    STORAGE: ("hdfs.dump(", "tf.io.gfile.glob("),  # the second: integration/yarn/test_tf_hdfs.py
+    STORAGE: (
+        "hdfs.dump(",
+        "tf.io.gfile.glob(",
+        "except ResultsNotStored",
+    ),  # the second: integration/yarn/test_tf_hdfs.py
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
     ALGORITHMS: ("TrainingLoop(",),
@@ -215,8 +219,11 @@ def test_algorithms_snippet_trains(home: Path) -> None:
 
 @pytest.mark.local
 def test_storage_snippets_run(home: Path) -> None:
-    printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
-    assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
+    *files, unstored = snippets(STORAGE)
+    trained = f"def train():\n    return 7\n{unstored}"
+    script = "\n".join([*files, trained, "print(local, rows, result.value)\n"])
+    printed = run(home, script, HOPSML_PROFILE="local")
+    assert str(home / "rows.csv") in printed and "4.9,3.0" in printed and "] 7\n" in printed
 
 
 @pytest.mark.variant
