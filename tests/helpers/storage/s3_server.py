@@ -11,8 +11,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 
-from tests.helpers.clock import END_S
-
 BUCKET = "bucket"
 
 
@@ -25,7 +23,7 @@ def running() -> Iterator[dict[str, str]]:
     try:
         assert server.stdout is not None
         address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=END_S).close()
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=600).close()
         yield {
             "AWS_ENDPOINT_URL": address,
             "AWS_ACCESS_KEY_ID": "test",

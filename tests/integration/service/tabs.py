@@ -38,7 +38,7 @@ class Tab:
     """Browser tab that records its console output, which must be empty."""
 
     def __init__(self, context: Any, address: str) -> None:
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(120_000)
         self.page, self.console = context.new_page(), list[str]()
         self.page.on("console", lambda message: self.console.append(message.text))
         self.page.on("pageerror", lambda error: self.console.append(str(error)))

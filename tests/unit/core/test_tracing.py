@@ -101,9 +101,8 @@ def test_span_is_received_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.local
 def test_tracing_imports_nothing_when_off_and_a_missing_package_is_logged_once() -> None:
     off = "import sys; from hopsml.core import tracing; import hopsml.experiment.reporting as one; "
-    off += (
-        "assert one.begun('app_1', 2) is None; assert not any(name.startswith('opentelemetry') for name in sys.modules)"
-    )
+    off += "assert one.begin_trace('app_1', 2) is None; "
+    off += "assert not any(name.startswith('opentelemetry') for name in sys.modules)"
     subprocess.run([sys.executable, "-c", off], check=True)
     missing = "import sys; sys.modules['opentelemetry.exporter'] = None; from hopsml.core import tracing\n"
     missing += f"for _ in range(2): tracing.record_span('x', '{CONTEXT}', '', 1.0, 2.0)"
