@@ -53,9 +53,9 @@ class BenchmarkServer:
         began = time.perf_counter()
         code = (
             "import sys; from hopsml.service import server; from hopsml.service.scheduler.resources import Resources;"
-            "from hopsml.service.rest import page_files; from pathlib import Path; read = page_files.read;"
-            f"page_files.read = lambda: {{**read(), **read(Path({str(self.state / 'control')!r}))}};"
-            f"server.this_machine = lambda gpus: Resources(gpus, {self._cores}, 1 << 30);"
+            "from hopsml.service.rest import page_files; from pathlib import Path; read = page_files.read_page_files;"
+            f"page_files.read_page_files = lambda: {{**read(), **read(Path({str(self.state / 'control')!r}))}};"
+            f"server.machine_resources = lambda gpus: Resources(gpus, {self._cores}, 1 << 30);"
             f"server.run_server(server.ServerSettings(Path({str(self.state)!r}), profile='local',"
             f" project_url='file://{self.state}/project'), lambda address: print(address, flush=True))"
         )

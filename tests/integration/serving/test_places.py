@@ -54,8 +54,8 @@ TOKEN = "t" * 20
 AGENT = """
 import sys
 import msgspec
-from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
-run_place(msgspec.json.decode(sys.stdin.buffer.readline(), type=AgentBootstrap), AgentResources())
+from hopsml.serving.agent import AgentBootstrap, AgentResources, run_agent
+run_agent(msgspec.json.decode(sys.stdin.buffer.readline(), type=AgentBootstrap), AgentResources())
 """
 
 
