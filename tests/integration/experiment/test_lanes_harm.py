@@ -174,10 +174,9 @@ def test_drained_lane_finishes_its_trial_and_starts_no_other(store: Path, tmp_pa
 
 
 def shared_pipes(process: psutil.Process) -> set[tuple[int, str]]:
-    """Pipes of a process that others of this test hold as well, with the others' numbers."""
+    """Pipes of a process that its ancestors hold as well, with the ancestors' numbers. Its children come and go."""
     own = {link for link in links(process.pid) if link.startswith("pipe:")}
-    others = [one.pid for one in psutil.Process().children(recursive=True) if one.pid != process.pid]
-    return {(pid, link) for pid in others for link in links(pid) if link in own}
+    return {(one.pid, link) for one in process.parents() for link in links(one.pid) if link in own}
 
 
 def links(pid: int) -> list[str]:

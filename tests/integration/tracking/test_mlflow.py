@@ -104,6 +104,11 @@ def sync(tracked: Path) -> subprocess.CompletedProcess[str]:
 LOSS = [(1, 1.0), (2, 0.5), (3, -1.0)]  # what train() reports
 
 
+def await_note(run: experiment.Run, *words: str) -> None:
+    """Wait for a note of this run that holds all these words: notes of other causes, such as a slow disk, may precede it."""
+    wait_until(lambda: any(all(word in note for word in words) for note in run.state.notes), f"a note with {words}")
+
+
 def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +137,7 @@ def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
     server.client().delete_experiment(server.client().get_run(users.info.run_id).info.experiment_id)
     refused = submit()
     refused.result(END_S)
-    wait_until(lambda: refused.state.notes, "the note")
+    await_note(refused, "deleted")
     experiment.shutdown()
 
     client = server.client()
@@ -157,9 +162,9 @@ def test_run_is_an_mlflow_child_run_and_refusals_are_noted(
         assert history(server, found.info.run_id, f"system/rank_{rank}/cpu_utilization_percentage")
     artifact = server.folder / "artifacts" / found.info.experiment_id / found.info.run_id / "artifacts" / "hopsml.json"
     assert json.loads(artifact.read_text())["export"] == f"{run.run_dir}/export"
-    assert "no model 'digits' was registered" in exported.state.notes[0], "MLflow takes no local source"
+    await_note(exported, "no model 'digits' was registered")  # since MLflow takes no local source
     assert other.info.status == "FINISHED"
-    assert "deleted" in refused.state.notes[0] and order_of(refused)["state"] == "refused"
+    assert order_of(refused)["state"] == "refused"
     assert {name: os.environ.get(name) for name in before} == before
 
 
@@ -223,10 +228,10 @@ def test_outages_of_the_server_lose_no_metrics(
     started = clock.awake()
     (tmp_path / "go").touch()
     run.result(END_S)
-    wait_until(lambda: run.state.notes, "the note")
+    await_note(run, "does not answer")
     experiment.shutdown()
     assert clock.awake() - started < 8, "the end of the program waits seconds at most"
-    assert "does not answer" in run.state.notes[0] and order_of(run)["state"] == "pending"
+    assert order_of(run)["state"] == "pending"
 
     started = clock.awake()
     second = submit()
@@ -300,8 +305,7 @@ def test_killed_sender_is_noted_and_the_next_run_sends_both(
     run = submit(args={"folder": str(tmp_path)})
     wait_until((tracked / "Experiments" / run.run_id / "mlflow.json").exists, "the sender's first deed")
     started[0].kill()
-    wait_until(lambda: run.state.notes, "the note")
-    assert "has died" in run.state.notes[0] and "hopsml runs sync" in run.state.notes[0]
+    await_note(run, "has died", "hopsml runs sync")
     (tmp_path / "go").touch()
     run.result(END_S)
     second = submit()
