@@ -14,7 +14,7 @@ from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import RunSpec
-from hopsml.core import settings
+from hopsml.core import decoding, settings
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications, plan, takeover
@@ -132,6 +132,14 @@ def build(
 ) -> plan.Plan:
     """Return the plan for repeating a recorded run; starts nothing, and does not run its code."""
     directory = find(run, settings.project_url())
+    with decoding.understood(f"the records of run {directory.run_id} are", "start its script again instead"):
+        return _rebuilt(directory, profile, progress, secrets or {}, preflight)
+
+
+def _rebuilt(
+    directory: RunDir, profile: str | None, progress: bool, secrets: Mapping[str, str], preflight: str | None
+) -> plan.Plan:
+    """Return the plan of ``build`` for this directory; errors of a malformed record have any of the classes of Python."""
     recorded = directory.read_run()
     if "search" in recorded:
         raise ArgumentError(
@@ -145,7 +153,7 @@ def build(
             f"{directory.url}: {names:.200}"
         )
     shipped = record.shipped(directory, recorded)
-    spec = _spec(directory, recorded, secrets or {})
+    spec = _spec(directory, recorded, secrets)
     what = f"run {directory.run_id}"
     captured = Captured(
         name=recorded["function"],
@@ -155,7 +163,7 @@ def build(
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
-        secrets=secret_extraction.supply_secrets_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
+        secrets=secret_extraction.supply_secrets_again(recorded.get("secrets", ()), secrets, os.environ, what),
     )
     if preflight is not None:
         spec = msgspec.structs.replace(spec, preflight=checks.preflight("preflight", preflight))

@@ -21,7 +21,7 @@ import msgspec
 
 from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
-from hopsml.core import moved_names
+from hopsml.core import decoding, moved_names
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.experiment import takeover
@@ -154,6 +154,7 @@ class SearchWriter:
 
 
 JOURNAL, PICKLE = "journal", "search.pickle"
+RESTART = "start its script again instead"  # what to do about a record that cannot be read
 _SESSION, _LEARNED = "session", "learn"  # keys of lines in the event log
 Learned = tuple[Config, Outcome]
 
@@ -162,26 +163,29 @@ def load_call(directory: RunDir) -> SearchCall:
     """Return the call that started a search, with searcher and stopper in their initial state.
 
     Raises:
-        ArgumentError: The run is not a search, was recorded by a newer hopsml, or a file differs from the record.
+        ArgumentError: The run is not a search, was recorded by a newer hopsml, its record is malformed, or a file differs
+            from the record.
     """
-    recorded = directory.read_run()
-    content = _checked_pickle(directory, recorded.get("search"))
-    shipped = record.shipped(directory, recorded)
-    environment = record.given_environment(recorded["spec"]["environment"], os.environ)
-    what = f"search {directory.run_id}"
-    secrets = secret_extraction.supply_secrets_again(recorded.get("secrets", ()), {}, os.environ, what)
-    call: SearchCall = moved_names.loads(content)
-    call.args, call.run = recorded["arguments"], msgspec.structs.replace(call.run, environment=environment)
-    call.captured = Captured(
-        name=recorded["function"],
-        payload=shipped.payload,
-        preload=tuple(recorded["spec"]["preload"]),
-        own_imports=tuple(recorded["own_imports"]),
-        source=recorded["source"],
-        sha256=shipped.sha256,
-        code_sha256=recorded["code_sha256"],
-        secrets=secrets,
-    )
+    with decoding.understood(f"the records of search {directory.run_id} are", RESTART):
+        recorded = directory.read_run()
+        content = _checked_pickle(directory, recorded.get("search"))
+        shipped = record.shipped(directory, recorded)
+        environment = record.given_environment(recorded["spec"]["environment"], os.environ)
+        what = f"search {directory.run_id}"
+        secrets = secret_extraction.supply_secrets_again(recorded.get("secrets", ()), {}, os.environ, what)
+        arguments = recorded["arguments"]
+        captured = Captured(
+            name=recorded["function"],
+            payload=shipped.payload,
+            preload=tuple(recorded["spec"]["preload"]),
+            own_imports=tuple(recorded["own_imports"]),
+            source=recorded["source"],
+            sha256=shipped.sha256,
+            code_sha256=recorded["code_sha256"],
+            secrets=secrets,
+        )
+    call: SearchCall = moved_names.loads(content)  # whose errors are those of the user's classes
+    call.args, call.run, call.captured = arguments, msgspec.structs.replace(call.run, environment=environment), captured
     return call
 
 

@@ -396,6 +396,18 @@ def test_search_can_be_continued_after_a_failed_attempt(store: Path) -> None:
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 2
 
 
+def test_search_with_a_malformed_record_is_not_continued(store: Path) -> None:
+    directory = RunDir(search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1).run_dir)
+    record = directory.read_run()
+    damaged = [{key: value for key, value in record.items() if key != name} for name in ("spec", "source", "arguments")]
+    for changed in [*damaged, {**record, "spec": 3}, {**record, "own_imports": 3}, {**record, "secrets": 3}]:
+        directory.write_run(changed)
+        with pytest.raises(ArgumentError, match=r"records of search .* start its script again"):
+            recorded.load_call(directory)
+    directory.write_run(record)
+    assert recorded.load_call(directory).captured is not None
+
+
 def test_warm_started_search_uses_known_results(store: Path) -> None:
     known = [{"config": {"x": x / 12, "y": y}, "value": bowl(x / 12, y)["height"]} for x in range(13) for y in range(5)]
     options: dict[str, Any] = {"searcher": "tpe", "num_trials": 4, "max_executors": 1, "seed": 3}

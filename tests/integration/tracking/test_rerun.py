@@ -153,6 +153,24 @@ class TestRefused:
         with pytest.raises(ArgumentError, match="made by an older or newer one"):
             repeat.build(run.url)
 
+    @pytest.mark.parametrize("damaged", ["function", "own_imports", "source", "arguments", "python"])
+    def test_record_without_an_entry_is_refused(
+        self, run: RunDir, damaged: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
+        run.write_run({name: value for name, value in run.read_run().items() if name != damaged})
+        with pytest.raises(ArgumentError, match=r"start its script again|repeat the run with"):
+            repeat.build(run.url)
+
+    @pytest.mark.parametrize("entry", ["own_imports", "secrets", "format"])
+    def test_record_with_a_number_as_an_entry_is_refused(
+        self, run: RunDir, entry: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
+        change(run, **{entry: 7e300 if entry == "format" else 7})
+        with pytest.raises(ArgumentError, match=r"not as hopsml writes them|by a newer hopsml"):
+            repeat.build(run.url)
+
     def test_unset_secret_variable_is_refused(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
             repeat.build(run.url)
