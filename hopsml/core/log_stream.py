@@ -67,18 +67,20 @@ def follow_log(
         clock: Monotonic time, in seconds.
 
     Raises:
-        NoStreamHere: The first attempt finds no stream at this address.
-        ServiceError: The server has been unreachable for a minute.
+        StreamUnavailable: The first attempt finds no stream at this address.
+        ServiceError: For a minute, the server has been unreachable or has sent events that cannot be read.
     """
     at, application, patient_until, problem = "", "", clock() + PATIENCE_S, ""
     while True:
+        unless_readable = patient_until  # for a connection that sends nothing that can be read
         try:
             with opens({"task": task, "application": application}, at) as lines:
                 for event in parse_events(lines):
-                    at, patient_until = event.id, 0.0
-                    application = event.data.get("application", application)
+                    at, application = event.id, event.data.get("application", application)
+                    patient_until = 0.0
                     if event.kind == "log":
                         yield event.data["text"]
+                        unless_readable = 0.0
                     if event.kind == "end":
                         return
             problem = "the server ended the stream"
@@ -88,8 +90,10 @@ def follow_log(
             problem = "the server no longer has this stream"
         except ArgumentError:  # listed first, as it is also a ValueError
             raise
-        except (OSError, http.client.HTTPException, *MALFORMED) as error:
+        except (OSError, http.client.HTTPException) as error:
             problem = str(error) or type(error).__name__
+        except MALFORMED as error:
+            problem, patient_until = f"its events cannot be read: {error}"[:200], unless_readable
         patient_until = patient_until or clock() + PATIENCE_S
         if clock() >= patient_until:
             raise ServiceError(

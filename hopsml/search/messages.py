@@ -1,7 +1,8 @@
 """Messages between the driver and a trial slot (lane), the process that runs one trial after another.
 
-They are sent as opaque bytes: driver -> agent -> lane and back (``protocol.Tell``, ``protocol.Said``). Both sides have
-authenticated by then, so configurations and returned values may be pickled.
+They are sent as opaque bytes: driver -> agent -> lane and back (``protocol.DriverMessage``,
+``worker_events.WorkerMessage``). Both sides have authenticated by then, so configurations and returned values may be
+pickled.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class ServingAgent:
         """Handle messages until the supervisor ends the agent.
 
         Raises:
-            AgentLost: The connection ended before.
+            SupervisorLostError: The connection ended before.
         """
         shipper = Shipper(self._folder, self._settings)
         shipping = asyncio.create_task(shipper.run())
@@ -293,7 +293,7 @@ def run_agent(bootstrap: AgentBootstrap, means: AgentResources) -> None:
     """Run an agent to its end.
 
     Raises:
-        AgentLost: The connection ended; Spark runs the task again.
+        SupervisorLostError: The connection ended; Spark runs the task again.
         OSError: The supervisor cannot be reached; Spark runs the task again.
     """
     processes.die_with_parent(os.getppid())

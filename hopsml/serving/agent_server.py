@@ -77,7 +77,7 @@ class AgentConnection:
 
 
 class RemoteReplica:
-    """Replica that an agent holds; implements ``ReplicaProcess`` and ``ReplicaLine``."""
+    """Replica that an agent holds; implements ``ReplicaProcess`` and ``ReplicaConnection``."""
 
     def __init__(self, place: AgentConnection, number: int, give_up: Callable[[AgentConnection], None]) -> None:
         self._place, self.number, self._give_up = place, number, give_up

@@ -286,7 +286,7 @@ class ForkServer:
             slots: Descriptors of slots for checkpoints and commits.
 
         Raises:
-            NoProcess: The system starts no further process.
+            ProcessStartRefused: The system starts no further process.
         """
         if self.mode == "spawn":
             return self.spawn(request, events, log, inbox, slots)

@@ -56,7 +56,7 @@ class LoadedModel(Protocol):
         missing values are float64, and texts and booleans with missing values are objects.
 
         Raises:
-            RefusedValues: The model does not accept a value; the message names the input.
+            RefusedValuesError: The model does not accept a value; the message names the input.
         """
 
 

@@ -49,7 +49,7 @@ class Attempts:
         return self.ask_to_end(trial, now) if self.closing is not None and not is_ending else []
 
     def _must_have_begun(self, trial: TrialState, now: float) -> list[Action]:
-        """Treat a trial that reports as begun, even if the message ``Began`` was lost.
+        """Treat a trial that reports as begun, even if the message ``TrialBegan`` was lost.
 
         The time of its begin is unknown then.
         """

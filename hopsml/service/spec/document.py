@@ -138,7 +138,7 @@ def read_document(content: bytes) -> Document:
 
 
 def _decoded(content: bytes) -> str:
-    """Decode a file as UTF-8. Raises Unreadable if it is too large or not UTF-8."""
+    """Decode a file as UTF-8. Raises UnreadableFileError if it is too large or not UTF-8."""
     if len(content) > limits.FILE_BYTES:
         raise UnreadableFileError(
             Problem(
@@ -179,7 +179,7 @@ class _Reader:
         self._nodes = 0
 
     def whole(self) -> Any:
-        """Return the value of the only document. Raises Unreadable."""
+        """Return the value of the only document. Raises UnreadableFileError."""
         found: _Node | None = None
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -227,7 +227,7 @@ class _Reader:
         return found
 
     def _count(self, nodes: int, event: yaml.Event, path: Path) -> None:
-        """Count values. Raises Unreadable if the file has too many."""
+        """Count values. Raises UnreadableFileError if the file has too many."""
         self._nodes += nodes
         if self._nodes > limits.NODES:
             raise self._stop(

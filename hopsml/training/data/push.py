@@ -169,7 +169,7 @@ def _words(one: StageAddress) -> list[str]:
 
 
 def parse_result(answer: str) -> StagedPartition:
-    """Parse the result of a ``PushTask``."""
+    """Parse the line that the JVM class ``PushTask`` returns for a partition."""
     partition, attempt, stage, *batches = answer.split(" ")
     sizes = [tuple(map(int, batch.split(":"))) for batch in batches]
     shards = tuple(StagedShard(number, 1, rows, size) for number, (rows, size) in enumerate(sizes))
