@@ -113,7 +113,7 @@ test-all: lint $(COMPILED) $(NATIVE)  ## run all tests with variants, which repe
 	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
 	@status=0; $(BIN)/python -m pytest -q -m "not airflow and not secure" $(SIDE_BY_SIDE) || status=$$?; \
 	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; \
-	    $(BIN)/python -m tools.fuzz --minutes $(MINUTES) || status=$$?; exit $$status
+	    $(BIN)/python -m tools.fuzz --minutes $(MINUTES) --targets "$(TARGETS)" || status=$$?; exit $$status
 
 test-secure: $(STAMP) $(NATIVE)  ## play the scenarios on Kerberized clusters, and print one closing line of JSON; SECURE="-k tokens" selects some
 	@$(BIN)/python -m tests.secure $(SECURE)

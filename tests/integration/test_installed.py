@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import hopsml
+from tests.helpers import wheels
 from tools import build_native
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("hopsml", "conf", "native", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 TRAIN = """
 import hopsml
 
@@ -54,32 +54,12 @@ if __name__ == "__main__":
     print(result.json(library=hopsml.__file__, executors=len({worker["executor"] for worker in result.workers})))
 """
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
-UV = [str(Path(sys.executable).with_name("uv")), "--quiet"]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the repository's package, including current libraries; an sdist is next to it."""
-    folder = tmp_path_factory.mktemp("built")
-    build_native.build_all()
-    source = copied(folder / "source")
-    built = ["build", "--sdist", "--wheel", "--no-build-isolation", "--python", sys.executable]
-    subprocess.run([*UV, "--offline", *built, "--out-dir", folder / "dist", source], check=True)
-    shutil.rmtree(source)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return wheel
-
-
-def copied(source: Path, *without: str) -> Path:
-    """Copy the repository's sources of the package into a separate folder."""
-    source.mkdir()
-    for name in SOURCES:
-        whole = ROOT / name
-        if whole.is_dir():
-            shutil.copytree(whole, source / name, ignore=shutil.ignore_patterns("__pycache__", *without))
-        else:
-            shutil.copy(whole, source / name)
-    return source
+    return wheels.build_wheel(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +68,7 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed") / "venv"
     python = folder / "bin" / "python"
     venv.create(folder, with_pip=False)
-    subprocess.run([*UV, "--offline", "pip", "install", "--no-deps", "--python", python, wheel], check=True)
+    subprocess.run([*wheels.UV, "--offline", "pip", "install", "--no-deps", "--python", python, wheel], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
     return folder
@@ -100,7 +80,7 @@ def complete_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("complete") / "venv"
     venv.create(folder, with_pip=False)
     wanted = ["--python", folder / "bin" / "python", "--constraint", ROOT / "requirements" / "dev.txt"]
-    subprocess.run([*UV, "pip", "install", *wanted, f"{wheel}[spark,tensorflow-cpu]"], check=True)
+    subprocess.run([*wheels.UV, "pip", "install", *wanted, f"{wheel}[spark,tensorflow-cpu]"], check=True)
     return folder
 
 
@@ -194,10 +174,10 @@ def test_wheel_of_a_new_clone_has_the_platform_tag_and_its_libraries(tmp_path: P
     compiler = tmp_path / "g++"
     compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
     compiler.chmod(0o755)
-    source = copied(tmp_path / "source", "lib")
+    source = wheels.copy_sources(tmp_path / "source", "lib")
     built = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", tmp_path, source]
     subprocess.run(
-        [*UV, "--offline", *built], check=True, env={**os.environ, "CXX": str(compiler), "TMPDIR": str(tmp_path)}
+        [*wheels.UV, "--offline", *built], check=True, env={**os.environ, "CXX": str(compiler), "TMPDIR": str(tmp_path)}
     )
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}")
