@@ -7,6 +7,8 @@ status, ``status.json`` and what schedulers show follow from ``decide``.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections import Counter
@@ -276,6 +278,8 @@ class RecordWriter:
             return error
         if storing.left:
             remedy = f"Copy them to {self.directory.url} from {', '.join(storing.left)}, and remove these copies"
+        elif os.strerror(errno.ENOSPC) in storing.reason:  # of either: a worker's checkpoints are written here first
+            remedy = f"Free space in {self.directory.url} and on the workers' disks, and start the run again"
         else:
             remedy = f"Make {self.directory.url} writable, and start the run again"
         text = f"{ended.cause}. {remedy}; {Settings.storage_retry_s.name} is the time for which storing is retried"

@@ -98,6 +98,22 @@ def test_losses_of_workers_and_records_are_summed_with_the_places_of_copies() ->
     assert storing_of({}, {"gang.jsonl": "full"}) == Storing()
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        (
+            "checkpoints/step-000000001: [Errno 28] No space left on device",
+            "Free space in .* and on the workers' disks",
+        ),
+        ("checkpoints/step-000000001: refused", "Make .* writable"),
+    ],
+)
+def test_error_of_files_that_are_not_stored_has_the_remedy(tmp_path: Path, reason: str, remedy: str) -> None:
+    storing = storing_of({0: UnstoredFiles((reason,), 1, "")}, {})
+    with pytest.raises(ResultsNotStored, match=f"1 checkpoint is missing: .*{remedy}, and start the run again"):
+        raise writer(tmp_path, []).error_of(storing, None) or AssertionError
+
+
 def writer(folder: Path, notes: list[str]) -> RecordWriter:
     return RecordWriter(RunDir(str(folder)), notes.append)
 
