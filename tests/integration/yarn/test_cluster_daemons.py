@@ -201,6 +201,6 @@ def test_orderly_stop_removes_processes_and_files(starter: tuple[subprocess.Pope
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_daemon_that_cannot_start_is_named_with_its_log(hadoop: Hadoop, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
-    with pytest.raises(HadoopError, match=r"NameNode could not be formatted: (.|\n)*ClassNotFoundException"):
+    with pytest.raises(HadoopError, match=r"nn -format ended with 1: (.|\n)*ClassNotFoundException"):
         cluster.start(tmp_path)  # a folder without jars
     assert not daemons.processes_of(tmp_path / "cluster")
