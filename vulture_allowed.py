@@ -134,7 +134,7 @@ host_cooldown
 cleanup_generations
 
 # what a resumable group's members call: hopsml/collective/group.py
-ask_pause
+request_pause
 pause_agreed
 
 # what users call: hopsml's own, the predecessor's and Maggy's names (docs/compatibility.md)
@@ -218,7 +218,8 @@ follow
 all_gather
 reduce_scatter
 barrier
-use
+make_default
+release_ports
 
 # what tests ask of reports and of the real daemons
 tracking_url

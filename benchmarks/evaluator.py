@@ -83,7 +83,7 @@ class BesideTraining:
         (self._folder / "stop").unlink()
 
     def _is_judged(self) -> bool:
-        return self._step in [one.step for one in evaluation.EvaluationStore(self._run).written()]
+        return self._step in [one.step for one in evaluation.EvaluationStore(self._run).read_results()]
 
     def _next(self) -> None:
         self._step += 1

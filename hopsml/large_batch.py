@@ -130,7 +130,7 @@ def zero_last_gamma(model: Any) -> list[str]:
     """
     given = list(model) if isinstance(model, (list, tuple)) else []
     if given:
-        changed: list[str] = _normalisations(given[0]).zero(given)
+        changed: list[str] = _normalisations(given[0]).set_gammas_to_zero(given)
         return changed
     found: list[str] = _normalisations(model).zero_last_gamma(model)
     return found

@@ -14,7 +14,7 @@ def strategy(way: str) -> Any:
     if way == "bare-merged":
         from hopsml.training.tensorflow.distribution import merging
 
-        merging.set_merging(built, merging.scope_of_run(None), merging.allocator_of_run(None))
+        merging.set_merging(built, merging.merge_scope_of_run(None), merging.scoped_allocator_of_run(None))
     return built
 
 

@@ -96,7 +96,7 @@ def by_hand(path: str, way: str) -> None:
 
         from hopsml.training.tensorflow.keras import repairs
 
-        repairs.install(trainer)
+        repairs.install_repairs(trainer)
     if way == "alone":
         serve(path, way, 0, tf.distribute.get_strategy(), GLOBAL_BATCH // 2)
     else:

@@ -48,7 +48,7 @@ def tensorflow_only(way: str, rank: int, addresses: Sequence[str]) -> Way:
     if way == "merged":
         from hopsml.training.tensorflow.distribution import merging
 
-        merging.set_merging(strategy, merging.scope_of_run(None), scoped_allocator=True)
+        merging.set_merging(strategy, merging.merge_scope_of_run(None), scoped_allocator=True)
     return of_strategy(strategy)
 
 
@@ -58,7 +58,7 @@ def of_hopsml(way: str, rank: int, addresses: Sequence[str]) -> Way:
 
     hosts = ["here"] * len(addresses) if way == "hopsml" else None
     group = Group.form(rank, addresses, secret=SECRET, hosts=hosts)
-    group.use()
+    group.make_default()
     from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     return of_strategy(CollectiveStrategy())

@@ -62,7 +62,7 @@ def main() -> None:
     from hopsml.training.tensorflow import setup
 
     group = Group.form(int(rank), addresses.split(","), secret=SECRET)
-    group.use()
+    group.make_default()
     setup.prepare()
     device_s = [0.0]
 

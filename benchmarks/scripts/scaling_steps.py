@@ -28,7 +28,7 @@ def main() -> None:
     path, number, described, listed = sys.argv[1:]
     rank, loads = int(number), listed.split(",")
     groups = {name: form(rank, name, given) for name, given in json.loads(described).items() if rank < len(given)}
-    next(iter(groups.values())).use()
+    next(iter(groups.values())).make_default()
     from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     way = gradient_steps.of_strategy(CollectiveStrategy())
@@ -36,7 +36,7 @@ def main() -> None:
 
     def steps(group: Group, load: str) -> turns.Steps:
         def times(count: int) -> list[float]:
-            group.use()
+            group.make_default()
             if load not in made:
                 made[load] = gradient_steps.tensorflow_step(way, load)
             return turns.one_by_one(made[load])(count)

@@ -20,7 +20,7 @@ if __name__ == "__main__":
         gradients = [(shape, "float32") for shape in gradient_sets.shapes_of(name)]
         given = {"gradients": gradients, "candidates": candidates(), "rounds": int(rounds), "turn_s": TURN_S}
         run = experiment.collective_all_reduce(
-            tuning.measure, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
+            tuning.measure_candidates, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
         )
         found[name] = run.value
         print(f"{name} is measured", file=sys.stderr, flush=True)

@@ -92,6 +92,6 @@ def strategy_apart(settings: dict[str, Any]) -> Any:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         addresses = hopsml.distributed.exchange(f"127.0.0.1:{listener.getsockname()[1]}")
         group = Group.form(context.rank, addresses, secret=SECRET, listener=listener.detach())
-    group.use()
+    group.make_default()
     setup.prepare()
     return CollectiveStrategy(GradientSettings(**settings))

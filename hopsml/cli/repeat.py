@@ -174,7 +174,7 @@ def evaluate(
             found = experiment.continue_evaluation(directory.url, **common)
     finally:
         experiment.shutdown()
-    judged, outcome = EvaluationStore(directory, name).written(), found.metrics
+    judged, outcome = EvaluationStore(directory, name).read_results(), found.metrics
     print(listing.json_line(evaluation_as_dict(judged, outcome)) if as_json else evaluation_text(judged, outcome))
 
 

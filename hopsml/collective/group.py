@@ -112,7 +112,7 @@ class Group:
         lasting_options = {
             "timeout_s": timeout_s,
             "network_timeout_s": network_timeout_s,
-            "algorithm": number_of_name(ALGORITHMS, "algorithm", algorithm),
+            "algorithm": lookup_number(ALGORITHMS, "algorithm", algorithm),
             "encryption": bool(encryption),
         }
         if encryption:
@@ -186,12 +186,12 @@ class Group:
         return int(self._library.hopsml_generation(self._handle))
 
     @property
-    def made_in(self) -> int:
+    def last_call_generation(self) -> int:
         """Generation in which the last complete call was made; equal on all members between two calls."""
         return int(self._library.hopsml_made_in(self._handle))
 
     @property
-    def waiting(self) -> bool:
+    def awaits_reform(self) -> bool:
         """True if operations wait for ``reform``, because a member was lost or a reform has failed."""
         return bool(self._library.hopsml_waiting(self._handle))
 
@@ -201,7 +201,7 @@ class Group:
         rank = self._library.hopsml_lost_rank(self._handle)
         return None if rank < 0 else int(rank)
 
-    def ask_pause(self) -> None:
+    def request_pause(self) -> None:
         """Request that all members of a resumable group pause after the same call.
 
         ``pause_agreed`` is then True on all of them.
@@ -248,7 +248,7 @@ class Group:
             result,
             array.size,
             _reduction(reduction),
-            number_of_name(WIRES, "wire", wire),
+            lookup_number(WIRES, "wire", wire),
             name=name,
         )
         return result
@@ -303,7 +303,7 @@ class Group:
         """Wait until all members have called it."""
         self._check(self._library.hopsml_barrier(self._handle, name.encode()), f"barrier '{name}'" if name else "")
 
-    def use(self) -> None:
+    def make_default(self) -> None:
         """Make this group the one that frameworks' operations in this process use."""
         self._library.hopsml_set_current(self._handle)
 
@@ -409,14 +409,14 @@ def _description(array: Array, name: str) -> str:
 
 
 def _type(array: Array) -> int:
-    return number_of_name(TYPES, "type", array.dtype.name)
+    return lookup_number(TYPES, "type", array.dtype.name)
 
 
 def _reduction(name: str) -> int:
-    return number_of_name(REDUCTIONS, "reduction", name)
+    return lookup_number(REDUCTIONS, "reduction", name)
 
 
-def number_of_name(names: dict[str, int], what: str, name: str) -> int:
+def lookup_number(names: dict[str, int], what: str, name: str) -> int:
     """Return the number of ``name``.
 
     Raises:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopsml.collective.group import Group, number_of_name
+from hopsml.collective.group import Group, lookup_number
 from hopsml.errors import (
     ArgumentError,
     CollectiveEnded,
@@ -123,7 +123,7 @@ class GpuGroup:
                 f"the mean of {source.type} values cannot be computed, since NCCL supports means of floats only; "
                 "compute a sum, and divide it"
             )
-        kind = number_of_name(REDUCTIONS, "reduction", reduction)
+        kind = lookup_number(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
 
     def all_gather(self, source: GpuMemory, target: GpuMemory, *, name: str = "") -> None:
@@ -149,7 +149,7 @@ class GpuGroup:
         if self._ended:
             raise CollectiveEnded(self._ended)
         count, *rest = arguments
-        kind = number_of_name(TYPES, "type", source.type)
+        kind = lookup_number(TYPES, "type", source.type)
         called = f"{operation} {what.strip()} of {source.type} {source.shape} on GPUs"
         # a member with another call, or that has ended, is reported here, before a GPU waits for it
         self._group.barrier(called)

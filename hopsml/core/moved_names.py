@@ -116,6 +116,12 @@ _MOVED = {
     "training.report": "hopsml.training.messages",
     "training.task_addresses": "hopsml.training.distributed",
     "training.tensorflow.callbacks": "hopsml.training.tensorflow.fit.callbacks",
+    "training.tensorflow.distribution.tuning:first_gradients": (
+        "hopsml.training.tensorflow.distribution.tuning:capture_first_gradients"
+    ),
+    "training.tensorflow.distribution.tuning:measure": (
+        "hopsml.training.tensorflow.distribution.tuning:measure_candidates"
+    ),
     "training.tensorflow.export": "hopsml.training.tensorflow.checkpoints",
     "training.tensorflow.gradient_hooks": "hopsml.training.tensorflow.distribution.gradient_hooks",
     "training.tensorflow.hdfs_files": "hopsml.training.tensorflow.setup",
@@ -126,6 +132,7 @@ _MOVED = {
     "training.tensorflow.training_loop": "hopsml.training.tensorflow.fit.training_loop",
     "training.trace_worker": "hopsml.training.prepare",
     "training.trace_worker:attach": "hopsml.training.prepare:trace_first_step",
+    "training.trials.trial:carry_out": "hopsml.training.trials.trial:run_group_trial",
     "training.whereabouts": "hopsml.training.distributed",
 }
 MOVED: dict[str, str] = {f"hopsml.{former}": now for former, now in _MOVED.items()}

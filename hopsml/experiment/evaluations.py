@@ -20,7 +20,7 @@ from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import find
-from hopsml.training.evaluation import EvaluationStore, called
+from hopsml.training.evaluation import EvaluationStore, function_name
 
 BODY = "hopsml.training.evaluation:play"
 DEATHS = 5  # consecutive failures of the evaluator's process
@@ -81,7 +81,7 @@ def continue_evaluation(
     applications.set_profile_variables(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
     facts = EvaluationStore(directory, checks.evaluation_name("name", name))
-    earlier = str(facts.evaluator().get("run") or "")
+    earlier = str(facts.read_evaluator_record().get("run") or "")
     if not earlier:
         first = name == FIRST_EVALUATION
         how, named, option = ("", "", "") if first else (f" as {name!r}", f", name={name!r}", f" --name {name}")
@@ -136,7 +136,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
 
 def _check_function(function: Callable[..., Any], facts: EvaluationStore) -> None:
     """Raise ArgumentError if the results under this name are those of another function."""
-    earlier, now = str(facts.evaluator().get("function") or ""), called(function)
+    earlier, now = str(facts.read_evaluator_record().get("function") or ""), function_name(function)
     if earlier and earlier != now:
         raise ArgumentError(
             f"{now}: the evaluation {facts.name!r} of run {facts.run.run_id} uses the function {earlier}; give the "

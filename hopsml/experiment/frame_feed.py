@@ -27,16 +27,16 @@ from hopsml.training.data import push
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import (
     Action,
-    Fail,
-    FrameLog,
+    EndRun,
     FrameTable,
-    Publish,
-    Push,
+    FrameTransfer,
+    PublishTable,
     StageAddress,
     StagedPartition,
+    StartPushJob,
     decode_address,
-    described,
-    not_brought,
+    describe_table,
+    transfer_error_message,
 )
 from hopsml.training.data.push import JvmPush, PythonPush
 from hopsml.training.data.staged_rows import StageClient, StagedRows
@@ -71,7 +71,7 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
                 f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a Spark DataFrame. Read "
                 "files without Spark by hopsml.data.parquet(url) in the function, and pass small data in args="
             )
-        if problem := push.problem(frame.schema.jsonValue()["fields"], frame.isStreaming):
+        if problem := push.unsupported_rows_reason(frame.schema.jsonValue()["fields"], frame.isStreaming):
             raise ArgumentError(f"{verb}(): the DataFrame of data={{{name!r}: ...}} {problem}")
     return {name: Dataset(StagedRows(name)) for name in data}
 
@@ -171,7 +171,7 @@ class FrameFeed:
         self._spark = _SparkJobs(backend.context, f"hopsml-data-{run_id}", backend.job_ids)
         self._frames = dict(frames)
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._logs: dict[str, FrameLog] = {}
+        self._logs: dict[str, FrameTransfer] = {}
         self._stages: dict[str, StageAddress] = {}  # by agent
         self._clients: dict[str, StageClient] = {}  # by URL
         self._unsent_tables: dict[
@@ -241,17 +241,17 @@ class FrameFeed:
 
     def _planned(self, name: str, partitions: int, problem: str) -> None:
         if problem:
-            self._fail(not_brought(name, problem))
+            self._fail(transfer_error_message(name, problem))
             return
-        frame_log = self._logs[name] = FrameLog(name, partitions)
+        frame_log = self._logs[name] = FrameTransfer(name, partitions)
         for agent_id, address in self._stages.items():
-            self._do(frame_log, frame_log.opened(agent_id, address, self._wanted, time.monotonic()))
+            self._do(frame_log, frame_log.stage_opened(agent_id, address, self._wanted, time.monotonic()))
 
     def _opened(self, message: SidecarReport) -> None:
         address = decode_address(message.data)
         self._stages[message.agent_id], self._clients[address.url] = address, StageClient(address)
         for frame_log in self._logs.values():
-            self._do(frame_log, frame_log.opened(message.agent_id, address, self._wanted, time.monotonic()))
+            self._do(frame_log, frame_log.stage_opened(message.agent_id, address, self._wanted, time.monotonic()))
 
     def _ended(self, message: SidecarReport) -> None:
         before = self._stages.pop(message.agent_id, None)
@@ -267,11 +267,14 @@ class FrameFeed:
         for frame_log in self._logs.values():
             self._do(frame_log, frame_log.stage_ended(message.agent_id, self._wanted, time.monotonic()))
 
-    def _arrived(self, frame_log: FrameLog, placed: list[StagedPartition]) -> None:
-        self._do(frame_log, frame_log.arrived(placed, self._wanted, time.monotonic()))
+    def _arrived(self, frame_log: FrameTransfer, placed: list[StagedPartition]) -> None:
+        self._do(frame_log, frame_log.partitions_stored(placed, self._wanted, time.monotonic()))
 
-    def _pushed(self, frame_log: FrameLog, problem: str) -> None:
-        self._do(frame_log, frame_log.failed(problem) if problem else frame_log.pushed(self._wanted, time.monotonic()))
+    def _pushed(self, frame_log: FrameTransfer, problem: str) -> None:
+        self._do(
+            frame_log,
+            frame_log.push_job_failed(problem) if problem else frame_log.push_job_ended(self._wanted, time.monotonic()),
+        )
 
     def _tick(self) -> None:
         for frame_log in self._logs.values():
@@ -296,16 +299,16 @@ class FrameFeed:
             self._waits_for_others = True
             self._note(_OTHERS_WORK)
 
-    def _do(self, frame_log: FrameLog, actions: list[Action]) -> None:
+    def _do(self, frame_log: FrameTransfer, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Push():
+                case StartPushJob():
                     self._started_at = self._started_at or time.monotonic()
                     arrived, done = (
                         functools.partial(self._later, one, frame_log) for one in (self._arrived, self._pushed)
                     )
                     self._spark.push(frame_log.name, action, arrived, done)
-                case Publish():
+                case PublishTable():
                     self._unsent_tables |= {(stage.url, frame_log.name): action.table for stage in action.stages}
                     self._publish()
                     if action.table.is_whole and frame_log.name not in self._noted_complete:
@@ -313,10 +316,9 @@ class FrameFeed:
                         took_s = (
                             time.monotonic() - self._started_at if self._started_at else 0.0
                         )  # without partitions there is no job
-                        self._note(
-                            f"{described(action.table, self._wanted if self._divides else 1)}, brought in {took_s:.1f} s"
-                        )
-                case Fail():
+                        text = describe_table(action.table, self._wanted if self._divides else 1)
+                        self._note(f"{text}, brought in {took_s:.1f} s")
+                case EndRun():
                     self._fail(action.reason)
 
     def _publish(self) -> None:
@@ -356,7 +358,7 @@ class _SparkJobs:
         def make() -> None:
             try:
                 self._plans[name] = _plan_of(name, frame)
-                done(self._plans[name].partitions, "")
+                done(self._plans[name].partition_count, "")
             except Exception as error:  # noqa: BLE001 py4j and Spark raise many kinds: the run fails with the cause
                 done(0, _cause(str(error)))
 
@@ -365,7 +367,7 @@ class _SparkJobs:
     def push(
         self,
         name: str,
-        action: Push,
+        action: StartPushJob,
         arrived: Callable[[list[StagedPartition]], None],
         done: Callable[[str], None],
     ) -> None:
@@ -438,7 +440,7 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
     """Return the JVM implementation, which is faster, if Spark can load it and it accepts the DataFrame; else Python's."""
-    if problem := push.why_unusable(frame):
+    if problem := push.why_jvm_push_unusable(frame):
         log.warning("the rows of data=%r are sent by Python, which is slower than Spark's JVM: %s", name, problem)
         return PythonPush(name, frame, has_classes=False)
     try:

@@ -396,7 +396,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "HOPSML_PROJECT_URL": settings.project_url(),
         Settings.system_metrics_s.name: str(SETTINGS.system_metrics_s),
         Settings.keepalive_s.name: str(SETTINGS.keepalive_s),
-        prepare.LOGGING: prepare.described_logging(logging.getLogger()),
+        prepare.LOGGING: prepare.describe_logging(logging.getLogger()),
         **{name: os.environ[name] for name in _OF_DRIVER if name in os.environ},
         **spec.environment,
         inputs.SEED_VARIABLE: str(spec.seed),

@@ -37,7 +37,7 @@ from hopsml.experiment.messages import Ask, Messages, ProfileRequestHandler
 from hopsml.experiment.result import Result, effective_settings, settings_warning
 from hopsml.storage import checkpoints, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
-from hopsml.training.messages import pickled
+from hopsml.training.messages import pickle_value
 
 # If the system delivers a signal to another thread than the main one, the main thread's wait continues; Python runs the
 # signal handler only when that wait ends.
@@ -288,7 +288,7 @@ class Run(Handle[Result]):
             ArgumentError: The value cannot be pickled, the run was not started in this process, or its workers do not
                 call a function of the user.
         """
-        data = pickled(value, "Run.send()")
+        data = pickle_value(value, "Run.send()")
         if self._tell is None:
             raise ArgumentError(f"run {self.run_id} was not started in this process, so no message can be sent to it")
         for receiver in sorted(self.state.members) if rank is None else (rank,):

@@ -93,7 +93,7 @@ def tune_for_options(
     given = {"gradients": gradients, "candidates": tried, "rounds": rounds, "turn_s": TURN_S}
     base_plan = _measuring_plan(options, "communication")
     spec = replace(base_plan.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
-    run = plan.start(changed(base_plan, spec=spec, function=tuning.measure, arguments=given))
+    run = plan.start(changed(base_plan, spec=spec, function=tuning.measure_candidates, arguments=given))
     default, taken = run.result().value
     choice = choose(taken, default_candidate(default).name)
     chosen = next(one for one in tried if one.name == choice.chosen)
@@ -112,7 +112,7 @@ def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
     """Return the gradients that the function's first step reduces, and the number of workers."""
     given = {"function": options.train_fn, "arguments": dict(options.args or {})}
     base_plan = _measuring_plan(options, "gradients")
-    run = plan.start(changed(base_plan, function=tuning.first_gradients, arguments=given, progress=False))
+    run = plan.start(changed(base_plan, function=tuning.capture_first_gradients, arguments=given, progress=False))
     result = run.result()
     if not result.value:
         raise ArgumentError(

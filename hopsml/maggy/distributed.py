@@ -119,11 +119,11 @@ class Reporter:
 
 def call_in_strategy_scope(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call the function in a worker, in the scope of the group's strategy, with the model that is created there."""
-    from hopsml.training.tensorflow.distribution.strategy import mix_precision, strategy
+    from hopsml.training.tensorflow.distribution.strategy import enable_mixed_precision, strategy
 
     group = strategy()  # before any of the user's code, as it joins the group
     if given["mixed_precision"]:
-        mix_precision()
+        enable_mixed_precision()
     known = inspect.signature(function).parameters
     with group.scope():
         offers = {

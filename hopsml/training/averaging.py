@@ -2,7 +2,7 @@
 
 All of them need only the mean of the workers' weights, so that one exchange serves them all:
 
-    weights of a worker ── mean over workers ──▶ ``adopt`` ──▶ the weights with which it continues
+    weights of a worker ── mean over workers ──▶ ``combine_weights`` ──▶ the weights with which it continues
 
 With N workers' weights w_1 .. w_N and their mean m:
 
@@ -50,10 +50,10 @@ class Averaging(ABC):
         """Start the training with these weights, the same on all ``workers`` workers."""
 
     @abstractmethod
-    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+    def combine_weights(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """Return the weights with which this worker continues."""
 
-    def final(self, mean: Sequence[Any]) -> Weights:
+    def final_weights(self, mean: Sequence[Any]) -> Weights:
         """Return the trained model's weights for the mean at the end.
 
         The state does not change, so training may continue.
@@ -64,7 +64,7 @@ class Averaging(ABC):
 class LocalSGD(Averaging):
     """Local SGD: independent steps on each worker, then the mean of all."""
 
-    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+    def combine_weights(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """Return the mean of all workers' weights."""
         return list(mean)
 
@@ -107,14 +107,14 @@ class BlockMomentum(Averaging):
         self._global, self._change = [one + 0 for one in weights], [one * 0 for one in weights]
         self._sent = self._global
 
-    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+    def combine_weights(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """Return the global model after this block; with Nesterov's momentum the point ahead of it."""
-        self._global, self._change = self.final(mean), self._filtered(mean)
+        self._global, self._change = self.final_weights(mean), self._filtered(mean)
         ahead = self._momentum if self._nesterov else 0.0
         self._sent = [one + ahead * change for one, change in zip(self._global, self._change, strict=True)]
         return [one + 0 for one in self._sent]
 
-    def final(self, mean: Sequence[Any]) -> Weights:
+    def final_weights(self, mean: Sequence[Any]) -> Weights:
         """Return the global model with this block's change, without a change of state.
 
         The change counts from the weights with which the workers started the block, whether ahead of the global model
@@ -153,13 +153,13 @@ class ElasticAveraging(Averaging):
         """Start with these weights, also as the centre."""
         self._alpha, self._centre = self._beta / workers, [one + 0 for one in weights]
 
-    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+    def combine_weights(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """Return this worker's weights moved towards the previous centre, and move the centre to the mean."""
         kept = [one - self._alpha * (one - centre) for one, centre in zip(own, self._centre, strict=True)]
-        self._centre = self.final(mean)
+        self._centre = self.final_weights(mean)
         return kept
 
-    def final(self, mean: Sequence[Any]) -> Weights:
+    def final_weights(self, mean: Sequence[Any]) -> Weights:
         """Return the centre, which is the trained model, without a change of state."""
         return [centre + self._beta * (one - centre) for one, centre in zip(mean, self._centre, strict=True)]
 
@@ -171,7 +171,7 @@ AVERAGING: dict[str, type[Averaging]] = {
 }
 
 
-def averaging(name: str, settings: dict[str, Any]) -> Averaging | None:
+def create_averaging(name: str, settings: dict[str, Any]) -> Averaging | None:
     """Return the weight-averaging algorithm of this name; None for those that reduce gradients or use servers.
 
     Args:

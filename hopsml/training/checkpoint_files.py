@@ -65,7 +65,7 @@ def complete_checkpoints(directory: Path) -> list[SavedStep]:
     return sorted(found, key=lambda saved: saved.step)
 
 
-def newest_sound(directory: Path) -> SavedStep | None:
+def newest_valid_checkpoint(directory: Path) -> SavedStep | None:
     """Return a directory's newest complete checkpoint that passes its checksums, or None."""
     return next((saved for saved in reversed(complete_checkpoints(directory)) if _is_sound(saved.folder)), None)
 
@@ -84,7 +84,7 @@ def _is_sound(folder: Path) -> bool:
     return False
 
 
-class Description(msgspec.Struct, frozen=True, tag=True):
+class CheckpointDescription(msgspec.Struct, frozen=True, tag="Description"):
     """Description of a checkpoint to be written: everything except its variables."""
 
     target: str  # the checkpoint's folder
@@ -133,13 +133,13 @@ def write_file(description: FileDescription, write: Callable[[str], object]) -> 
     durable.sync_name(target)
 
 
-def umask() -> int:
+def read_umask() -> int:
     """Return this process's umask without setting it, because other threads may be creating files."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     return int(re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)[1], 8)  # type: ignore[index]
 
 
-def write_complete(description: Description, write: Callable[[str], object]) -> None:
+def write_checkpoint(description: CheckpointDescription, write: Callable[[str], object]) -> None:
     """Write a checkpoint and remove all others but the newest ``keep - 1`` intact ones.
 
     The new one is retained even if others have higher steps, as after a return to a step before a corrupt checkpoint.

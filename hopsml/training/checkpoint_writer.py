@@ -26,9 +26,9 @@ from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.core import processes
 from hopsml.errors import StorageTimeout
 from hopsml.storage import waiting
-from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
+from hopsml.training.checkpoint_files import CheckpointDescription, FileDescription, write_checkpoint, write_file
 from hopsml.training.elastic import commits
-from hopsml.training.elastic.commits import Snapshot, memory_room
+from hopsml.training.elastic.commits import Snapshot, free_memory_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.002
 
-_made: tuple[CheckpointPort, Handover] | None = None
+_made: tuple[CheckpointPort, CheckpointSender] | None = None
 
 
-def handover_of(port: CheckpointPort) -> Handover:
-    """Return this process's only ``Handover``, which numbers all checkpoints that the process saves."""
+def checkpoint_sender(port: CheckpointPort) -> CheckpointSender:
+    """Return this process's only ``CheckpointSender``, which numbers all checkpoints that the process saves."""
     global _made
     if _made is None or _made[0] is not port:
-        _made = (port, Handover(port))
+        _made = (port, CheckpointSender(port))
     return _made[1]
 
 
@@ -55,8 +55,8 @@ class HeldCheckpoint:
     slot: int
 
 
-class Handover:
-    """Worker side of its agent's queue of checkpoints; obtained from ``handover_of``."""
+class CheckpointSender:
+    """Worker side of its agent's queue of checkpoints; obtained from ``checkpoint_sender``."""
 
     def __init__(self, port: CheckpointPort) -> None:
         self._port, self._slots = port, port.slots
@@ -65,7 +65,7 @@ class Handover:
         self._made = [0] * SLOTS  # bytes of memory allocated to each slot
         self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with the target path
 
-    def hand_over(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
+    def send_snapshot(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         """Hand a snapshot to the agent, which writes it as the folder or file ``target``.
 
         The snapshot's arrays are released. When this returns, the checkpoint survives the end of this process. Waits
@@ -90,7 +90,7 @@ class Handover:
             while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
                 time.sleep(_POLL_S)
         size = snapshot.size
-        if size > self._made[slot] and size > memory_room():
+        if size > self._made[slot] and size > free_memory_bytes():
             return None
         held, is_held = HeldCheckpoint(self._number + 1, slot), False
         try:
@@ -140,7 +140,7 @@ class Handover:
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
 
-    def failed(self) -> list[str]:
+    def failed_targets(self) -> list[str]:
         """Return the targets that could not be written and have not been saved again since."""
         newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
         return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
@@ -177,12 +177,12 @@ class Handover:
 
 
 _DESCRIPTION, _WRITE, _TEXTS = "description", "write", "texts"
-_decoder = msgspec.msgpack.Decoder(Description | FileDescription)
+_decoder = msgspec.msgpack.Decoder(CheckpointDescription | FileDescription)
 # It computes nothing, so the GPUs are left to the training.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
-def pack(arrays: dict[str, NDArray[Any]], description: Description | FileDescription, write: str) -> Snapshot:
+def pack(arrays: dict[str, NDArray[Any]], description: CheckpointDescription | FileDescription, write: str) -> Snapshot:
     """Return the snapshot to put into a slot, from which the process writes a checkpoint or file.
 
     Args:
@@ -217,7 +217,7 @@ def _write(held: CommitSlots, slot: int) -> str:
         write = getattr(importlib.import_module(module), name)
         arrays = {**snapshot.arrays, **pickle.loads(snapshot.values[_TEXTS])}
         os.umask(description.umask)
-        complete: Any = write_complete if isinstance(description, Description) else write_file
+        complete: Any = write_checkpoint if isinstance(description, CheckpointDescription) else write_file
         complete(description, lambda place: write(place, arrays))
     except Exception as error:  # noqa: BLE001 sent to the agent, which reports it
         return f"{type(error).__name__}: {error}"

@@ -41,7 +41,7 @@ _pause_point: PausePoint | None = None  # only in a group that may change
 _place = (0, 1)  # rank and size for the present batch
 _needs_all = ""  # why the group cannot continue without failed members; "" if it can
 _aside = False  # True for a joining worker that has been admitted, but has not reached the next batch of the others yet
-_ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # set by ``keep_order``
+_ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # set by ``set_operation_runner``
 _fixed = ""  # why no worker can join; "" if one can
 
 
@@ -130,14 +130,14 @@ def barrier(*, name: str = "") -> None:
         _in_order(lambda: joined.barrier(name=name))
 
 
-def keep_order(call: Callable[[Callable[[], Any]], Any]) -> None:
+def set_operation_runner(call: Callable[[Callable[[], Any]], Any]) -> None:
     """Run all further operations through ``call``, which orders them after another thread's operations."""
     global _ordered_call
     _ordered_call = call
 
 
 def _in_order(operation: Callable[[], Any]) -> Any:
-    """Run an operation through the function set by ``keep_order``, if any."""
+    """Run an operation through the function set by ``set_operation_runner``, if any."""
     return operation() if _ordered_call is None else _ordered_call(operation)
 
 
@@ -172,13 +172,13 @@ def group(timeout_s: float = 0.0) -> Group | None:
             collective_stats.record_group("hopsml", context.world_size)
             atexit.register(formed.end, "the training function has ended")
             if context.mends is not None:
-                _pause_point = reconfiguration.watch(
+                _pause_point = reconfiguration.start_reconfiguration_thread(
                     formed, context.mends, lambda changed: _reform(formed, changed), _fixed
                 )
         return _group
 
 
-def place() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """Return this worker's rank and the number of training workers, for the batch that is about to begin.
 
     After a loss of members, the values change on all remaining workers at the same batch: the first one that begins
@@ -191,18 +191,18 @@ def place() -> tuple[int, int]:
     found, generation = None, -1
     while generation != _group.generation:  # the generation changed between the reads
         generation = _group.generation
-        found = (_group.rank, _group.size) if _group.made_in == generation else None
+        found = (_group.rank, _group.size) if _group.last_call_generation == generation else None
     _place = found or _place
     return _place
 
 
-def prospect() -> tuple[int, int] | None:
+def expected_rank_and_size() -> tuple[int, int] | None:
     """Return the expected rank and group size of a joining worker that still prepares alone; None otherwise."""
     context = current()
     return (context.rank, context.world_size) if context is not None and context.joins else None
 
 
-def paused() -> int | None:
+def pause_generation() -> int | None:
     """Return the generation in which this worker must pause at this batch boundary, or None to continue.
 
     All members pause at the same batch boundary, once any has been asked to; a joining worker pauses the first time
@@ -214,10 +214,10 @@ def paused() -> int | None:
     if _group is None or _pause_point is None:
         return None
     generation = _group.generation  # read before ``pause_agreed``, which the next generation clears
-    return generation if _group.pause_agreed or prospect() else None
+    return generation if _group.pause_agreed or expected_rank_and_size() else None
 
 
-def meet(generation: int, step: int) -> Group | None:
+def wait_for_joining_workers(generation: int, step: int) -> Group | None:
     """Wait at a pause for joining workers to enter the group.
 
     Args:
@@ -230,7 +230,7 @@ def meet(generation: int, step: int) -> Group | None:
     context = current()
     assert context is not None and context.mends is not None and _pause_point is not None
     context.mends.announce(WorkerPaused(generation, step))
-    return _group if _pause_point.wait(generation) else None
+    return _group if _pause_point.wait_for_later_generation(generation) else None
 
 
 def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Group:
@@ -259,26 +259,29 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
         ) from None
 
 
-def step_aside() -> None:
-    """Let a joining worker that was admitted during a batch of the others make its calls alone, until ``step_in``."""
+def begin_separate_calls() -> None:
+    """Let a joining worker make its calls alone until ``end_separate_calls``.
+
+    It was admitted to the group during a batch of the others.
+    """
     global _aside
     _aside = True
 
 
-def step_in() -> None:
-    """End ``step_aside``: the next call of the joining worker is a call of the whole group."""
+def end_separate_calls() -> None:
+    """End ``begin_separate_calls``: the next call of the joining worker is a call of the whole group."""
     global _aside
     _aside = False
 
 
-def is_aside() -> bool:
-    """Return True if this worker makes its calls alone although it is in the group; see ``step_aside``."""
+def makes_separate_calls() -> bool:
+    """Return True if this worker makes its calls alone although it is in the group; see ``begin_separate_calls``."""
     return _aside
 
 
-def is_alone() -> bool:
+def is_catching_up() -> bool:
     """Return True on a joining worker that has not reached the others' present batch yet."""
-    return _aside or prospect() is not None
+    return _aside or expected_rank_and_size() is not None
 
 
 def _on_gpu(x: Any) -> bool:
@@ -288,9 +291,9 @@ def _on_gpu(x: Any) -> bool:
 
 def _rigid_group() -> Group | None:
     """Return the group that NCCL's group is based on; any change of members then restarts all workers."""
-    keep_all(_OF_NCCL)
+    require_all_members(_OF_NCCL)
     joined = _group_of_calls()
-    keep_out(_OF_NCCL)
+    forbid_joining(_OF_NCCL)
     return joined
 
 
@@ -306,7 +309,7 @@ def _group_of_calls() -> Group | None:
     return None if _aside else group()
 
 
-def keep_all(reason: str) -> None:
+def require_all_members(reason: str) -> None:
     """Declare that the group cannot continue without its present members: the loss of one restarts all workers.
 
     Args:
@@ -319,7 +322,7 @@ def keep_all(reason: str) -> None:
     _needs_all = reason
 
 
-def keep_out(reason: str) -> None:
+def forbid_joining(reason: str) -> None:
     """Declare that no worker can join the group while it trains: admitting one restarts all workers.
 
     Args:
@@ -352,7 +355,7 @@ def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
     }
 
 
-def listen_in_port_range(libraries: str, what: str) -> None:
+def restrict_listening_ports(libraries: str, what: str) -> None:
     """Restrict the listening ports of another collective library to ``HOPSML_PORT_RANGE``, if that is set.
 
     Args:

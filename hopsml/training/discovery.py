@@ -39,7 +39,7 @@ _over = threading.Event()
 _SOON_S, _LATER_S = 0.1, 2.0  # seconds between two polls, at first and in the end
 
 
-def variable(task: str) -> str:
+def address_variable(task: str) -> str:
     """Return the name of the variable for a task's addresses.
 
     It is unique among the tasks of a job, because their names contain no underscore.
@@ -58,7 +58,7 @@ def _upper(name: str) -> str:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class ListeningPlace:
+class ListeningWorker:
     """Identity of a listening worker of a task; those of the newest launch and newest generation are valid.
 
     ``launch`` grows with each start of the task's driver, ``generation`` with each time that its group is formed
@@ -71,17 +71,17 @@ class ListeningPlace:
     size: int
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         """Name of the file that holds this worker's address."""
         return f"{self.launch}-{self.generation}-{self.rank}-{self.size}.json"
 
 
-def begun(launch: int) -> str:
+def launch_marker_name(launch: int) -> str:
     """Return the name of the file that invalidates the addresses of earlier launches."""
     return f"{launch}.begun"
 
 
-def newest(names: Iterable[str]) -> tuple[ListeningPlace, ...]:
+def newest_workers(names: Iterable[str]) -> tuple[ListeningWorker, ...]:
     """Return the valid places among the files of a task's folder, in rank order.
 
     The set is complete if it has as many places as their ``size``.
@@ -89,7 +89,7 @@ def newest(names: Iterable[str]) -> tuple[ListeningPlace, ...]:
     places, launches = set(), {0}
     for name in names:
         if said := _SAID.fullmatch(name):
-            place = ListeningPlace(*map(int, said.groups()))
+            place = ListeningWorker(*map(int, said.groups()))
             places.add(place)
             launches.add(place.launch)
         elif started := _BEGUN.fullmatch(name):
@@ -113,7 +113,7 @@ class TaskPorts:
     port_range: tuple[int, int] | None = None
     changes: bool = False
 
-    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function so that each worker reserves and publishes its ports before calling it."""
 
         @functools.wraps(function)
@@ -125,11 +125,11 @@ class TaskPorts:
 
     def reserve_and_publish(self, host: str) -> None:
         """Reserve the ports, export them to this process's environment, and publish them."""
-        numbers = {port: take(self.port_range) for port in self.ports}
+        numbers = {port: reserve_port(self.port_range) for port in self.ports}
         os.environ.update({port_variable(port): str(number) for port, number in numbers.items()})
         if not self.folder:
             return
-        self.announce(_place(self.launch), host, numbers)
+        self.write_addresses(_place(self.launch), host, numbers)
         if self.changes:
             _over.clear()
             follow = functools.partial(self._follow, _place(self.launch), host, numbers)
@@ -137,18 +137,18 @@ class TaskPorts:
 
     def invalidate_addresses(self) -> None:
         """Invalidate the addresses published by earlier launches of the task."""
-        self._write(begun(self.launch), b"")
+        self._write(launch_marker_name(self.launch), b"")
 
-    def announce(self, place: ListeningPlace, host: str, numbers: Mapping[str, int]) -> None:
+    def write_addresses(self, place: ListeningWorker, host: str, numbers: Mapping[str, int]) -> None:
         """Write a worker's host and ports to the task's folder."""
         shown = f"[{host}]" if ":" in host else host
-        self._write(place.file, json.dumps({"host": shown, "ports": dict(numbers)}).encode())
+        self._write(place.file_name, json.dumps({"host": shown, "ports": dict(numbers)}).encode())
 
-    def _follow(self, place: ListeningPlace, host: str, numbers: Mapping[str, int]) -> None:
+    def _follow(self, place: ListeningWorker, host: str, numbers: Mapping[str, int]) -> None:
         """Publish the address again under each new rank that this worker gets when the group changes."""
         while not _over.wait(CHANGE_S):
             if (now := _place(self.launch)) != place:
-                self.announce(now, host, numbers)
+                self.write_addresses(now, host, numbers)
                 place = now
 
     def _write(self, name: str, content: bytes) -> None:
@@ -157,7 +157,7 @@ class TaskPorts:
         for_url(url).write_bytes(url, content)
 
 
-def take(port_range: tuple[int, int] | None) -> int:
+def reserve_port(port_range: tuple[int, int] | None) -> int:
     """Reserve a free port and return its number; raise RunError if no port of the range is free."""
     held = network.hold_port("", port_range)
     held.let_any_server_bind()
@@ -165,14 +165,14 @@ def take(port_range: tuple[int, int] | None) -> int:
     return held.port
 
 
-def forget() -> None:
+def release_ports() -> None:
     """Release the ports and stop publishing, in a process that continues after its worker's end."""
     _over.set()
     while _held:
         _held.pop().close()
 
 
-def remove_earlier(folder: str) -> None:
+def delete_earlier_tries(folder: str) -> None:
     """Delete the sibling folders of earlier tries of a job; raise StorageError if that fails.
 
     Args:
@@ -189,12 +189,12 @@ def remove_earlier(folder: str) -> None:
             store.delete(urls.join(above, name), recursive=True)
 
 
-def _place(launch: int) -> ListeningPlace:
+def _place(launch: int) -> ListeningWorker:
     """Return this worker's place in its task and group."""
     found = context.current()
     if found is None:
-        return ListeningPlace(launch, 0, 0, 1)
-    return ListeningPlace(launch, found.generation, found.rank, found.world_size)
+        return ListeningWorker(launch, 0, 0, 1)
+    return ListeningWorker(launch, found.generation, found.rank, found.world_size)
 
 
 def _own_host() -> str:
@@ -209,7 +209,7 @@ def driver_host(variables: Mapping[str, str]) -> str:
     return variables.get("NM_HOST") or "127.0.0.1"
 
 
-def known_tasks(tasks: Mapping[str, tuple[int, Sequence[str]]]) -> str:
+def encode_tasks(tasks: Mapping[str, tuple[int, Sequence[str]]]) -> str:
     """Return the value of the variable that describes the tasks with ports.
 
     It holds the least number of workers of each, and the names of its ports.
@@ -254,7 +254,7 @@ def addresses(
         time.sleep(min(pause_s(looks, _SOON_S, _LATER_S), left))
 
 
-def found_now(folder: str, task: str, port: str) -> list[str]:
+def published_addresses(folder: str, task: str, port: str) -> list[str]:
     """Return the addresses of a task's workers without waiting; empty if not all have published theirs."""
     found = _look(urls.join(folder, task), port)
     return found if isinstance(found, list) else []
@@ -284,10 +284,10 @@ def _look(folder: str, port: str) -> list[str] | tuple[int, int]:
     """Return the addresses if all are published, else how many are, and of how many (0 if unknown)."""
     store = for_url(folder)
     try:
-        places = newest(entry.name for entry in store.list_dir(folder))
+        places = newest_workers(entry.name for entry in store.list_dir(folder))
         if not places or len(places) < places[0].size:
             return len(places), places[0].size if places else 0
-        said = [json.loads(read_record(urls.join(folder, place.file))) for place in places]
+        said = [json.loads(read_record(urls.join(folder, place.file_name))) for place in places]
     except PathNotFound:  # no worker has started, or an older try's folder is being removed
         return 0, 0
     return [f"{one['host']}:{one['ports'][port]}" for one in said]

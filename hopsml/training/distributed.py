@@ -51,12 +51,12 @@ def exchange(value: Value) -> list[Value]:
 
 def rank() -> int:
     """Return the rank of this worker, from 0; in an elastic group, that of its newest generation."""
-    return collective.place()[0]
+    return collective.rank_and_size()[0]
 
 
 def world_size() -> int:
     """Return the number of training workers."""
-    return collective.place()[1]
+    return collective.rank_and_size()[1]
 
 
 def local_rank() -> int:

@@ -37,7 +37,7 @@ _MASK = 0xA282EAD8  # added so that a checksum of data that contains checksums r
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # kinds of fields on the wire
 
 
-def scalars(values: Mapping[str, Any], step: int, time_s: float) -> bytes:
+def encode_scalar_events(values: Mapping[str, Any], step: int, time_s: float) -> bytes:
     """Return an event file with the numbers among some values at one step; ``time_s`` is seconds since 1970."""
     numbers = {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
@@ -109,7 +109,7 @@ msgspec.convert({"step": 0}, CheckpointEvaluation)
 # ------------------------------------------------------------------------------------------ pure
 
 
-def due(steps: Sequence[int], judged: Collection[int], order: str) -> int | None:
+def next_checkpoint_step(steps: Sequence[int], judged: Collection[int], order: str) -> int | None:
     """Return the step of the checkpoint to evaluate next; None if all are evaluated.
 
     Args:
@@ -121,7 +121,7 @@ def due(steps: Sequence[int], judged: Collection[int], order: str) -> int | None
     return None if not left else left[-1 if order == "newest" else 0]
 
 
-def best_of(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> CheckpointEvaluation | None:
+def best_result(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> CheckpointEvaluation | None:
     """Return the result with the best value of the metric, the earliest of equals; None if no value is a number."""
     sign = 1 if asked.direction == "max" else -1
     known = [(sign * value, -one.step, one) for one in judgements if (value := _value(one, asked)) is not None]
@@ -130,15 +130,15 @@ def best_of(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> 
 
 def stagnates(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> bool:
     """Return True if ``patience`` checkpoints after the best one have been evaluated and none was better."""
-    best = best_of(judgements, asked)
+    best = best_result(judgements, asked)
     behind = [one for one in judgements if best is not None and one.step > best.step and not one.problem]
     return asked.patience is not None and len(behind) >= asked.patience
 
 
-def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> str:
+def missing_metric_message(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> str:
     """Build the error message for evaluated checkpoints that all lack the requested metric; "" if one has it."""
     judged = [one for one in judgements if not one.problem]
-    if not judged or best_of(judged, asked) is not None:
+    if not judged or best_result(judged, asked) is not None:
         return ""
     names = sorted({name for one in judged for name in one.metrics})
     others = [name for name in names if name != asked.metric]
@@ -155,7 +155,7 @@ def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluati
     )
 
 
-def nothing_evaluated(judgements: Collection[CheckpointEvaluation], run: str) -> str:
+def nothing_evaluated_reason(judgements: Collection[CheckpointEvaluation], run: str) -> str:
     """Return why no checkpoint of an ended run was evaluated; "" if one was."""
     if not judgements:
         return f"{run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
@@ -168,14 +168,14 @@ def nothing_evaluated(judgements: Collection[CheckpointEvaluation], run: str) ->
     return ""
 
 
-def told(
+def reported_values(
     judgement: CheckpointEvaluation, judgements: Collection[CheckpointEvaluation], asked: Evaluation
 ) -> dict[str, Any]:
     """Return the reported values of a checkpoint: its metrics, and ``best_step``.
 
     ``best_step`` is the step of the best evaluated checkpoint up to this one.
     """
-    best = best_of([one for one in judgements if one.step <= judgement.step], asked)
+    best = best_result([one for one in judgements if one.step <= judgement.step], asked)
     return {**({} if best is None else {"best_step": best.step}), **judgement.metrics}
 
 
@@ -185,7 +185,7 @@ def _value(one: CheckpointEvaluation, asked: Evaluation) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
+def is_driver_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
     """Return True if the driver of a run without an end has exited.
 
     Args:
@@ -211,21 +211,21 @@ class EvaluationStore:
         self.events = urls.join(run.events, "evaluation", *below)  # TensorBoard's event files
         self.evaluator_json = urls.join(self.folder, "evaluator.json")  # run and function of the newest evaluator
 
-    def evaluator(self) -> dict[str, Any]:
+    def read_evaluator_record(self) -> dict[str, Any]:
         """Return the record of the newest evaluator, empty if there was none; raise StorageError if unreadable."""
         try:
             return dict(self.run.read_json(self.evaluator_json))
         except PathNotFound:
             return {}
 
-    def written(self) -> list[CheckpointEvaluation]:
+    def read_results(self) -> list[CheckpointEvaluation]:
         """Return the stored results in order of their steps; raise StorageError if they cannot be read."""
         names = [one for one in _names(self.folder) if step_of(one.removesuffix(".json")) is not None]
         read = [self.run.read_json(urls.join(self.folder, name)) for name in sorted(names)]
         return [msgspec.convert(one, CheckpointEvaluation) for one in read]
 
 
-def called(function: Callable[..., Any]) -> str:
+def function_name(function: Callable[..., Any]) -> str:
     """Return the name by which a function is identified in the evaluator's record."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
@@ -233,7 +233,7 @@ def called(function: Callable[..., Any]) -> str:
 # ------------------------------------------------------------------------------------------ in the evaluator's process
 
 
-def say(context: WorkerContext, text: str) -> None:
+def send_note(context: WorkerContext, text: str) -> None:
     """Send a note of the run to the driver, and print it to the evaluator's log."""
     print(f"hopsml: {text}", flush=True)
     context.note(text)
@@ -258,7 +258,7 @@ class DriverWatch:
             self._sign, self._heard_s = sign, now
         lives = catalog.driver_lives(self._run.read_run().get("driver_process") or {})
         quiet_s = time.time() - catalog.last_change_s(self._run) if sign is None else 0.0
-        return is_lost(lives, None if sign is None else now - self._heard_s, quiet_s)
+        return is_driver_lost(lives, None if sign is None else now - self._heard_s, quiet_s)
 
     def _newest_sign(self) -> dict[str, Any] | None:
         """Return the driver's newest heartbeat; None before the first."""
@@ -292,9 +292,9 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
                 raise
             print(f"hopsml: the evaluation waits until the store is available: {error}", flush=True)
         time.sleep(LOOK_S)
-    if problem := nothing_evaluated(evaluator.judgements, evaluator.asked.run):
-        say(context, problem)
-    best = best_of(evaluator.judgements, evaluator.asked)
+    if problem := nothing_evaluated_reason(evaluator.judgements, evaluator.asked.run):
+        send_note(context, problem)
+    best = best_result(evaluator.judgements, evaluator.asked)
     skipped = [one.step for one in evaluator.judgements if one.problem]
     found = {"evaluated": len(evaluator.judgements) - len(skipped), "skipped": len(skipped)}
     return {**found, **({"best_step": best.step, **best.metrics} if best is not None else {})}
@@ -314,8 +314,8 @@ class Evaluator:
         self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with the version that failed
         self._has_warned = False
         self.is_calling = False  # while True, an error comes from the user's function
-        self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
-        self.judgements = self._facts.written()
+        self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": function_name(function)})
+        self.judgements = self._facts.read_results()
         self._shown = {step for name in _names(self._facts.events) if (step := _step_shown(name)) is not None}
 
     def evaluate_due(self) -> bool:
@@ -325,13 +325,15 @@ class Evaluator:
         # Read again, because the run may have ended a moment ago.
         lost = not ended and self._watch.is_lost() and self._run.read_status() is None
         self._reopen()
-        while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
+        while (
+            step := next_checkpoint_step(self._complete(), [one.step for one in self.judgements], self.asked.order)
+        ) is not None:
             self._note(self._judge(step))
         self._write_best()
         self._write_events()
         self._warn()
         if lost:
-            say(
+            send_note(
                 self._context,
                 f"the driver of {self._run.url} has exited without ending the run, so evaluation ends; if the run is "
                 "resumed, call evaluate() again for its new checkpoints",
@@ -340,9 +342,9 @@ class Evaluator:
 
     def _warn(self) -> None:
         """Report once that no result has the compared metric, so that there is no best checkpoint."""
-        if not self._has_warned and (said := without_metric(self.judgements, self.asked)):
+        if not self._has_warned and (said := missing_metric_message(self.judgements, self.asked)):
             self._has_warned = True
-            say(self._context, said)
+            send_note(self._context, said)
 
     def _complete(self) -> list[int]:
         """Return the steps of complete checkpoints that have no result yet."""
@@ -399,11 +401,13 @@ class Evaluator:
             is_second = judgement.step in self._failed and not judgement.problem
             for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=is_second)
         except PathExists:  # another evaluator was faster: its result counts
-            self.judgements = self._facts.written()
+            self.judgements = self._facts.read_results()
             return
         self.judgements.append(judgement)
         if not judgement.problem:
-            self._context.send({"step": judgement.step, "metrics": told(judgement, self.judgements, self.asked)})
+            self._context.send(
+                {"step": judgement.step, "metrics": reported_values(judgement, self.judgements, self.asked)}
+            )
         self._write_best()
         self._write_events()
         if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
@@ -412,7 +416,7 @@ class Evaluator:
 
     def _write_best(self) -> None:
         """Write the best result if it has changed, or could not be written before."""
-        best = best_of(self.judgements, self.asked)
+        best = best_result(self.judgements, self.asked)
         if best is not None and best != self._best_written:
             url = urls.join(self._facts.folder, "best.json")
             for_url(url).write_bytes(url, to_json(msgspec.to_builtins(best)))
@@ -422,9 +426,9 @@ class Evaluator:
         """Write TensorBoard files for results that have none yet, also for those of an evaluator that was killed."""
         for one in self.judgements:
             if not one.problem and one.step not in self._shown:
-                values = told(one, self.judgements, self.asked)
+                values = reported_values(one, self.judgements, self.asked)
                 name = urls.join(self._facts.events, _event_name(one.step))
-                for_url(name).write_bytes(name, scalars(values, one.step, time.time()))
+                for_url(name).write_bytes(name, encode_scalar_events(values, one.step, time.time()))
                 self._shown.add(one.step)
 
 

@@ -46,7 +46,7 @@ def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     import jaxlib
 
     assert context.collective is not None
-    collective.listen_in_port_range(os.path.dirname(jaxlib.__file__) + os.sep, "gloo, JAX's collective on CPUs,")
+    collective.restrict_listening_ports(os.path.dirname(jaxlib.__file__) + os.sep, "gloo, JAX's collective on CPUs,")
     context.collective.announce()  # the function starts only after all workers have arrived
     # JAX warns of any variable with "proxy" in its name, even no_proxy; the members are excluded from proxies.
     with contextlib.suppress(AttributeError):  # raised by JAX versions without this setting

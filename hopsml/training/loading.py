@@ -101,9 +101,9 @@ def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: 
             "TensorFlow variables with this name; omit it, since plain values are returned"
         )
     if _has_tensors(state):
-        state = state_tensors.together(state, snapshot.arrays)
+        state = state_tensors.join_tensors(state, snapshot.arrays)
     if hasattr(value, "named_parameters"):
-        state = state_tensors.renamed(value, state)
+        state = state_tensors.rename_state_keys(value, state)
     try:
         value.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:  # raised by torch's classes
@@ -124,7 +124,7 @@ def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
     from hopsml.training.tensorflow import state_variables
 
     try:
-        found = state_variables.collect(objects)
+        found = state_variables.collect_variables(objects)
     except ArgumentError as error:
         raise ArgumentError(f"load_checkpoint(): objects must be built, as for a State: {error}") from error
     return {key: variable for key, variable in found.items() if key.split("/")[1:2] != ["optimizer"]}

@@ -102,7 +102,7 @@ def send(value: Any) -> None:
     """
     context = _worker("hopsml.send()")
     if context is not None:
-        context.say(pickled(value, "hopsml.send()"))
+        context.say(pickle_value(value, "hopsml.send()"))
 
 
 def receive(timeout: float = 0.0) -> Any:
@@ -141,7 +141,7 @@ def resize(size: int) -> None:
         context.say(pickle.dumps(ResizeRequest(size)))
 
 
-def pickled(value: Any, caller: str) -> bytes:
+def pickle_value(value: Any, caller: str) -> bytes:
     """Return ``value`` pickled by cloudpickle.
 
     Args:

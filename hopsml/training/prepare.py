@@ -143,7 +143,7 @@ def _opened(directory: RunDir) -> order.Order | None:
     return None
 
 
-def masked(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def register_secrets_first(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     """Wrap a function so that each worker registers the values of the named variables as secrets first.
 
     Args:
@@ -164,7 +164,7 @@ LOGGING = Settings.logging.name  # environment variable with the driver's loggin
 _STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
 
 
-def described_logging(root: logging.Logger) -> str:
+def describe_logging(root: logging.Logger) -> str:
     """Return the configuration of a root logger as the text of ``LOGGING``; "" if it writes to no stream."""
     handler = _to_a_stream(root)
     if handler is None:
@@ -185,7 +185,7 @@ def described_logging(root: logging.Logger) -> str:
     )
 
 
-def follow_driver_log() -> None:
+def apply_driver_logging() -> None:
     """Give this worker's root logger the level and format of the driver's; called before the user's function."""
     if told := SETTINGS.logging:
         configure_logging(told, logging.getLogger())
@@ -195,7 +195,7 @@ def configure_logging(told: str, root: logging.Logger) -> None:
     """Give a root logger the level, format and stream described by ``told``, unless it writes to a stream already.
 
     Args:
-        told: text made by ``described_logging``.
+        told: text made by ``describe_logging``.
         root: logger to configure.
     """
     if _to_a_stream(root) is not None:
@@ -221,7 +221,7 @@ def prepare(context: WorkerContext) -> None:
     from hopsml.training.tensorflow import setup
 
     continue_mlflow_run(context)
-    follow_driver_log()
+    apply_driver_logging()
     if context.spec.framework == "torch":
         from hopsml.training.torch import process_group as torch_setup
 

@@ -268,7 +268,7 @@ def checkpoints() -> Target:
     def then() -> None:
         (one / stored.CORRUPT).unlink(missing_ok=True)
         stored.latest_sound(url)
-        checkpoint_files.newest_sound(folder)
+        checkpoint_files.newest_valid_checkpoint(folder)
         stored.read_keep(one)
         stored.check(one)
 
@@ -340,7 +340,7 @@ def tfrecords() -> Target:
         for span in spans:
             part = content[span.begin : span.end]
             begins, lengths = tfrecord_files.record_offsets(part, span, "file:///x")
-            found.append(examples.table(part, begins.tolist(), lengths.tolist(), None, "x", span.first))
+            found.append(examples.decode_examples(part, begins.tolist(), lengths.tolist(), None, "x", span.first))
         return found
 
     def read(data: bytes) -> object:

@@ -202,7 +202,7 @@ def other_messages() -> Target:
     )  # fmt: skip
     packed = msgspec.msgpack.encode
     lane = of_search.RunTrial(1, 1, "t1", b"config", "loss"), of_search.EndTrial(1, 1, "stop", 2.0)
-    fetch, question = staged_rows.Fetch("data-x/0-0.arrow", 0, 3), staged_rows.TableQuestion("x", 2)
+    fetch, question = staged_rows.FetchRequest("data-x/0-0.arrow", 0, 3), staged_rows.TableRequest("x", 2)
     table = frame_log.FrameTable("x", 1, (), {}, ((0,),), True, False)
     ended = of_search.TrialEnded(1, 1, "failed", error="e")
     seeds = _seeds(

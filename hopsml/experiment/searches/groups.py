@@ -193,7 +193,7 @@ class GroupExecutor:
                 preload=spec.preload or plans.modules_of(spec, self._plan.captured.preload),
                 resume=None if form.resume_from is None else self._folder(form.resume_from),
             ),
-            function=trial.carry_out,
+            function=trial.run_group_trial,
             arguments={
                 "payload": self._plan.captured.payload_with_secrets,
                 "config": form.config,
@@ -218,7 +218,7 @@ class GroupExecutor:
             return
         if action.patience_s > 0:
             group.kill_at = time.monotonic() + action.patience_s
-        group.run.send(trial.TellEnd(action.how), rank=0)
+        group.run.send(trial.EndAtNextReport(action.how), rank=0)
 
     def continue_trial(self, news: ExecutorEvent) -> None:
         """Do nothing: reports of distributed trials do not wait."""

@@ -13,7 +13,7 @@ from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, package_versions
 from hopsml.training.tensorflow.checkpoints import write_saved_model
-from hopsml.training.tensorflow.groups import latest_strategy, leads
+from hopsml.training.tensorflow.groups import is_leader, latest_strategy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ _INTERNAL = "__saved_model"  # beginning of the names of TensorFlow's own signat
 
 def keeps() -> bool:
     """Return True on the chief of the group, whose files are stored."""
-    return leads(latest_strategy())
+    return is_leader(latest_strategy())
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:

@@ -28,8 +28,8 @@ from hopsml.service.spec.job import JobSpec, searchspace
 from hopsml.service.spec.task import Task
 from hopsml.submission import script
 from hopsml.training import discovery
-from hopsml.training.discovery import TaskPorts, driver_host, known_tasks, remove_earlier
-from hopsml.training.prepare import masked
+from hopsml.training.discovery import TaskPorts, delete_earlier_tries, driver_host, encode_tasks
+from hopsml.training.prepare import register_secrets_first
 
 
 @contextlib.contextmanager
@@ -87,8 +87,8 @@ def run(job_file: str, name: str) -> int:
             listener.reserve_and_publish(driver_host(os.environ))
         return _run_script(_code(job, path, task.script), task)
     function = _command(job, path, task) if task.command is not None else _function(job, path, task)
-    function = listener.wrapped(function) if task.ports else function
-    _verb(job, name, task, masked(function, tuple(secrets)), variables)
+    function = listener.wrap_function(function) if task.ports else function
+    _verb(job, name, task, register_secrets_first(function, tuple(secrets)), variables)
     return 0
 
 
@@ -122,7 +122,7 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskPorts:
     launch = SETTINGS.application_attempt
     listener = TaskPorts(name, task.ports, folder, launch, SETTINGS.port_range, changes=task.min is not None)
     if folder and task.ports:
-        remove_earlier(folder)
+        delete_earlier_tries(folder)
         listener.invalidate_addresses()
     return listener
 
@@ -142,11 +142,11 @@ def _known_addresses(job: JobSpec) -> dict[str, str]:
     if not (folder := os.environ.get(discovery.FOLDER)):
         return {}
     tasks = {name: task for name, task in job.tasks.items() if task.ports and not _is_searched(job, name)}
-    found = {name: discovery.found_now(folder, name, task.ports[0]) for name, task in tasks.items()}
+    found = {name: discovery.published_addresses(folder, name, task.ports[0]) for name, task in tasks.items()}
     return {
         discovery.FOLDER: folder,
-        discovery.TASKS: known_tasks({name: (task.fewest, task.ports) for name, task in tasks.items()}),
-        **{discovery.variable(name): ",".join(there) for name, there in found.items()},
+        discovery.TASKS: encode_tasks({name: (task.fewest, task.ports) for name, task in tasks.items()}),
+        **{discovery.address_variable(name): ",".join(there) for name, there in found.items()},
     }
 
 

@@ -1,6 +1,6 @@
 """Reading of a worker's batches, ahead of the training on a thread or within a data loader's process.
 
-The thread reads ahead while the group's membership is unchanged. ``batches_of_turn`` is for processes that are
+The thread reads ahead while the group's membership is unchanged. ``strided_batches`` is for processes that are
 themselves ahead of the training, such as those of PyTorch's ``DataLoader``.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hopsml.core import suggestions
 from hopsml.training.data.row_gatherer import Chunk, RowGatherer
 from hopsml.training.data.shard_order import Piece, Source
-from hopsml.training.data.shard_sampler import ShardSampler, TurnSampler
+from hopsml.training.data.shard_sampler import ShardSampler, StridedSampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ _SWITCH_S = 0.0005
 _LOOK_S = 0.2  # interval between two checks whether the reader has been closed
 
 
-def missing_column(names: Sequence[str], columns: Iterable[str]) -> str:
+def missing_column_message(names: Sequence[str], columns: Iterable[str]) -> str:
     """Return the message about columns that are not among the data's, with those that have similar names."""
     known = list(columns)
     meant = suggestions.similar_names(names[0], known)
@@ -100,9 +100,9 @@ class BatchReader:
 
     def join(self, rank: int, world_size: int) -> None:
         """Read the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
-        before = self._sampler.group
+        before = self._sampler.rank_and_size
         self._sampler.join(rank, world_size)
-        if self._sampler.group != before:
+        if self._sampler.rank_and_size != before:
             self.close()
 
     @property
@@ -183,12 +183,12 @@ class BatchReader:
     def _copy(self) -> ShardSampler:
         """Return a sampler at the present position, for the thread that reads ahead."""
         copy = self._make()
-        copy.join(*self._sampler.group)
+        copy.join(*self._sampler.rank_and_size)
         copy.go_to(self._sampler.position())
         return copy
 
 
-def batches_of_turn(source: Source, sampler: ShardSampler, turn: int, turns: int) -> Iterator[dict[str, NDArray[Any]]]:
+def strided_batches(source: Source, sampler: ShardSampler, turn: int, turns: int) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield a worker's batches ``turn``, ``turn + turns`` and so on, counted from the sampler's position.
 
     The rows of the other batches are not read. Batches are read on the calling thread when they are requested: the
@@ -201,7 +201,7 @@ def batches_of_turn(source: Source, sampler: ShardSampler, turn: int, turns: int
         turns: number of processes that share the worker's batches.
     """
     rows = RowGatherer(source, threads=1)
-    for chunk in _chunks(rows, TurnSampler(sampler, turn, turns), _together(source, sampler)):
+    for chunk in _chunks(rows, StridedSampler(sampler, turn, turns), _together(source, sampler)):
         yield from _batches_of(chunk)
 
 
@@ -269,24 +269,24 @@ def _read_ahead(
                 return
 
 
-def _chunks(rows: RowGatherer, sampler: ShardSampler | TurnSampler, together: int) -> Iterator[Chunk]:
+def _chunks(rows: RowGatherer, sampler: ShardSampler | StridedSampler, together: int) -> Iterator[Chunk]:
     """Yield chunks of ``together`` batches; if one fails, yield its batches singly up to the unreadable one."""
     while not sampler.is_exhausted:
         batches = _batches(sampler, together)
         try:
-            chunk = rows.chunk(batches)
+            chunk = rows.gather_batches(batches)
         except Exception:
             if len(batches) == 1:
                 raise
             for batch in batches:  # so that the batches before the unreadable one are still delivered
-                yield rows.chunk([batch])
+                yield rows.gather_batches([batch])
         else:
             yield chunk
 
 
-def _batches(sampler: ShardSampler | TurnSampler, most: int) -> list[list[Piece]]:
+def _batches(sampler: ShardSampler | StridedSampler, most: int) -> list[list[Piece]]:
     """Return the pieces of the next ``most`` batches, or of fewer if no more are known at present."""
     found = [sampler.next_pieces()]
-    while len(found) < most and not sampler.waits and not sampler.is_exhausted:
+    while len(found) < most and not sampler.needs_next_wave and not sampler.is_exhausted:
         found.append(sampler.next_pieces())
     return found

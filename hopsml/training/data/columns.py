@@ -47,19 +47,19 @@ def is_list_of_values(kind: pa.DataType) -> bool:
     return is_list(kind) and not is_list(kind.value_type)
 
 
-def flat(schema: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
+def flatten_fields(schema: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
     """Yield the name and type of each column made of these fields; a struct becomes columns ``struct.field``."""
     import pyarrow as pa
 
     for field in schema:
         name = f"{above}{field.name}"
         if pa.types.is_struct(field.type) and not is_vector(field.type):
-            yield from flat(field.type, f"{name}.")
+            yield from flatten_fields(field.type, f"{name}.")
         else:
             yield name, field.type
 
 
-def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.DataType]:
+def common_types(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """Return the type of each column, in the column order of all batches.
 
     A column that is of type null in a file, or absent there, gets the type of the other files if ``fill`` has a value
@@ -118,7 +118,7 @@ def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: M
 
 
 def _has_array(kind: pa.DataType) -> bool:
-    """Return True for a type that ``columns.arrays`` can convert to an array."""
+    """Return True for a type that ``columns.table_to_arrays`` can convert to an array."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -147,7 +147,7 @@ def _array_kind(kind: pa.DataType) -> str:
     return str(kind)
 
 
-def arrays(
+def table_to_arrays(
     table: pa.Table,
     fill: Mapping[str, Any],
     place: str,
@@ -187,12 +187,12 @@ class RowForm(NamedTuple):
 Forms = Mapping[str, RowForm]  # by column
 
 
-def forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
+def row_forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
     """Return the data type and shape of each column's rows."""
     return {name: RowForm(array.dtype, array.shape[1:], place) for name, array in found.items()}
 
 
-def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
+def check_row_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
     """Raise ArgumentError for a column whose rows differ in type or shape from the reference rows of all workers.
 
     Without this check, lists of one length on one worker and of another length on the next would not be noticed until
@@ -203,7 +203,7 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
         first: the reference rows, by column.
         place: origin of the rows, for messages.
     """
-    for name, here in forms(found, place).items():
+    for name, here in row_forms(found, place).items():
         if (there := first.get(name)) is None:
             other = next((form.place for form in first.values()), "the others")
             raise _unlike(f"column '{name}' of {place} is absent in {other}")

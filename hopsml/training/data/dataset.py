@@ -107,7 +107,7 @@ class Dataset:
         """
         reader = self.reader(first_epoch)
         try:
-            reader.join(*collective.place())
+            reader.join(*collective.rank_and_size())
             while not reader.is_exhausted:
                 yield reader.next_batch()
         finally:

@@ -63,7 +63,7 @@ class _RecordLayout:
             column.sizes.append(size)
 
 
-def table(
+def decode_examples(
     content: bytes,
     begins: Sequence[int],
     lengths: Sequence[int],

@@ -57,12 +57,12 @@ class StagedPartition(msgspec.Struct, frozen=True):
     stage: str  # URL of the stage
     shards: tuple[StagedShard, ...]
 
-    def file(self, name: str) -> str:
+    def file_path(self, name: str) -> str:
         """Return the path of the attempt's file within the stage's folder; ``name`` is that of the DataFrame."""
-        return file_of(name, self.partition, self.attempt)
+        return attempt_file_path(name, self.partition, self.attempt)
 
 
-def file_of(name: str, partition: int | str, attempt: int | str) -> str:
+def attempt_file_path(name: str, partition: int | str, attempt: int | str) -> str:
     """Return the path of an attempt's file within a stage's folder.
 
     ``name`` is a Python identifier, so that it is a valid file name.
@@ -100,7 +100,7 @@ decode_table = checked(msgspec.msgpack.Decoder(FrameTable).decode)
 
 
 @dataclass(frozen=True)
-class Push:
+class StartPushJob:
     """Action: start a Spark job that sends these partitions to the stages."""
 
     partitions: tuple[int, ...]
@@ -108,7 +108,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Publish:
+class PublishTable:
     """Action: send the table to these stages, for their workers."""
 
     table: FrameTable
@@ -116,17 +116,17 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class Fail:
+class EndRun:
     """Action: end the run with this reason."""
 
     reason: str
 
 
-Action = Push | Publish | Fail
+Action = StartPushJob | PublishTable | EndRun
 
 
 @dataclass
-class FrameLog:
+class FrameTransfer:
     """State of one DataFrame's transfer to the agents of a run.
 
     Each event method takes ``wanted``, the number of stages that the group's members have once all are open, and
@@ -145,12 +145,12 @@ class FrameLog:
     _began: float | None = None  # start of the first job
     _next_wave: float = 0.0  # earliest time
 
-    def opened(self, agent: str, stage: StageAddress, wanted: int, now: float) -> list[Action]:
+    def stage_opened(self, agent: str, stage: StageAddress, wanted: int, now: float) -> list[Action]:
         """Handle a stage that has been opened at ``agent``."""
         self.stages.pop(agent, None)
         self.stages[agent] = stage
         news = self.due_actions(wanted, now)
-        if self.told is None or any(isinstance(one, Publish) for one in news):
+        if self.told is None or any(isinstance(one, PublishTable) for one in news):
             return news
         return [self._publish((stage,)), *news]
 
@@ -159,18 +159,18 @@ class FrameLog:
         self.stages.pop(agent, None)
         return self.due_actions(wanted, now)
 
-    def arrived(self, placed: Iterable[StagedPartition], wanted: int, now: float) -> list[Action]:
+    def partitions_stored(self, placed: Iterable[StagedPartition], wanted: int, now: float) -> list[Action]:
         """Handle partitions that a Spark job has stored; the job is still running."""
         return self._place(placed) or self.due_actions(wanted, now)
 
-    def pushed(self, wanted: int, now: float) -> list[Action]:
+    def push_job_ended(self, wanted: int, now: float) -> list[Action]:
         """Handle the end of a Spark job; partitions that it has not stored are missing."""
         self.is_pushing = False
         return self.due_actions(wanted, now)
 
-    def failed(self, cause: str) -> list[Action]:
+    def push_job_failed(self, cause: str) -> list[Action]:
         """Handle the permanent failure of a Spark job."""
-        return [Fail(not_brought(self.name, cause))]
+        return [EndRun(transfer_error_message(self.name, cause))]
 
     def due_actions(self, wanted: int, now: float) -> list[Action]:
         """Return the actions that are due: a Spark job for missing partitions, and a new table.
@@ -183,7 +183,7 @@ class FrameLog:
         if not self.is_pushing and (missing := self._missing()):
             self.is_pushing = True
             self._began = now if self._began is None else self._began
-            return [*self._news(stages, now), Push(missing, stages)]
+            return [*self._news(stages, now), StartPushJob(missing, stages)]
         return self._news(stages, now)
 
     def _place(self, placed: Iterable[StagedPartition]) -> list[Action]:
@@ -191,7 +191,7 @@ class FrameLog:
         for one in placed:
             before = self.placed.get(one.partition)
             if before is not None and [shard.rows for shard in before.shards] != [shard.rows for shard in one.shards]:
-                return [Fail(_changed(self.name, before, one))]
+                return [EndRun(_changed(self.name, before, one))]
             self.placed[one.partition] = one
         return []
 
@@ -225,13 +225,13 @@ class FrameLog:
         there = {stage.url for stage in self.stages.values()}
         return tuple(n for n in range(self.partitions) if n not in self.placed or self.placed[n].stage not in there)
 
-    def _publish(self, to: tuple[StageAddress, ...]) -> Publish:
+    def _publish(self, to: tuple[StageAddress, ...]) -> PublishTable:
         """Return the action that sends the newest table to stages."""
         stages = {stage.url: stage for stage in self.stages.values()}
         known = self.told or ()
         is_whole, is_settled = len(known) == self.partitions, self.told_settled and not self.is_pushing
         table = FrameTable(self.name, self.version, known, stages, tuple(self.waves), is_whole, is_settled)
-        return Publish(table, to)
+        return PublishTable(table, to)
 
 
 def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
@@ -245,7 +245,7 @@ def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
     )
 
 
-def not_brought(name: str, cause: str) -> str:
+def transfer_error_message(name: str, cause: str) -> str:
     """Build the error message of a DataFrame whose transfer to the workers has failed."""
     return (
         f"data={name!r} could not be sent to the workers: {cause.rstrip('.')}. Remedy: correct the DataFrame; if Spark "
@@ -253,7 +253,7 @@ def not_brought(name: str, cause: str) -> str:
     )
 
 
-def described(table: FrameTable, workers: int) -> str:
+def describe_table(table: FrameTable, workers: int) -> str:
     """Return the numbers of rows, bytes, partitions and agents of a table, for the log, and whether rows are too few."""
     shards = [shard for one in table.partitions for shard in one.shards]
     size = sum(shard.size for shard in shards)

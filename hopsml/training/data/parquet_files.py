@@ -32,11 +32,11 @@ class RowGroup:
     description: Any
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """Origin of the group's rows, for messages."""
         return f"{self.file.url}, row group {self.number},"
 
-    def values_a_row(self, column: int) -> float | None:
+    def values_per_row(self, column: int) -> float | None:
         """Return the length of a column's lists; None if the metadata do not show it, as with nulls and empty lists."""
         described = self.description.row_group(self.number).column(column)
         told = described.statistics
@@ -84,14 +84,14 @@ class ParquetFiles:
         }
         self._check_fill(types)
         filled = {group.file.url for group in self._groups if group.rows}
-        self._types = arrow_columns.common(
+        self._types = arrow_columns.common_types(
             {url: of_file for url, of_file in types.items() if url in filled}, self._fill
         )
         self._compared = self._check_lengths()
         self._first: arrow_columns.Forms | None = None  # of the columns in _compared
 
     def __repr__(self) -> str:
-        return stored_files.text_of(group.file for group in self._groups)
+        return stored_files.describe_files(group.file for group in self._groups)
 
     def _types_of(self, schema: pa.Schema, url: str) -> arrow_columns.Types:
         """Return the types of a file's columns that are read; null for a filled column that the file lacks."""
@@ -106,7 +106,7 @@ class ParquetFiles:
                 + f"; names of folders ({', '.join(folders)}) are not columns" * bool(folders)
             )
         read = [field for field in schema if self._columns is None or field.name in self._columns]
-        types = list(arrow_columns.flat(read))
+        types = list(arrow_columns.flatten_fields(read))
         if twice := sorted(name for name, count in Counter(name for name, _ in types).items() if count > 1):
             raise ArgumentError(f"{url} has several columns with the name {', '.join(twice)}; rename them")
         return {**dict(types), **{name: pa.null() for name in absent}}
@@ -138,10 +138,10 @@ class ParquetFiles:
         for group in filled if lists else ():
             compared |= lists - set(places[group.file.url])
             for name, place in places[group.file.url].items():
-                if (length := group.values_a_row(place)) is None:
+                if (length := group.values_per_row(place)) is None:
                     compared.add(name)
                     continue
-                here = group.place.rstrip(",")
+                here = group.origin.rstrip(",")
                 first, there = seen.setdefault(name, (length, here))
                 if first != length:
                     raise ArgumentError(
@@ -174,7 +174,7 @@ class ParquetFiles:
         found = self._arrays(table, group, self._types)
         if self._compared:
             some = {name: found[name] for name in self._compared}
-            arrow_columns.check_forms(some, self._of_first(), group.place)
+            arrow_columns.check_row_forms(some, self._of_first(), group.origin)
         return found
 
     def _arrays(self, table: pa.Table, group: RowGroup, names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -182,9 +182,9 @@ class ParquetFiles:
         import pyarrow as pa
 
         told = [name for name in table.column_names if name in self._types or not pa.types.is_null(table[name].type)]
-        found = arrow_columns.arrays(table.select(told), self._fill, group.place, types=self._types)
+        found = arrow_columns.table_to_arrays(table.select(told), self._fill, group.origin, types=self._types)
         absent = pa.table({name: pa.nulls(table.num_rows) for name in names if name not in found})
-        found |= arrow_columns.arrays(absent, self._fill, group.place, types=self._types)
+        found |= arrow_columns.table_to_arrays(absent, self._fill, group.origin, types=self._types)
         return {name: found[name] for name in names}
 
     def _of_first(self) -> arrow_columns.Forms:
@@ -199,7 +199,7 @@ class ParquetFiles:
                 row = next(file.iter_batches(1, row_groups=[group.number], columns=there, use_threads=False))
                 table = pa.Table.from_batches([row])
             found = self._arrays(table, group, self._compared)
-            self._first = arrow_columns.forms(found, f"the first row of {group.file.url}")
+            self._first = arrow_columns.row_forms(found, f"the first row of {group.file.url}")
         return self._first
 
     def _size(self, group: Any) -> int:
@@ -239,7 +239,7 @@ def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet
 
-    with file.opened() as stream:
+    with file.open() as stream:
         try:
             yield pyarrow.parquet.ParquetFile(stream, metadata=description, pre_buffer=True)
         except HopsmlError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Types that ``columns.arrays`` converts; all other types, also those of newer Spark versions, are rejected.
+# Types that ``columns.table_to_arrays`` converts; all other types, also those of newer Spark versions, are rejected.
 _WITH_ARRAY = re.compile(
     r"boolean|byte|short|integer|long|float|double|decimal\(.*\)|binary|date|timestamp|timestamp_ntz"
     r"|(string|char|varchar)\b.*|interval (day|hour|minute|second)( to (hour|minute|second))?"
@@ -44,7 +44,7 @@ STAGES = "hopsml.stages"  # local property of a job with the stages at its start
 PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
-def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
+def unsupported_rows_reason(fields: Sequence[Field], is_streaming: bool = False) -> str:
     """Return why the rows cannot form batches, with the remedy; an empty string if they can.
 
     Args:
@@ -105,10 +105,10 @@ class JvmPush:
 
     def __init__(self, frame: Any) -> None:
         """Create the plan of a DataFrame in the JVM; raises py4j's error for a schema that is not supported."""
-        self._rows = classes(frame).PushRows(frame._jdf.queryExecution())
+        self._rows = jvm_classes(frame).PushRows(frame._jdf.queryExecution())
 
     @property
-    def partitions(self) -> int:
+    def partition_count(self) -> int:
         """Number of partitions of the plan; reading it computes the query up to its last shuffle."""
         return int(self._rows.partitions())
 
@@ -120,28 +120,30 @@ class JvmPush:
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
         """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end."""
-        follow(self._rows.push(name, lines(stages), ",".join(map(str, partitions))), parse_result, arrived)
+        await_push_job(
+            self._rows.push(name, format_stages(stages), ",".join(map(str, partitions))), parse_result, arrived
+        )
 
 
-def classes(frame: Any) -> Any:
+def jvm_classes(frame: Any) -> Any:
     """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well."""
     session = frame.sparkSession
     session.sql(f"ADD JAR '{JAR}'")
     return session._jvm.io.hopsml
 
 
-def why_unusable(frame: Any) -> str:
+def why_jvm_push_unusable(frame: Any) -> str:
     """Return why this Spark cannot load the classes of ``native/spark_push``; "" if it can."""
     if not JAR.exists():
         return f"{JAR.name} is not installed"
     try:
-        classes(frame).PushJob.check()
+        jvm_classes(frame).PushJob.check()
     except Exception as error:  # noqa: BLE001 py4j's, of any error in the JVM
         return str(getattr(error, "java_exception", error)).partition("\n")[0] or repr(error)
     return ""
 
 
-def follow(
+def await_push_job(
     job: Any, read: Callable[[str], StagedPartition], arrived: Callable[[list[StagedPartition]], object]
 ) -> None:
     """Wait for a ``PushJob``, and pass partitions to ``arrived`` as they are stored.
@@ -157,7 +159,7 @@ def follow(
     job.finish()
 
 
-def lines(stages: Sequence[StageAddress]) -> str:
+def format_stages(stages: Sequence[StageAddress]) -> str:
     """Format the addresses of stages as lines, which ``Stage.parse`` in the JVM reads."""
     return "\n".join("\t".join(_words(one)) for one in stages)
 
@@ -187,13 +189,13 @@ class PythonPush:
             frame: the DataFrame.
             has_classes: whether its JVM can load ``native/spark_push``; else all results arrive at the end of a job.
         """
-        answers = frame.mapInArrow(pusher(name), RESULT)
+        answers = frame.mapInArrow(push_function(name), RESULT)
         self._context = frame.sparkSession.sparkContext
-        self._rows: Any = classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
+        self._rows: Any = jvm_classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
         self._answers = None if has_classes else answers.rdd
 
     @property
-    def partitions(self) -> int:
+    def partition_count(self) -> int:
         """Number of partitions of the plan; reading it computes the query up to its last shuffle."""
         return int(self._rows.partitions() if self._answers is None else self._answers.getNumPartitions())
 
@@ -205,15 +207,15 @@ class PythonPush:
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
         """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end."""
-        self._context.setLocalProperty(STAGES, property_of(tuple(stages)))
+        self._context.setLocalProperty(STAGES, encode_stages(tuple(stages)))
         if self._answers is None:
-            follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
+            await_push_job(self._rows.push(",".join(map(str, partitions))), decode_task_result, arrived)
         else:
             rows = self._context.runJob(self._answers, list, list(partitions))
-            arrived([staged(row.answer) for row in rows])
+            arrived([decode_task_result(row.answer) for row in rows])
 
 
-def pusher(name: str) -> PushBatches:
+def push_function(name: str) -> PushBatches:
     """Return the function that each task calls with its record batches, for ``mapInArrow``."""
 
     def push(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -224,12 +226,12 @@ def pusher(name: str) -> PushBatches:
     return push
 
 
-def property_of(stages: tuple[StageAddress, ...]) -> str:
+def encode_stages(stages: tuple[StageAddress, ...]) -> str:
     """Encode the stages as the value of the local property ``STAGES``."""
     return base64.b64encode(msgspec.msgpack.encode(stages)).decode()
 
 
-def staged(answer: str) -> StagedPartition:
+def decode_task_result(answer: str) -> StagedPartition:
     """Decode the result of a task."""
     return decode_partition(base64.b64decode(answer))
 
@@ -244,7 +246,7 @@ def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBat
     data = base64.b64decode(task.getLocalProperty(STAGES) or "")
     stages = decode_addresses(data)
     partition, attempt = task.partitionId(), task.taskAttemptId()
-    client = StageClient(choose(stages, socket.gethostname(), partition, task.attemptNumber()))
+    client = StageClient(choose_stage(stages, socket.gethostname(), partition, task.attemptNumber()))
     try:
         first = next(batches, None)
         schema = first.schema if first is not None else pa.schema([])
@@ -256,7 +258,7 @@ def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays([pa.array([base64.b64encode(answer).decode()])], ["answer"])
 
 
-def choose(stages: tuple[StageAddress, ...], hostname: str, partition: int, attempt: int) -> StageAddress:
+def choose_stage(stages: tuple[StageAddress, ...], hostname: str, partition: int, attempt: int) -> StageAddress:
     """Return the stage for an attempt at a partition.
 
     The first attempt goes to a stage on the same machine if there is one, spread by partition number; a repeated

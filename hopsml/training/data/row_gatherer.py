@@ -25,12 +25,12 @@ from hopsml.training.data.shard_order import (
     Source,
     Span,
     Window,
-    first_filled,
-    joined,
-    length,
-    located,
+    first_nonempty_shard,
+    locate_rows,
+    merge_adjacent,
+    row_count,
     shards_of,
-    total,
+    total_rows,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class WindowRows:
 
     def __init__(self, shards: NDArray[np.uint32], rows: NDArray[np.int64], parts: Sequence[Columns]) -> None:
         self._shards, self._rows, self.parts = shards, rows, parts
-        native = library()
+        native = load_library()
         self._native = [name for name, one in parts[0].items() if native is not None and not one.dtype.hasobject]
         self._others = [name for name in parts[0] if name not in self._native]
         if native is not None and self._native:
@@ -125,7 +125,7 @@ class _Columns(ctypes.Structure):
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def load_library() -> ctypes.CDLL | None:
     """Return the native library with its signatures declared; None if it is not built."""
     try:
         loaded = ctypes.CDLL(str(PATH))
@@ -259,10 +259,10 @@ class RowGatherer:
         if self._second is not None:
             self._second.shutdown()
 
-    def chunk(self, batches: Sequence[list[Piece]]) -> Chunk:
+    def gather_batches(self, batches: Sequence[list[Piece]]) -> Chunk:
         """Return the rows of all batches, concatenated, in arrays that the caller owns."""
-        ends = tuple(itertools.accumulate(total(pieces) for pieces in batches))
-        parts = list(self._parts(joined(itertools.chain(*batches)))) or [self._nothing()]
+        ends = tuple(itertools.accumulate(total_rows(pieces) for pieces in batches))
+        parts = list(self._parts(merge_adjacent(itertools.chain(*batches)))) or [self._nothing()]
         first = parts[0].rows.parts[0]
         for part in parts:
             _check_alike(first, part.rows.parts[0])
@@ -280,20 +280,20 @@ class RowGatherer:
         """Yield the parts of a chunk that consists of these pieces."""
         begin = 0
         for piece in pieces:
-            rows = SpanRows(self._shard(piece.shard)) if isinstance(piece, Span) else self._window(piece.whole)
-            yield _Part(begin, begin + length(piece), rows, piece.begin)
-            begin += length(piece)
+            rows = SpanRows(self._shard(piece.shard)) if isinstance(piece, Span) else self._window(piece.full_window)
+            yield _Part(begin, begin + row_count(piece), rows, piece.begin)
+            begin += row_count(piece)
 
     def _nothing(self) -> _Part:
         """Return the part of a share without rows, which has the columns of a shard that has rows."""
-        filled = first_filled(shards_of(self._source))
+        filled = first_nonempty_shard(shards_of(self._source))
         assert filled is not None  # without rows there is no batch
         return _Part(0, 0, SpanRows(self._shard(filled)), 0)
 
     def _window(self, window: Window) -> WindowRows:
         """Return the row locations of a window; its shards are retained while it is the newest window."""
         if self._newest is None or self._newest[0] != window:
-            there, places, rows = located(window)
+            there, places, rows = locate_rows(window)
             self._most = max(KEPT, len(there))
             parts = [self._shard(shard) for shard in there]
             for part, (shard, least) in zip(parts, there.items(), strict=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import Names, missing_column
+from hopsml.training.data.batch_reader import Names, missing_column_message
 from hopsml.training.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def evaluate(
 def _column(batch: Mapping[str, Any], name: str) -> Any:
     """Return a column of a batch. Raises ArgumentError if there is none of this name."""
     if name not in batch:
-        raise ArgumentError(missing_column([name], batch))
+        raise ArgumentError(missing_column_message([name], batch))
     return batch[name]
 
 
@@ -91,7 +91,7 @@ def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if "tensorflow" in sys.modules:
         from hopsml.training.tensorflow.keras import group_state
 
-        return group_state.prediction(predict)
+        return group_state.batch_predictor(predict)
     return predict
 
 

@@ -41,20 +41,20 @@ class Shards(Protocol):
         """Numbers that distinguish the data set from others, as far as they are known from the beginning."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if all shards are known."""
 
     def wave(self, number: int) -> Wave:
         """Return the wave with this number, from 0, in the order in which waves become known; waits for it."""
 
-    def whole(self) -> Mapping[int, int]:
+    def all_shards(self) -> Mapping[int, int]:
         """Return all shards in an order that does not depend on the waves; waits for the last one."""
 
 
 class KnownShards:
     """Shards that are all known from the beginning, numbered in the order of ``rows``."""
 
-    is_whole = True
+    is_complete = True
 
     def __init__(self, rows: Sequence[int]) -> None:
         self._rows = tuple(rows)
@@ -66,14 +66,14 @@ class KnownShards:
 
     def wave(self, number: int) -> Wave:
         """Return the only wave, with all shards."""
-        return Wave(self.whole(), True)
+        return Wave(self.all_shards(), True)
 
-    def whole(self) -> dict[int, int]:
+    def all_shards(self) -> dict[int, int]:
         """Return the row counts of all shards, by number."""
         return dict(enumerate(self._rows))
 
 
-def first_filled(shards: Shards) -> int | None:
+def first_nonempty_shard(shards: Shards) -> int | None:
     """Return the first shard that has rows, the same on all workers; None if the data has no rows. May wait."""
     for number in itertools.count():
         wave = shards.wave(number)
@@ -102,16 +102,16 @@ class Window:
     end: int
 
     @property
-    def whole(self) -> Window:
+    def full_window(self) -> Window:
         """Window of all rows that are shuffled together."""
-        return Window(self.parts, self.key, 0, sum(map(length, self.parts)))
+        return Window(self.parts, self.key, 0, sum(map(row_count, self.parts)))
 
 
 Piece = Span | Window
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class EpochLeg:
     """Part of an epoch with a fixed group: ``done`` batches of ``batch_size`` rows, read by ``workers`` workers.
 
     ``waves`` is the number of waves whose rows it includes. ``is_last`` is True if no further wave follows; otherwise
@@ -126,14 +126,14 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RowOrder:
     """Settings of the row order that are constant in a training; ``window`` rows are shuffled together, 0 for none."""
 
     seed: int
     window: int
     drop_last: bool
 
-    def order(self, shards: Mapping[int, int], key: tuple[int, ...]) -> list[Piece]:
+    def ordered_rows(self, shards: Mapping[int, int], key: tuple[int, ...]) -> list[Piece]:
         """Return all rows of these shards in the order in which a leg divides them among the workers.
 
         Args:
@@ -145,25 +145,28 @@ class Rules:
             numbers = [numbers[place] for place in _permutation((self.seed, *key), len(numbers))]
         return [Span(shard, 0, shards[shard]) for shard in numbers if shards[shard]]
 
-    def batches(self, left: int, leg: Leg) -> int:
+    def count_batches(self, left: int, leg: EpochLeg) -> int:
         """Return the number of global batches of a leg with ``left`` rows."""
         return left // leg.batch_size if self._leaves_rest(leg) else -(-left // leg.batch_size)
 
-    def _leaves_rest(self, leg: Leg) -> bool:
+    def _leaves_rest(self, leg: EpochLeg) -> bool:
         """Return True if rows that do not fill a batch are left out, or left to the next leg."""
         return self.drop_last or not leg.is_last
 
-    def stretches(self, left: Sequence[Piece], leg: Leg) -> list[list[Piece]]:
+    def divide_rows(self, left: Sequence[Piece], leg: EpochLeg) -> list[list[Piece]]:
         """Divide the rows of a leg.
 
         Return the stretch of each worker, not shuffled, and last the rows that this leg leaves out.
         """
-        full, rest = divmod(total(left), leg.batch_size)
+        full, rest = divmod(total_rows(left), leg.batch_size)
         last = 0 if self._leaves_rest(leg) else rest
-        sizes = [full * share(leg.batch_size, r, leg.workers) + share(last, r, leg.workers) for r in range(leg.workers)]
-        return list(chopped(left, [*sizes, rest - last]))
+        sizes = [
+            full * share_size(leg.batch_size, r, leg.workers) + share_size(last, r, leg.workers)
+            for r in range(leg.workers)
+        ]
+        return list(split_rows(left, [*sizes, rest - last]))
 
-    def stream(self, stretch: Sequence[Piece], key: tuple[int, ...]) -> Iterator[Piece]:
+    def reading_order(self, stretch: Sequence[Piece], key: tuple[int, ...]) -> Iterator[Piece]:
         """Yield the rows of a stretch in the order in which its worker reads them.
 
         Args:
@@ -173,11 +176,11 @@ class Rules:
         if not self.window:
             yield from stretch
             return
-        sizes = itertools.repeat(self.window, -(-total(stretch) // self.window))
-        for number, parts in enumerate(chopped(stretch, sizes)):
-            yield Window(tuple(parts), (self.seed, *key, number), 0, total(parts))
+        sizes = itertools.repeat(self.window, -(-total_rows(stretch) // self.window))
+        for number, parts in enumerate(split_rows(stretch, sizes)):
+            yield Window(tuple(parts), (self.seed, *key, number), 0, total_rows(parts))
 
-    def after(self, left: Sequence[Piece], leg: Leg, key: tuple[int, ...]) -> list[Piece]:
+    def unread_rows(self, left: Sequence[Piece], leg: EpochLeg, key: tuple[int, ...]) -> list[Piece]:
         """Return the unread rows at the end of a leg: those of every worker in rank order, then those left out.
 
         Args:
@@ -185,32 +188,32 @@ class Rules:
             leg: the leg, with the number of its batches that have been read.
             key: seeds the shuffling of the leg.
         """
-        *stretches, unread = self.stretches(left, leg)
+        *stretches, unread = self.divide_rows(left, leg)
         found: list[Piece] = []
         for rank, stretch in enumerate(stretches):
-            seen = leg.done * share(leg.batch_size, rank, leg.workers)
-            _, rest = chopped(self.stream(stretch, (*key, rank)), [seen, total(stretch) - seen])
+            seen = leg.done * share_size(leg.batch_size, rank, leg.workers)
+            _, rest = split_rows(self.reading_order(stretch, (*key, rank)), [seen, total_rows(stretch) - seen])
             found += rest
         return found + unread
 
 
-def share(batch: int, rank: int, workers: int) -> int:
+def share_size(batch: int, rank: int, workers: int) -> int:
     """Return the number of rows of a global batch for the worker with this rank; numbers differ by at most one."""
     base, more = divmod(batch, workers)
     return base + (rank < more)
 
 
-def length(piece: Piece) -> int:
+def row_count(piece: Piece) -> int:
     """Return the number of rows of a piece."""
     return piece.end - piece.begin
 
 
-def total(pieces: Iterable[Piece]) -> int:
+def total_rows(pieces: Iterable[Piece]) -> int:
     """Return the number of rows of all pieces."""
-    return sum(map(length, pieces))
+    return sum(map(row_count, pieces))
 
 
-def chopped(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]]:
+def split_rows(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]]:
     """Yield the rows in parts of these sizes; the last parts are shorter or empty if there are too few rows."""
     waiting, rest = iter(pieces), list[Piece]()
     for size in sizes:
@@ -219,20 +222,20 @@ def chopped(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piec
             piece = rest.pop() if rest else next(waiting, None)
             if piece is None:
                 break
-            if length(piece) > size:
-                rest.append(_cut(piece, size, length(piece)))
+            if row_count(piece) > size:
+                rest.append(_cut(piece, size, row_count(piece)))
                 piece = _cut(piece, 0, size)
             part.append(piece)
-            size -= length(piece)
+            size -= row_count(piece)
         yield part
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def merge_adjacent(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the same rows with adjacent pieces merged."""
     found: list[Piece] = []
     for piece in pieces:
         if found and _follows(piece, found[-1]):
-            found[-1] = _cut(found[-1], 0, length(found[-1]) + length(piece))
+            found[-1] = _cut(found[-1], 0, row_count(found[-1]) + row_count(piece))
         else:
             found.append(piece)
     return found
@@ -254,7 +257,7 @@ def _cut(piece: Piece, begin: int, end: int) -> Piece:
     return Window(piece.parts, piece.key, piece.begin + begin, piece.begin + end)
 
 
-class Located(NamedTuple):
+class RowLocations(NamedTuple):
     """Locations of the rows of a piece in shards."""
 
     shards: dict[int, int]  # number of rows that each shard must have at least
@@ -262,11 +265,11 @@ class Located(NamedTuple):
     rows: NDArray[np.int64]  # for each row, its number within the shard
 
 
-def located(piece: Piece) -> Located:
+def locate_rows(piece: Piece) -> RowLocations:
     """Return the locations of a piece's rows; shards are in the order of their first rows before shuffling."""
     there = dict[int, tuple[int, int]]()
     places, rows = _located(piece, there)
-    return Located({shard: least for shard, (_, least) in there.items()}, places, rows)
+    return RowLocations({shard: least for shard, (_, least) in there.items()}, places, rows)
 
 
 def _located(piece: Piece, there: dict[int, tuple[int, int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -279,8 +282,8 @@ def _located(piece: Piece, there: dict[int, tuple[int, int]]) -> tuple[NDArray[n
     if isinstance(piece, Span):
         place, least = there.get(piece.shard, (len(there), 0))
         there[piece.shard] = place, max(least, piece.end)
-        return np.full(length(piece), place, np.uint32), np.arange(piece.begin, piece.end)
-    order = _permutation(piece.key, total(piece.parts))[piece.begin : piece.end]
+        return np.full(row_count(piece), place, np.uint32), np.arange(piece.begin, piece.end)
+    order = _permutation(piece.key, total_rows(piece.parts))[piece.begin : piece.end]
     places, rows = zip(*(_located(part, there) for part in piece.parts), strict=True)
     return np.concatenate(places)[order], np.concatenate(rows)[order]
 

@@ -1,7 +1,7 @@
 """Sampler of data in shards: each row once per epoch, even if the group changes during the epoch.
 
 Its counterpart for data that a worker holds as a whole is ``Sampler``. It is pure, except that ``Shards`` may wait for
-shards that are not known yet. ``TurnSampler`` serves one of several processes that divide a worker's batches.
+shards that are not known yet. ``StridedSampler`` serves one of several processes that divide a worker's batches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hopsml.errors import ArgumentError
-from hopsml.training.data.shard_order import Leg, Piece, Rules, Shards, Wave, chopped, share, total
+from hopsml.training.data.shard_order import EpochLeg, Piece, RowOrder, Shards, Wave, share_size, split_rows, total_rows
 
 
 class ShardSampler:
@@ -44,11 +44,11 @@ class ShardSampler:
         """
         self.batch_size, self.seed = batch_size, seed
         self._shards, self._first, self._end = shards, first_epoch, first_epoch + epochs
-        self._rules = Rules(seed, window, drop_last)
+        self._rules = RowOrder(seed, window, drop_last)
         self.rank, self.world_size = 0, 1
         self.global_size = 0  # rows of the latest global batch
         self._whole: Wave | None = None  # all shards, once they have been waited for
-        self._leg, self._of_leg, self._rows_of_leg = Leg(1, batch_size), 0, 0
+        self._leg, self._of_leg, self._rows_of_leg = EpochLeg(1, batch_size), 0, 0
         self.rewind()
 
     # ------------------------------------------------------------------------------------------ the group
@@ -63,14 +63,14 @@ class ShardSampler:
             return
         self._regroup(self._leg) if regroups else self._begin_leg(self._leg)
 
-    def _regroup(self, leg: Leg) -> None:
+    def _regroup(self, leg: EpochLeg) -> None:
         """Continue with the unread rows of a leg with another number of workers."""
         if leg.done:
             self._ended.append(leg)
         self._begin_leg(replace(leg, workers=self.world_size, done=0))
 
     @property
-    def group(self) -> tuple[int, int]:
+    def rank_and_size(self) -> tuple[int, int]:
         """Rank of this worker, and number of workers."""
         return self.rank, self.world_size
 
@@ -79,33 +79,33 @@ class ShardSampler:
     @property
     def is_exhausted(self) -> bool:
         """True if all epochs have been read; waits for the next wave if that decides it."""
-        while self.waits:
+        while self.needs_next_wave:
             if self._leg.done:
                 self._ended.append(self._leg)
-            self._begin_leg(Leg(self.world_size, self.batch_size, waves=self._leg.waves + 1))
+            self._begin_leg(EpochLeg(self.world_size, self.batch_size, waves=self._leg.waves + 1))
         return self.epoch >= self._end
 
     @property
-    def waits(self) -> bool:
+    def needs_next_wave(self) -> bool:
         """True if the next batch needs rows of a further wave."""
         return self.epoch < self._end and self._leg.done >= self._of_leg
 
     @property
     def batches_left(self) -> int | None:
         """Global batches until the end of the last epoch, for the present group; None while the number is unknown."""
-        if not self._shards.is_whole:
+        if not self._shards.is_complete:
             return None
         if self.is_exhausted:
             return 0
-        return self.left_in_epoch + (self._end - self.epoch - 1) * self.batches_of_epoch
+        return self.batches_left_in_epoch + (self._end - self.epoch - 1) * self.batches_of_epoch
 
     @property
-    def done_in_epoch(self) -> int:
+    def batches_done_in_epoch(self) -> int:
         """Number of global batches of the present epoch that have been read."""
         return self._leg.done + sum(leg.done for leg in self._ended)
 
     @property
-    def left_in_epoch(self) -> int:
+    def batches_left_in_epoch(self) -> int:
         """Number of global batches of the present epoch that remain, for the present group; waits for all waves."""
         if self._leg.is_last:
             return self._of_leg - self._leg.done
@@ -115,12 +115,12 @@ class ShardSampler:
             rows += sum(wave.shards.values())
             if wave.is_last:
                 break
-        return self._rules.batches(rows, Leg(self.world_size, self.batch_size))
+        return self._rules.count_batches(rows, EpochLeg(self.world_size, self.batch_size))
 
     @property
     def batches_of_epoch(self) -> int:
         """Number of global batches of a whole epoch; waits for all waves."""
-        return self._rules.batches(sum(self._all().shards.values()), Leg(1, self.batch_size))
+        return self._rules.count_batches(sum(self._all().shards.values()), EpochLeg(1, self.batch_size))
 
     def next_pieces(self) -> list[Piece]:
         """Return this worker's rows of the next global batch, and count the batch as read; may wait.
@@ -143,10 +143,10 @@ class ShardSampler:
 
     def begin_epoch(self, epoch: int) -> None:
         """Move to the first batch of the epoch with this number."""
-        self.epoch, self._ended = epoch, list[Leg]()
-        self._begin_leg(Leg(self.world_size, self.batch_size))
+        self.epoch, self._ended = epoch, list[EpochLeg]()
+        self._begin_leg(EpochLeg(self.world_size, self.batch_size))
 
-    def _begin_leg(self, leg: Leg) -> None:
+    def _begin_leg(self, leg: EpochLeg) -> None:
         """Move to the leg's next batch; a last leg without rows for another batch ends the epoch."""
         self._leg, self._of_leg = leg, 0
         self._parts: Iterator[list[Piece]] = iter(())
@@ -154,17 +154,17 @@ class ShardSampler:
             return
         left = self._left()
         self._leg = leg = replace(leg, is_last=self._wave(leg.waves - 1).is_last)
-        self._rows_of_leg = total(left)
-        self._of_leg = self._rules.batches(self._rows_of_leg, leg)
+        self._rows_of_leg = total_rows(left)
+        self._of_leg = self._rules.count_batches(self._rows_of_leg, leg)
         if self._of_leg <= leg.done:
             if leg.is_last:  # if an epoch has no batch at all, none has: the training ends
                 self.begin_epoch(self.epoch + 1 if self._ended or leg.done else self._end)
             return
-        stretch = self._rules.stretches(left, leg)[self.rank]
-        stream = self._rules.stream(stretch, (*self._key(len(self._ended)), self.rank))
-        mine = share(leg.batch_size, self.rank, leg.workers)
+        stretch = self._rules.divide_rows(left, leg)[self.rank]
+        stream = self._rules.reading_order(stretch, (*self._key(len(self._ended)), self.rank))
+        mine = share_size(leg.batch_size, self.rank, leg.workers)
         sizes = itertools.chain([mine * leg.done], itertools.repeat(mine, self._of_leg - leg.done))
-        self._parts = chopped(stream, sizes)
+        self._parts = split_rows(stream, sizes)
         next(self._parts)
 
     def _left(self) -> list[Piece]:
@@ -172,10 +172,10 @@ class ShardSampler:
         left, known = list[Piece](), 0
         for number, leg in enumerate((*self._ended, self._leg)):
             for wave in range(known, leg.waves):
-                left += self._rules.order(self._wave(wave).shards, (self.epoch, wave) if wave else (self.epoch,))
+                left += self._rules.ordered_rows(self._wave(wave).shards, (self.epoch, wave) if wave else (self.epoch,))
             known = leg.waves
             if number < len(self._ended):
-                left = self._rules.after(left, leg, self._key(number))
+                left = self._rules.unread_rows(left, leg, self._key(number))
         return left
 
     def _wave(self, number: int) -> Wave:
@@ -184,7 +184,7 @@ class ShardSampler:
 
     def _all(self) -> Wave:
         """Return all shards as one wave; waits for them."""
-        self._whole = self._whole or Wave(self._shards.whole(), True)
+        self._whole = self._whole or Wave(self._shards.all_shards(), True)
         return self._whole
 
     def _key(self, leg: int) -> tuple[int, int]:
@@ -213,12 +213,12 @@ class ShardSampler:
                     f"the stored state has {name}={position.get(name)}, but this data set has {name}={value}; use "
                     "the same value, so that training continues with the remaining rows"
                 )
-        self.epoch, legs = int(position["epoch"]), list[Leg]()
+        self.epoch, legs = int(position["epoch"]), list[EpochLeg]()
         while f"workers {len(legs)}" in position:
             workers, size, done, waves, last = (
                 int(position[f"{what} {len(legs)}"]) for what in ("workers", "size", "done", "waves", "last")
             )
-            legs.append(Leg(workers, size, done, waves, bool(last)))
+            legs.append(EpochLeg(workers, size, done, waves, bool(last)))
         *self._ended, newest = legs
         if newest.workers == self.world_size or self.epoch >= self._end:
             self._begin_leg(newest)
@@ -238,7 +238,7 @@ class ShardSampler:
         return {**self._shards.identity, "seed": self._rules.seed, "window": self._rules.window}
 
 
-class TurnSampler:
+class StridedSampler:
     """Sampler of every ``turns``-th batch of another sampler; the batches between are counted as read and not read."""
 
     def __init__(self, sampler: ShardSampler, turn: int, turns: int) -> None:
@@ -260,11 +260,11 @@ class TurnSampler:
         return self._sampler.is_exhausted
 
     @property
-    def waits(self) -> bool:
+    def needs_next_wave(self) -> bool:
         """True if the next batch of this process needs rows that are not known yet."""
-        while self._others and not self._sampler.waits and not self._sampler.is_exhausted:
+        while self._others and not self._sampler.needs_next_wave and not self._sampler.is_exhausted:
             self._pass_one()
-        return self._sampler.waits
+        return self._sampler.needs_next_wave
 
     def next_pieces(self) -> list[Piece]:
         """Return the rows of this process's next batch, and count the batch as read; may wait.

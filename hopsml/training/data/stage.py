@@ -37,8 +37,8 @@ from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, 
 from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
 from hopsml.core.callbacks import nonblocking_logger
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, decode_table, file_of
-from hopsml.training.data.staged_rows import CERTIFIED, PUBLISH, TABLE, TableQuestion, decode_fetch, decode_question
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, attempt_file_path, decode_table
+from hopsml.training.data.staged_rows import CERTIFIED, PUBLISH, TABLE, TableRequest, decode_fetch, decode_question
 
 _FILE = re.compile(r"data-(\w+)/\d+-\d+\.arrow")  # as frame_log.py names them
 SHARD_BYTES = 16 << 20  # a shard has at least so many bytes, if the partition has them
@@ -60,21 +60,21 @@ class StageFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def path_of(self, file: str) -> Path:
+    def file_path(self, file: str) -> Path:
         """Return the path of an attempt's file. Raises ValueError for any other name."""
         if not _FILE.fullmatch(file):
             raise ValueError(f"{file!r} is none of this stage's files")
         return self._folder / file
 
     @contextlib.contextmanager
-    def keeping(self, file: str) -> Iterator[BinaryIO]:
+    def open_for_writing(self, file: str) -> Iterator[BinaryIO]:
         """Open a file for writing, which gets its name once the context ends without an error.
 
         Raises:
             ValueError: the name is not that of an attempt's file.
             OSError: the file cannot be written; the message names the host and the folder.
         """
-        path = self.path_of(file)
+        path = self.file_path(file)
         part = path.with_suffix(".arrow.part")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -88,12 +88,12 @@ class StageFolder:
             with contextlib.suppress(OSError):
                 part.unlink()
 
-    def keep_only(self, table: FrameTable) -> None:
+    def delete_unlisted(self, table: FrameTable) -> None:
         """Delete the attempts that a settled table does not list; a table that is not settled deletes nothing."""
         if not table.is_settled:
             return
-        counting = {self._folder / one.file(table.name) for one in table.partitions}
-        for path in self._folder.glob(file_of(table.name, "*", "*")):
+        counting = {self._folder / one.file_path(table.name) for one in table.partitions}
+        for path in self._folder.glob(attempt_file_path(table.name, "*", "*")):
             if path not in counting:
                 path.unlink(missing_ok=True)
 
@@ -170,17 +170,17 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         """Store one attempt at a partition, and reply with its shards once all of it is stored."""
         name, partition, attempt = (part.decode() for part in descriptor.path)
         try:
-            with self._folder.keeping(file_of(name, partition, attempt)) as file:
+            with self._folder.open_for_writing(attempt_file_path(name, partition, attempt)) as file:
                 shards = _write(file, reader)
         except (OSError, ValueError) as error:
             raise flight.FlightServerError(str(getattr(error, "strerror", None) or error)) from error
         writer.write(msgspec.msgpack.encode(shards))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Return the record batches of one attempt that a ``Fetch`` ticket selects."""
+        """Return the record batches of one attempt that a ``FetchRequest`` ticket selects."""
         wanted = decode_fetch(ticket.ticket)
         try:
-            file = pa.ipc.open_file(pa.memory_map(str(self._folder.path_of(wanted.file))))
+            file = pa.ipc.open_file(pa.memory_map(str(self._folder.file_path(wanted.file))))
         except (OSError, ValueError) as error:
             raise flight.FlightServerError(f"{wanted.file} is not here: {error}") from error
         batches = (file.get_batch(number) for number in range(wanted.first, wanted.first + wanted.count))
@@ -199,7 +199,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         else:
             raise flight.FlightServerError(f"no such action: {action.type}")
 
-    def _newer(self, question: TableQuestion) -> FrameTable | None:
+    def _newer(self, question: TableRequest) -> FrameTable | None:
         """Return a table that is newer than the worker's; None if there is none within 5 s."""
 
         def is_newer() -> bool:
@@ -214,7 +214,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             self._tables[table.name] = table
             self._changed.notify_all()
-        self._folder.keep_only(table)
+        self._folder.delete_unlisted(table)
 
 
 class _OnlyWithToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -319,7 +319,7 @@ class StageEndpoint:
         """Store a file; return an error message, empty if it is stored. Raises EOFError if the connection breaks."""
         coming = _Pieces(pieces)
         try:
-            with self._folder.keeping(name) as file:
+            with self._folder.open_for_writing(name) as file:
                 for piece in coming:
                     while piece:
                         piece = piece[file.write(piece) :]

@@ -33,7 +33,7 @@ from hopsml.training.data.frame_log import (
     decode_shards,
     decode_table,
 )
-from hopsml.training.data.shard_order import Wave, first_filled
+from hopsml.training.data.shard_order import Wave, first_nonempty_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ _NULLS = (
 )
 
 
-class Fetch(msgspec.Struct, frozen=True):
+class FetchRequest(msgspec.Struct, frozen=True):
     """Request for successive record batches of an attempt."""
 
     file: str  # path in the stage's folder
@@ -67,15 +67,15 @@ class Fetch(msgspec.Struct, frozen=True):
     rows: int = 0  # rows of the first batch to return, and no other batches; 0: all batches
 
 
-class TableQuestion(msgspec.Struct, frozen=True):
+class TableRequest(msgspec.Struct, frozen=True):
     """Request for a DataFrame's table that is newer than ``version``."""
 
     name: str
     version: int
 
 
-decode_fetch = checked(msgspec.msgpack.Decoder(Fetch).decode)
-decode_question = checked(msgspec.msgpack.Decoder(TableQuestion).decode)
+decode_fetch = checked(msgspec.msgpack.Decoder(FetchRequest).decode)
+decode_question = checked(msgspec.msgpack.Decoder(TableRequest).decode)
 
 
 def was_forked_after_connecting() -> bool:
@@ -146,7 +146,7 @@ class StageClient:
         """
         import pyarrow.flight as flight
 
-        wanted = Fetch(file, shard.first, shard.count, rows)
+        wanted = FetchRequest(file, shard.first, shard.count, rows)
         ticket = flight.Ticket(msgspec.msgpack.encode(wanted))
         return self._client.do_get(ticket, self._options(_FETCH_S)).read_all()
 
@@ -154,12 +154,12 @@ class StageClient:
         """Send the stage a new table, for its workers."""
         self._act(PUBLISH, table)
 
-    def table(self, name: str, newer_than: int) -> FrameTable | None:
+    def wait_for_table(self, name: str, newer_than: int) -> FrameTable | None:
         """Return the newest table once there is a newer one.
 
         None if there is none in a few seconds: request it again.
         """
-        answers = self._act(TABLE, TableQuestion(name, newer_than))
+        answers = self._act(TABLE, TableRequest(name, newer_than))
         return decode_table(answers[0]) if answers else None
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class StagedRows:
         return {}
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if all rows are known to be stored."""
         return self._table is not None and self._table.is_whole
 
@@ -223,7 +223,7 @@ class StagedRows:
         table = self._known(lambda table: number < len(table.waves))
         return Wave(_rows(table, table.waves[number]), table.is_whole and number == len(table.waves) - 1)
 
-    def whole(self) -> dict[int, int]:
+    def all_shards(self) -> dict[int, int]:
         """Return all shards, ordered by partition; waits for them. Raises RunError outside of the run."""
         table = self._known(lambda table: table.is_whole)
         return _rows(table, range(len(table.partitions)))
@@ -231,7 +231,7 @@ class StagedRows:
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard; waits until Spark has computed all. Raises RunError outside of the run."""
-        return tuple(self.whole().values())
+        return tuple(self.all_shards().values())
 
     @property
     def row_bytes(self) -> float:
@@ -258,11 +258,11 @@ class StagedRows:
         found, place = self._arrays(shard)
         # The reference rows are the same for all workers, as waves are; one row is fetched quickly.
         if self._first is None:
-            first = first_filled(self)
+            first = first_nonempty_shard(self)
             assert first is not None
             row, where = (found, place) if first == shard else self._arrays(first, rows=1)
-            self._first = arrow_columns.forms(row, where.rstrip(","))
-        arrow_columns.check_forms(found, self._first, place)
+            self._first = arrow_columns.row_forms(row, where.rstrip(","))
+        arrow_columns.check_row_forms(found, self._first, place)
         return found
 
     def _arrays(self, shard: int, rows: int = 0) -> tuple[dict[str, NDArray[Any]], str]:
@@ -283,7 +283,7 @@ class StagedRows:
                     ) from error
                 table = self._newer(table)
         place = f"data={self._name!r}, partition {one.partition},"
-        return arrow_columns.arrays(found, {}, place, nulls=_NULLS), place
+        return arrow_columns.table_to_arrays(found, {}, place, nulls=_NULLS), place
 
     def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard, rows: int) -> pa.Table:
         """Read a shard's record batches from a mapped file on this machine, or from the stage."""
@@ -291,11 +291,13 @@ class StagedRows:
 
         if stage is None:
             raise FileNotFoundError(f"the stage at {one.stage} has ended")
-        if stage.hostname == socket.gethostname() and (file := self._mapped(Path(stage.folder) / one.file(self._name))):
+        if stage.hostname == socket.gethostname() and (
+            file := self._mapped(Path(stage.folder) / one.file_path(self._name))
+        ):
             if rows:
                 return pa.Table.from_batches([file.get_batch(shard.first).slice(0, rows)])
             return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
-        return self._client(stage).fetch(one.file(self._name), shard, rows)
+        return self._client(stage).fetch(one.file_path(self._name), shard, rows)
 
     def _mapped(self, path: Path) -> Any:
         """Return the file, memory-mapped; None if it does not exist.
@@ -356,7 +358,7 @@ class StagedRows:
         """Wait a few seconds for a table with a newer version."""
         try:
             own = self._own = self._own or StageClient(self._address())
-            table = own.table(self._name, version)
+            table = own.wait_for_table(self._name, version)
         except Exception as error:
             if not _is_passing(error):
                 raise

@@ -50,7 +50,7 @@ Fetch = Callable[[int, int], bytes]  # offset, length
 
 
 @dataclass(frozen=True)
-class CachedPiece:
+class CacheFile:
     """One file of the cache, with its size and time of last use."""
 
     name: str
@@ -58,7 +58,7 @@ class CachedPiece:
     used_s: float  # time of the last read or write; seconds since 1970
 
 
-def free_room(most_bytes: int, cached: int, disk_free: int, disk_total: int) -> int:
+def cache_room(most_bytes: int, cached: int, disk_free: int, disk_total: int) -> int:
     """Return how many bytes the cache may hold, within its bound and without filling the disk; 0 or more.
 
     Args:
@@ -71,7 +71,7 @@ def free_room(most_bytes: int, cached: int, disk_free: int, disk_total: int) -> 
     return max(0, min(most_bytes - most_bytes // _FREE, cached + disk_free - others))
 
 
-def to_remove(pieces: Iterable[CachedPiece], room: int) -> list[str]:
+def files_to_remove(pieces: Iterable[CacheFile], room: int) -> list[str]:
     """Return the names of the least recently used files, whose removal leaves ``room`` bytes at most.
 
     The oldest comes first.
@@ -86,7 +86,7 @@ def to_remove(pieces: Iterable[CachedPiece], room: int) -> list[str]:
     return removed[::-1]
 
 
-def missing_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def consecutive_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the maximal runs of consecutive numbers as ranges (begin, end); each range is fetched by one request.
 
     Args:
@@ -101,7 +101,7 @@ def missing_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def of_settings() -> BlockCache:
+def configured_cache() -> BlockCache:
     """Return this host's cache, as configured by ``HOPSML_DATA_CACHE`` and ``HOPSML_DATA_CACHE_BYTES``.
 
     Raises:
@@ -157,7 +157,7 @@ class BlockCache:
             number: self._block(key, number, min(BLOCK, file_length - number * BLOCK))
             for number in range(first, -(-end // BLOCK))
         }
-        for begin, behind in missing_runs(number for number, block in blocks.items() if block is None):
+        for begin, behind in consecutive_ranges(number for number, block in blocks.items() if block is None):
             content = fetch(begin * BLOCK, min(behind * BLOCK, file_length) - begin * BLOCK)
             for number in range(begin, behind):
                 blocks[number] = content[(number - begin) * BLOCK : (number - begin + 1) * BLOCK]
@@ -220,14 +220,14 @@ class BlockCache:
                 return
             self._written = size
         pieces, disk = self._pieces(), shutil.disk_usage(self._folder)
-        room = free_room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
-        for name in to_remove(pieces, max(0, room - size)):
+        room = cache_room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
+        for name in files_to_remove(pieces, max(0, room - size)):
             with contextlib.suppress(FileNotFoundError):  # another process removed it first
                 (self._folder / name).unlink()
         if room < size:
             raise OSError(errno.ENOSPC, "its disk is full, except for the space reserved for other programs")
 
-    def _pieces(self) -> list[CachedPiece]:
+    def _pieces(self) -> list[CacheFile]:
         """Return all files of the cache, and remove unfinished blocks that their process has abandoned."""
         found = []
         with os.scandir(self._folder) as entries:
@@ -235,7 +235,7 @@ class BlockCache:
                 with contextlib.suppress(FileNotFoundError):
                     facts = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(entry.name):
-                        found.append(CachedPiece(entry.name, facts.st_size, facts.st_mtime))
+                        found.append(CacheFile(entry.name, facts.st_size, facts.st_mtime))
                     elif entry.name.startswith(_UNFINISHED) and time.time() - facts.st_mtime > _ABANDONED_S:
                         os.unlink(entry.path)
         return found
@@ -287,10 +287,10 @@ class StoredFile:
             StorageError: the file was deleted or changed, or cannot be read; the message names it.
         """
         if self._goes_by_cache:
-            return of_settings().read(self._version, self.length, offset, length, self._read_from_store)
+            return configured_cache().read(self._version, self.length, offset, length, self._read_from_store)
         return self._read_from_store(offset, length)
 
-    def whole(self) -> bytes:
+    def read_all(self) -> bytes:
         """Return the file's content, by one request if it is not cached.
 
         The request is for one byte more than the file had, so that a file that has grown is detected.
@@ -303,7 +303,7 @@ class StoredFile:
             raise self._changed("fewer" if len(content) < self.length else "more")
         return content
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """Return a seekable reader of the file. Raises StorageError."""
         if self._goes_by_cache:
             return streams.buffered_reader(self.read, self.length)
@@ -428,10 +428,10 @@ class WholeFiles:
         endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
         what = "file" if endings is None else f"file whose name matches *{', *'.join(endings)}"
         found = find_files(given, lambda name: endings is None or name.lower().endswith(endings), what, is_cached)
-        self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
+        self._groups = [found[begin:end] for begin, end in group_files([file.length for file in found])]
 
     def __repr__(self) -> str:
-        return text_of(file for group in self._groups for file in group)
+        return describe_files(file for group in self._groups for file in group)
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
@@ -449,7 +449,7 @@ class WholeFiles:
 
         group = self._groups[shard]
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "hopsml-files") as readers:
-            contents = list(readers.map(StoredFile.whole, group))
+            contents = list(readers.map(StoredFile.read_all, group))
         paths = [file.url for file in group]
         folders = [urls.name(urls.parent(path)) for path in paths]
         found = {"path": paths, "folder": folders, "content": contents}
@@ -459,13 +459,13 @@ class WholeFiles:
         return columns
 
 
-def text_of(files: Iterable[StoredFile]) -> str:
+def describe_files(files: Iterable[StoredFile]) -> str:
     """Return the first file's URL and the number of different files, for run records, which must not differ by run."""
     found = list(dict.fromkeys(file.url for file in files))
     return f"{found[0] if found else 'no file'}" + f" and {len(found) - 1} more" * (len(found) > 1)
 
 
-def grouped(
+def group_files(
     sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES
 ) -> list[tuple[int, int]]:
     """Divide successive files into groups of at most so many bytes and files; a larger file forms a group alone.

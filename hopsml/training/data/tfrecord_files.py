@@ -60,7 +60,7 @@ def is_gzip(beginning: bytes) -> bool:
     return beginning.startswith(_GZIP) and not _is_length(beginning)
 
 
-def decompressed(content: bytes, url: str) -> bytes:
+def decompress(content: bytes, url: str) -> bytes:
     """Return the whole content of a GZIP file. Raises StorageError with its URL."""
     try:
         return gzip.decompress(content)
@@ -141,13 +141,13 @@ def record_offsets(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[
 def first_record(read: Read, span: RecordSpan, url: str) -> bytes:
     """Return the first record of a span. Raises StorageError, as ``record_offsets`` does."""
     content = read(span.begin, min(BEGINNING, span.end - span.begin))
-    size = end_of_first(content)
+    size = first_record_end(content)
     content = content[:size] if size <= len(content) else read(span.begin, size)
     record_offsets(content, RecordSpan(span.begin, span.begin + size, span.first, 1), url)
     return content[HEADER:-FOOTER]
 
 
-def end_of_first(content: bytes) -> int:
+def first_record_end(content: bytes) -> int:
     """Return the byte offset of the end of the first record, which may lie beyond ``content``."""
     return HEADER + int(_LENGTH.unpack_from(content)[0]) + FOOTER
 
@@ -229,13 +229,14 @@ class TFRecordFiles:
         self._groups = [group for groups, _ in read for group in groups]
         firsts = {groups[0].file.url: record for groups, record in read if groups}
         tables = {
-            url: examples.table(record, [0], [len(record)], self._features, url, 0) for url, record in firsts.items()
+            url: examples.decode_examples(record, [0], [len(record)], self._features, url, 0)
+            for url, record in firsts.items()
         }
         self._types = self._common_types(tables)
         self._forms = self._common_forms(tables)
 
     def __repr__(self) -> str:
-        return stored_files.text_of(group.file for group in self._groups)
+        return stored_files.describe_files(group.file for group in self._groups)
 
     def _flat(self, name: str, value: Any) -> Any:
         """Flatten a fill value of a feature with a given shape to the list that records contain."""
@@ -252,12 +253,12 @@ class TFRecordFiles:
         import pyarrow as pa
 
         values = {
-            url: {name: getattr(kind, "value_type", kind) for name, kind in arrow_columns.flat(table.schema)}
+            url: {name: getattr(kind, "value_type", kind) for name, kind in arrow_columns.flatten_fields(table.schema)}
             | {name: pa.null() for name in self._fill if name not in table.column_names}
             for url, table in tables.items()
         }
-        of_fill = {name: _of_examples(kind) for name, kind in arrow_columns.common(values, self._fill).items()}
-        there = [{name: kind for name, kind in arrow_columns.flat(table.schema)} for table in tables.values()]
+        of_fill = {name: _of_examples(kind) for name, kind in arrow_columns.common_types(values, self._fill).items()}
+        there = [{name: kind for name, kind in arrow_columns.flatten_fields(table.schema)} for table in tables.values()]
         return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
 
     def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
@@ -269,8 +270,8 @@ class TFRecordFiles:
         for url, table in tables.items():
             place = f"{url}, records 0 to 0,"
             arrays = self._arrays(table, 1, place)
-            found = found or arrow_columns.forms(arrays, f"the first record of {url}")
-            arrow_columns.check_forms(arrays, found, place)
+            found = found or arrow_columns.row_forms(arrays, f"the first record of {url}")
+            arrow_columns.check_row_forms(arrays, found, place)
         return found
 
     @property
@@ -294,10 +295,10 @@ class TFRecordFiles:
         span, url = group.span, group.file.url
         content = _reader(group)(span.begin, span.end - span.begin)
         begins, lengths = record_offsets(content, span, url)
-        table = examples.table(content, begins.tolist(), lengths.tolist(), self._features, url, span.first)
+        table = examples.decode_examples(content, begins.tolist(), lengths.tolist(), self._features, url, span.first)
         place = f"{url}, records {span.first} to {span.first + span.rows - 1},"
         found = self._arrays(table, span.rows, place)
-        arrow_columns.check_forms(found, self._forms, place)
+        arrow_columns.check_row_forms(found, self._forms, place)
         return found
 
     def _arrays(self, table: pa.Table, rows: int, place: str) -> dict[str, NDArray[Any]]:
@@ -312,8 +313,8 @@ class TFRecordFiles:
                     f"remove it from features=, or give a value for it, fill={{{name!r}: ...}}"
                 )
         absent = pa.table({name: pa.nulls(rows) for name in self._fill if name not in table.column_names})
-        found = arrow_columns.arrays(table, self._fill, place)
-        found |= arrow_columns.arrays(absent, self._fill, place, types=self._types)
+        found = arrow_columns.table_to_arrays(table, self._fill, place)
+        found |= arrow_columns.table_to_arrays(absent, self._fill, place, types=self._types)
         for name, shape in self._shapes.items():
             found[name] = _shaped(found[name], shape, name, place)
         return dict(sorted(found.items()))
@@ -323,7 +324,7 @@ def _reader(group: RecordGroup) -> Read:
     """Return a function that reads (offset, length) of the records, decompressed if necessary."""
     if not group.is_compressed:
         return group.file.read
-    return _slices(decompressed(group.file.read(0, group.file.length), group.file.url))
+    return _slices(decompress(group.file.read(0, group.file.length), group.file.url))
 
 
 def _slices(content: bytes) -> Read:
@@ -338,12 +339,12 @@ def _groups_of(file: StoredFile) -> tuple[list[RecordGroup], bytes]:
     beginning = file.read(0, min(BEGINNING, file.length))
     is_compressed = is_gzip(beginning[:HEADER])
     if is_compressed:
-        content = decompressed(file.read(0, file.length), file.url)
+        content = decompress(file.read(0, file.length), file.url)
         spans = split_records(_slices(content), len(content), len(content) + 1, file.url)
         near = _slices(content)
     else:
         spans = split_records(file.read, file.length, _SHARD_BYTES, file.url)
-        is_near = spans and end_of_first(beginning) <= len(beginning)
+        is_near = spans and first_record_end(beginning) <= len(beginning)
         near = _slices(beginning) if is_near else file.read
     groups = [RecordGroup(file, span, is_compressed) for span in spans]
     return groups, first_record(near, spans[0], file.url) if spans else b""

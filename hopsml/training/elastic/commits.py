@@ -51,7 +51,7 @@ class CommitPace:
         self._longer_s = 0.0  # extra time of the batches since that commit
 
     @property
-    def at_once(self) -> bool:
+    def is_synchronous(self) -> bool:
         """True if the next commit should be written synchronously."""
         if self._commits < _SETTLING:
             return False
@@ -72,7 +72,7 @@ class CommitPace:
         at_once, behind = self._costs[True], self._costs[False]
         return bool(at_once) and (not behind or statistics.median(at_once) <= statistics.median(behind))
 
-    def committed(self, at_once: bool, call_s: float) -> None:
+    def record_commit(self, at_once: bool, call_s: float) -> None:
         """Record the cost of a commit.
 
         Args:
@@ -86,7 +86,7 @@ class CommitPace:
         else:
             self._costs[True].append(call_s)
 
-    def batch(self, seconds: float, writing_s: float | None) -> None:
+    def record_batch(self, seconds: float, writing_s: float | None) -> None:
         """Record the end of a batch.
 
         Args:
@@ -285,7 +285,7 @@ class CommitWriter:
                 self._wake.wait_for(lambda: self._waiting is None and not self._unwritten)
                 self._raise()
 
-    def wait(self) -> None:
+    def wait_written(self) -> None:
         """Wait until all snapshots handed over are written and announced; raise the error of one that failed."""
         with self._wake:
             self._wake.wait_for(lambda: self._waiting is None and not self._busy)
@@ -294,7 +294,7 @@ class CommitWriter:
     def _settle(self) -> None:
         """Wait for the last commit at the process's end; print an error, as no later call could raise it."""
         try:
-            self.wait()
+            self.wait_written()
         except BaseException as error:  # noqa: BLE001 the training itself has succeeded
             print(f"hopsml: the last commit failed: {type(error).__name__}: {error}", flush=True)
 
@@ -350,7 +350,7 @@ class CommitWriter:
     @staticmethod
     def _fits(size: int) -> bool:
         """Return True if two commits of this size fit in memory; otherwise print that commits go to disk."""
-        room = memory_room()
+        room = free_memory_bytes()
         if 2 * size <= room:
             return True
         print(
@@ -362,7 +362,7 @@ class CommitWriter:
         return False
 
 
-def memory_room() -> int:
+def free_memory_bytes() -> int:
     """Return the number of bytes of free memory that may be used here."""
     free = psutil.virtual_memory().available
     limit = _control_group_room()

@@ -45,7 +45,7 @@ _looping: tuple[CommitPort, State] | None = None  # this process's State whose l
 
 
 @dataclass(frozen=True)
-class Given:
+class ReceivedState:
     """State received by a joining worker, with the additional data sent with it."""
 
     snapshot: Snapshot
@@ -192,7 +192,7 @@ class State:
         """Divide the remaining data among the present group; return True if this loop has a batch to do."""
         if self._later is not None:
             return False
-        data.join(*collective.place())
+        data.join(*collective.rank_and_size())
         return not data.is_exhausted
 
     def _meet_newcomers(self) -> None:
@@ -200,31 +200,33 @@ class State:
         if (given := self._meet()) is not None:
             self._take_up(given)
 
-    def _meet(self, beside: Callable[[], Any] = tuple) -> Given | None:
+    def _meet(self, beside: Callable[[], Any] = tuple) -> ReceivedState | None:
         """Wait between two batches at a pause for joining workers; on a joining worker, return the received state.
 
         Returns:
             The received state on a joining worker; None on all others, and if there is no pause.
         """
-        generation = collective.paused()
+        generation = collective.pause_generation()
         if generation is None:
             return None
-        joins = collective.prospect() is not None
-        room = reconfiguration.room(len(self._found() or b"")) if joins else None
-        group = collective.meet(generation, self._batches)
+        joins = collective.expected_rank_and_size() is not None
+        room = reconfiguration.allocate_buffer(len(self._found() or b"")) if joins else None
+        group = collective.wait_for_joining_workers(generation, self._batches)
         if group is None:
             return None
         if group.rank == 0:
             snapshot = self._snapshot()
-            reconfiguration.send(group, replace(snapshot, values=snapshot.values | {_BESIDE: pickle.dumps(beside())}))
+            reconfiguration.broadcast_state(
+                group, replace(snapshot, values=snapshot.values | {_BESIDE: pickle.dumps(beside())})
+            )
             return None
-        received = reconfiguration.receive(group, room)
+        received = reconfiguration.receive_state(group, room)
         if received is None:
             return None
         values = dict(received.values)
-        return Given(beside=commits.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
+        return ReceivedState(beside=commits.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
 
-    def _take_up(self, given: Given) -> None:
+    def _take_up(self, given: ReceivedState) -> None:
         """Continue from the others' state as a joining worker; results of the batch done alone are discarded."""
         self._take(given.snapshot, adopts=given.snapshot.position.get(_LOOP, 1) <= self._loop)
         self._drop_held_gradients()
@@ -234,12 +236,12 @@ class State:
         if self._trackables():
             from hopsml.training.tensorflow.distribution import gradient_hooks
 
-            gradient_hooks.forget()
+            gradient_hooks.drop_withheld_gradients()
 
     def _begin(self, data: Sampler | BatchReader) -> None:
         """Assign this worker's share of ``data``, and restore the values and the position in the data."""
         self._sampler = data
-        data.join(*collective.place())
+        data.join(*collective.rank_and_size())
         self._restore()
         if self._later is not None and self._later.position.get(_LOOP) == self._loop:
             self._take(self._later)
@@ -260,12 +262,12 @@ class State:
 
     def _finish(self) -> None:
         """Commit the end of the loop, so that it is not repeated if another worker fails later."""
-        if self._writer is None or collective.prospect() is not None:
+        if self._writer is None or collective.expected_rank_and_size() is not None:
             return
-        self._writer.wait()  # a commit in the slot may not be announced yet
+        self._writer.wait_written()  # a commit in the slot may not be announced yet
         if self._batches > self._writer.written:
             self._writer.write(self._snapshot())
-            self._writer.wait()
+            self._writer.wait_written()
 
     # ------------------------------------------------------------------------------------------ commits
 
@@ -292,13 +294,13 @@ class State:
         if self._writer is None:
             self._note_no_commits()
             return False
-        if collective.prospect() is not None or self._later is not None:
+        if collective.expected_rank_and_size() is not None or self._later is not None:
             return False
         self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.must_pause
         due = parks or self._is_due(every)
         if self._is_divided():
-            due = state_tensors.agreed(due)
+            due = state_tensors.any_worker_due(due)
         if not due:
             return False
         self._write(self._writer)
@@ -330,23 +332,23 @@ class State:
     def _is_divided(self) -> bool:
         """Return True if torch's tensors are divided between workers (``fully_shard``); checked once."""
         if self._divided is None:
-            self._divided = "torch" in sys.modules and state_tensors.are_divided(self._values.values())
+            self._divided = "torch" in sys.modules and state_tensors.have_divided_parameters(self._values.values())
         return self._divided
 
     def _see_batch(self, writer: CommitWriter) -> None:
         """Measure the duration of a batch, and with it the cost of writing a commit in the background."""
         now = time.monotonic()
         if self._left_at is not None:
-            self._pace.batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
+            self._pace.record_batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
         self._left_at = now
 
     def _write(self, writer: CommitWriter) -> None:
         """Write a commit in the mode that costs less, and record its cost."""
-        began, at_once, self._has_written = time.monotonic(), self._pace.at_once, True
+        began, at_once, self._has_written = time.monotonic(), self._pace.is_synchronous, True
         writer.write(self._snapshot(), at_once=at_once)
         self._committed_at = self._left_at = time.monotonic()
         self._hold_s = self._committed_at - began
-        self._pace.committed(at_once, self._hold_s)
+        self._pace.record_commit(at_once, self._hold_s)
 
     def _is_due(self, every: int | None) -> bool:
         """Return True if a commit is due by the number of batches or by the cost of commits."""
@@ -364,7 +366,7 @@ class State:
     def _stand_still(self) -> None:
         """Wait to be ended by the agent: the group is about to change, and this process has made its commit."""
         assert self._writer is not None and self._port is not None
-        self._writer.wait()
+        self._writer.wait_written()
         self._port.slots.progress = self._batches
         self._port.announce(Committed(self._batches, parked=True))
         threading.Event().wait()
@@ -375,13 +377,13 @@ class State:
         if trackables:
             from hopsml.training.tensorflow import state_variables
 
-            arrays = state_variables.read(state_variables.collect(trackables))
+            arrays = state_variables.read_values(state_variables.collect_variables(trackables))
         plain = {}
         for name, value in self._values.items():
             if name in trackables:
                 continue
             if state_tensors.has_state_dict(value):
-                value, tensors = state_tensors.take_apart(name, value)
+                value, tensors = state_tensors.split_object_state(name, value)
                 arrays |= tensors
             plain[name] = _pickled(name, value)
         position = self._sampler.position() if self._sampler is not None else {}
@@ -412,7 +414,7 @@ class State:
         for name, pickled in snapshot.values.items():
             value = commits.unpickle(pickled)
             if state_tensors.has_state_dict(self._values[name]):
-                state_tensors.restore(self._values[name], value, tensors)
+                state_tensors.load_split_state(self._values[name], value, tensors)
             else:
                 self._values[name] = value
         self._batches, self._later = snapshot.step, None
@@ -461,7 +463,7 @@ class State:
             return {}
         from hopsml.training.tensorflow import state_variables
 
-        return state_variables.collect(trackables)
+        return state_variables.collect_variables(trackables)
 
 
 def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sampler | BatchReader]:

@@ -35,7 +35,7 @@ LOOK_S = 1.0  # between two checks for a group that waits without a message from
 PATIENCE_S = 5.0  # in addition to the time within which the driver detects the loss of a whole machine
 
 
-def room(size: int) -> NDArray[np.uint8]:
+def allocate_buffer(size: int) -> NDArray[np.uint8]:
     """Return allocated memory for a state of about ``size`` bytes, aligned for the arrays in it.
 
     The memory is filled once, because the system allocates pages slowly on first use.
@@ -46,7 +46,7 @@ def room(size: int) -> NDArray[np.uint8]:
     return content[-content.ctypes.data % ALIGNMENT :]
 
 
-def send(group: Group, snapshot: Snapshot) -> None:
+def broadcast_state(group: Group, snapshot: Snapshot) -> None:
     """Send the chief's state to all other members; call it on the chief. Large arrays are not copied."""
     import numpy as np
 
@@ -74,7 +74,7 @@ def _parts(pieces: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
     return [*parts, np.concatenate(waiting)] if waiting else parts
 
 
-def receive(group: Group, into: NDArray[np.uint8] | None) -> Snapshot | None:
+def receive_state(group: Group, into: NDArray[np.uint8] | None) -> Snapshot | None:
     """Take part in the broadcast of the chief's state; call it on every member but the chief.
 
     Args:
@@ -93,7 +93,7 @@ def receive(group: Group, into: NDArray[np.uint8] | None) -> Snapshot | None:
     if into is None:
         passing = np.empty(min(PART, total), np.uint8)
     elif into.size < total:
-        into = room(total)
+        into = allocate_buffer(total)
     for begin in range(0, total, PART):
         size = min(PART, total - begin)
         part = passing[:size] if into is None else into[begin : begin + size]
@@ -108,7 +108,7 @@ class PausePoint:
         self._changed = threading.Condition()
         self._opened: dict[int, bool] = {}
 
-    def open(self, generation: int, meets: bool) -> None:
+    def announce_generation(self, generation: int, meets: bool) -> None:
         """Announce that the group continues as a generation.
 
         Args:
@@ -119,7 +119,7 @@ class PausePoint:
             self._opened[generation] = meets
             self._changed.notify_all()
 
-    def wait(self, generation: int) -> bool:
+    def wait_for_later_generation(self, generation: int) -> bool:
         """Wait for a generation later than ``generation``, in which the worker has paused.
 
         The first later generation that has formed here decides. On another member it may be a further one, which has
@@ -136,7 +136,7 @@ class PausePoint:
             return meets
 
 
-def watch(
+def start_reconfiguration_thread(
     group: Group, port: ReconfigurationPort, reform: Callable[[WorkerContext], None], fixed: str = ""
 ) -> PausePoint:
     """Announce that the group can be reconfigured in place, and start the thread that does it.
@@ -171,7 +171,7 @@ class _Watch:
         while not self._port.ended():
             word = self._port.take(LOOK_S)
             if isinstance(word, Pause):
-                self._group.ask_pause()
+                self._group.request_pause()
             elif word is not None:
                 # On a further thread: another member may fail before the remaining ones have connected.
                 threading.Thread(target=self._mend, args=(self._place(word), word.meets), daemon=True).start()
@@ -201,7 +201,7 @@ class _Watch:
         problem = ""
         try:
             self._reform(context)
-            self._pause_point.open(context.generation, meets)
+            self._pause_point.announce_generation(context.generation, meets)
         except (HopsmlError, OSError) as error:  # also raised when a newer message has replaced this one
             problem = str(error)
         step = context.commits.slots.progress if context.commits is not None else -1
@@ -209,7 +209,7 @@ class _Watch:
 
     def _look(self) -> None:
         """Report a group that waits although no loss has been reported: a single connection may have broken."""
-        if not self._group.waiting:
+        if not self._group.awaits_reform:
             self._waits_since = None
             return
         now, context = time.monotonic(), current()

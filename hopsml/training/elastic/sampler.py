@@ -206,7 +206,7 @@ class Sampler:
         Raises:
             StopIteration: all epochs are consumed.
         """
-        mine: NDArray[np.int64] = share(self.next_global_batch(), self.rank, self.world_size)
+        mine: NDArray[np.int64] = worker_share(self.next_global_batch(), self.rank, self.world_size)
         return mine
 
     def next_global_batch(self) -> NDArray[np.int64]:
@@ -242,7 +242,7 @@ class Sampler:
         return self._permutation[1]
 
 
-def share(batch: Any, rank: int, world_size: int) -> Any:
+def worker_share(batch: Any, rank: int, world_size: int) -> Any:
     """Return a worker's part of a global batch: consecutive samples; lengths differ by at most one among workers."""
     base, more = divmod(len(batch), world_size)
     start = rank * base + min(rank, more)

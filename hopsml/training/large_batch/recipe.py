@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.shared.checks import whole_number
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.large_batch import schedules
-from hopsml.training.large_batch.schedules import PlainNumbers, choice, number
+from hopsml.training.large_batch.schedules import PlainNumbers, check_choice, check_number
 
 if TYPE_CHECKING:
     import keras
@@ -61,12 +61,12 @@ class Normalizer:
         Raises:
             ArgumentError: another rule.
         """
-        choice("scaling", rule, SCALINGS)
+        check_choice("scaling", rule, SCALINGS)
         return value * {"linear": self.ratio, "sqrt": math.sqrt(self.ratio), "none": 1.0}[rule]
 
     def decay(self, value: float) -> float:
         """Return a decay factor for each step (momentum, beta) that gives the same memory in samples."""
-        return float(number("decay", value, 0, 1) ** self.ratio)
+        return float(check_number("decay", value, 0, 1) ** self.ratio)
 
     def steps(self, value: int) -> int:
         """Return a number of steps (between logs, commits, of a warm-up) that covers as many samples; at least 1."""
@@ -125,16 +125,16 @@ class Recipe:
     def __post_init__(self) -> None:
         size = whole_number("reference_batch_size", self.reference_batch_size)
         object.__setattr__(self, "reference_batch_size", size)  # not NumPy's, which JSON does not hold
-        number("learning_rate", self.learning_rate, 0, above=True)
-        number("epochs", self.epochs, 0, above=True)
-        number("weight_decay", self.weight_decay, 0)
-        number("trust", self.trust, 0, above=True)
+        check_number("learning_rate", self.learning_rate, 0, above=True)
+        check_number("epochs", self.epochs, 0, above=True)
+        check_number("weight_decay", self.weight_decay, 0)
+        check_number("trust", self.trust, 0, above=True)
         if self.epsilon is not None:
-            number("epsilon", self.epsilon, 0)
+            check_number("epsilon", self.epsilon, 0)
         for name in ("momentum", "label_smoothing", "beta1", "beta2"):
-            number(name, getattr(self, name), 0, 1, below=True)
-        choice("scaling", self.scaling, SCALINGS)
-        choice("optimizer", self.optimizer, OPTIMIZERS)
+            check_number(name, getattr(self, name), 0, 1, below=True)
+        check_choice("scaling", self.scaling, SCALINGS)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
         if not isinstance(self.schedule, schedules.Schedule):
             raise ArgumentTypeError(
                 f"schedule={self.schedule!r}: it must be a schedule of hopsml.large_batch: Constant(), Steps(), "
@@ -147,7 +147,7 @@ class Recipe:
         if self.warmup_epochs is None:
             own = self.optimizer == "rmsprop_warmup" or isinstance(self.schedule, schedules.SlowStart)
             object.__setattr__(self, "warmup_epochs", 0.0 if own else min(schedules.WARMUP_EPOCHS, self.epochs / 2))
-        length = number("warmup_epochs", self.warmup_epochs, 0)
+        length = check_number("warmup_epochs", self.warmup_epochs, 0)
         if length >= self.epochs:
             raise ArgumentError(
                 f"warmup_epochs={length:g} of epochs={self.epochs:g}: the warm-up must end before the training does; make "
@@ -288,7 +288,7 @@ class BatchPlan:
 
         Call the scheduler's ``step()`` after each step of the optimizer.
         """
-        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.layerwise_optimizers").make(
+        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.layerwise_optimizers").make_optimizer(
             self, module
         )  # the module imports this one
         return made
@@ -309,7 +309,7 @@ class BatchPlan:
         kind = schedule.pop("kind")
         if "boundaries" in schedule:
             schedule["boundaries"] = tuple(schedule["boundaries"])
-        choice("schedule", kind, ("Constant", "Steps", "Cosine", "Polynomial", "SlowStart"))
+        check_choice("schedule", kind, ("Constant", "Steps", "Cosine", "Polynomial", "SlowStart"))
         recipe = Recipe(**{**config["recipe"], "schedule": getattr(schedules, kind)(**schedule)})
         return recipe.at(config["batch_size"], config["n_samples"])
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def reduced(mean: Any, variance: Any, average: Callable[[Any], Any]) -> tuple[Any, Any]:
+def reduce_moments(mean: Any, variance: Any, average: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Return mean and variance over all workers, by the law of total variance.
 
     E[variance] + E[mean^2] - E[mean]^2; rounding never makes a variance negative.

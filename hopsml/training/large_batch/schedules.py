@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WARMUP_EPOCHS = 5.0  # arXiv 1706.02677, section 2.2
 
 
-def number(
+def check_number(
     name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False, below: bool = False
 ) -> float:
     """Return ``value`` as a float if it is a finite number within the bounds; raise an error otherwise.
@@ -52,7 +52,7 @@ def number(
     return float(value)
 
 
-def choice(name: str, value: Any, known: Iterable[str]) -> str:
+def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``known``; raise ArgumentError with the nearest name otherwise."""
     names = list(known)
     if value not in names:
@@ -100,9 +100,9 @@ class Steps:
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "boundaries", tuple(number("boundaries", each, 0, above=True) for each in self.boundaries)
+            self, "boundaries", tuple(check_number("boundaries", each, 0, above=True) for each in self.boundaries)
         )
-        number("decay", self.decay, 0, 1, above=True)
+        check_number("decay", self.decay, 0, 1, above=True)
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ArgumentError(
                 f"Steps(boundaries={self.boundaries}): they must be different epochs in ascending order"
@@ -125,7 +125,7 @@ class Cosine:
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        number("end", self.end, 0, 1)
+        check_number("end", self.end, 0, 1)
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
         """Return the factor at ``epoch``, which may be a fraction."""
@@ -143,7 +143,7 @@ class Polynomial:
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        number("power", self.power, 0, above=True)
+        check_number("power", self.power, 0, above=True)
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
         """Return the factor at ``epoch``, which may be a fraction."""
@@ -226,7 +226,7 @@ class GradientNoiseScale:
             whole_number("small_batch", small_batch),
             whole_number("big_batch", big_batch),
         )
-        self.decay = number("decay", decay, 0, 1, below=True)
+        self.decay = check_number("decay", decay, 0, 1, below=True)
         if big_batch <= small_batch:
             raise ArgumentError(
                 f"big_batch={big_batch} with small_batch={small_batch}: the gradient noise is estimated from two "
@@ -244,8 +244,8 @@ class GradientNoiseScale:
         Raises:
             ArgumentError: a value is negative or not finite.
         """
-        small = number("small_squared_norm", float(small_squared_norm), 0)
-        big = number("big_squared_norm", float(big_squared_norm), 0)
+        small = check_number("small_squared_norm", float(small_squared_norm), 0)
+        big = check_number("big_squared_norm", float(big_squared_norm), 0)
         less, more = self.small_batch, self.big_batch
         signal = (more * big - less * small) / (more - less)
         noise = (small - big) / (1 / less - 1 / more)
@@ -329,7 +329,7 @@ class BatchSizeSchedule:
 
     def __init__(self, changes: Iterable[tuple[float, int]]) -> None:
         self.changes = tuple(
-            (number("epoch", epoch, 0), whole_number("workers", workers)) for epoch, workers in changes
+            (check_number("epoch", epoch, 0), whole_number("workers", workers)) for epoch, workers in changes
         )
         epochs = [epoch for epoch, _ in self.changes]
         if not epochs or epochs[0] != 0 or epochs != sorted(set(epochs)):
@@ -340,7 +340,7 @@ class BatchSizeSchedule:
     def doubling(cls, workers: int, every: float, most: int) -> BatchSizeSchedule:
         """Return a schedule that doubles the number of workers every ``every`` epochs, up to ``most``."""
         whole_number("most", most, whole_number("workers", workers))
-        number("every", every, 0, above=True)
+        check_number("every", every, 0, above=True)
         changes = [(0.0, workers)]
         while changes[-1][1] < most:
             changes.append((changes[-1][0] + every, min(most, changes[-1][1] * 2)))

@@ -25,9 +25,9 @@ from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 from hopsml.training import checkpoint_files
-from hopsml.training.checkpoint_writer import HeldCheckpoint, handover_of, pack
+from hopsml.training.checkpoint_writer import HeldCheckpoint, checkpoint_sender, pack
 from hopsml.training.tensorflow import groups, parameter_servers, state_variables
-from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
+from hopsml.training.tensorflow.groups import is_leader, latest_strategy, spans_workers
 from hopsml.training.tensorflow.keras.saving import private_folder
 from hopsml.training.tensorflow.state_variables import as_array
 
@@ -54,7 +54,7 @@ def export(model: Any, name: str = "model") -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ArgumentError(f"name={name!r}: it must be a file name of letters, digits, '_', '-' and '.'")
     target = context.export_dir / name
-    keep = leads(latest_strategy())
+    keep = is_leader(latest_strategy())
     aside = context.export_dir / f".{name}.tmp" if keep else private_folder() / name
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def write_saved_model(model: Any, folder: Path) -> None:
         tf.saved_model.save(model, str(folder))
 
 
-class ServedVariables:
+class ServerVariableReader:
     """Reader of all variables on parameter servers in one call.
 
     Reading each variable separately costs several calls of some milliseconds.
@@ -106,7 +106,7 @@ class ServedVariables:
         return self._read()
 
 
-def read_tensors(checkpoint: Any, served: ServedVariables | None = None) -> dict[str, NDArray[Any]] | None:
+def read_tensors(checkpoint: Any, served: ServerVariableReader | None = None) -> dict[str, NDArray[Any]] | None:
     """Return the tensors that ``checkpoint.write`` would write, by their names in the file.
 
     On CPU they are not copied. All ranks must call it if reading a variable needs every rank.
@@ -162,7 +162,7 @@ def _is_served(tensor: Any) -> bool:
 
 
 def write_tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the result of ``read`` as ``prefix.index`` and ``prefix.data-00000-of-00001``."""
+    """Write the result of ``read_tensors`` as ``prefix.index`` and ``prefix.data-00000-of-00001``."""
     import tensorflow as tf
 
     tf.raw_ops.SaveV2(
@@ -235,8 +235,10 @@ class Checkpointer:
         self._trackables = trackables
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
-        self._served = ServedVariables() if parameter_servers.is_chief(self._context) else None
-        self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
+        self._served = ServerVariableReader() if parameter_servers.is_chief(self._context) else None
+        self._handover = (
+            checkpoint_sender(self._context.checkpoints) if self._context and self._context.checkpoints else None
+        )
         self._last: tuple[HeldCheckpoint | None, str] | None = None  # the newest save: its slot and its folder
 
     def save(self, step: int, *, durable: bool = False, **notes: Any) -> Path:
@@ -259,10 +261,10 @@ class Checkpointer:
         if step < 0:
             raise ArgumentError(f"step={step}: it must be 0 or more")
         target = self._directory / checkpoint_files.folder_name(step)
-        if leads(latest_strategy()):
+        if is_leader(latest_strategy()):
             content = json.dumps({"step": step, **notes, "id": uuid.uuid4().hex}).encode()
-            here = checkpoint_files.Description(
-                os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), checkpoint_files.umask()
+            here = checkpoint_files.CheckpointDescription(
+                os.path.abspath(target), content, step, self._keep, self._is_in_run_dir(), checkpoint_files.read_umask()
             )
             self._last = self._save(here), here.target
         elif self._needs_every_rank():
@@ -284,16 +286,16 @@ class Checkpointer:
         if self._handover is not None and self._last is not None:
             self._handover.wait_stored(*self._last, timeout_s)
 
-    def _save(self, description: checkpoint_files.Description) -> HeldCheckpoint | None:
+    def _save(self, description: checkpoint_files.CheckpointDescription) -> HeldCheckpoint | None:
         """Have the agent write a checkpoint if possible, else write it here after the agent's earlier ones."""
         write: Callable[[str], object] = functools.partial(self._checkpoint.write, options=self._options())
         arrays = self._read()
         if self._handover is not None and arrays is not None:
-            if held := self._handover.hand_over(pack(arrays, description, _WRITE), description.target):
+            if held := self._handover.send_snapshot(pack(arrays, description, _WRITE), description.target):
                 return held
             write = functools.partial(write_tensors, arrays=arrays)
         self._wait_written()
-        checkpoint_files.write_complete(description, write)
+        checkpoint_files.write_checkpoint(description, write)
         return None
 
     def _options(self) -> Any:
@@ -368,9 +370,9 @@ class Checkpointer:
     def _agree_on_source(self) -> checkpoint_files.SavedStep | None:
         """Return the checkpoint that all ranks restore, in a folder that this rank can read."""
         strategy = latest_strategy()
-        if not in_group(strategy):
+        if not spans_workers(strategy):
             return self._newest()
-        chosen = self._newest() if leads(strategy) else None
+        chosen = self._newest() if is_leader(strategy) else None
         answer = json.dumps(None if chosen is None else [str(chosen.folder), chosen.notes]).encode()
         agreed = json.loads(groups.broadcast_bytes(strategy, answer))
         if agreed is None:
@@ -379,12 +381,12 @@ class Checkpointer:
         if groups.all_agree(strategy, there is not None and there.notes == agreed[1]):
             return there
         folder = chosen.folder if chosen is not None else private_folder() / Path(agreed[0]).name
-        groups.share_folder(strategy, folder)
+        groups.broadcast_folder(strategy, folder)
         return checkpoint_files.read_saved_step(folder)
 
     def _newest(self) -> checkpoint_files.SavedStep | None:
         """Return the checkpoint to restore, by this process alone; None if there is none."""
-        if newest := checkpoint_files.newest_sound(self._directory):
+        if newest := checkpoint_files.newest_valid_checkpoint(self._directory):
             return newest
         resume = self._resume()
         if resume is None:

@@ -18,7 +18,7 @@ from hopsml.training import collective
 _latest: weakref.ref[Any] | None = None
 
 
-def remember(strategy: Any) -> None:
+def remember_strategy(strategy: Any) -> None:
     """Store a weak reference to a strategy that was just built, for ``latest_strategy``."""
     global _latest
     _latest = weakref.ref(strategy)
@@ -29,7 +29,7 @@ def latest_strategy() -> Any:
     return _latest() if _latest is not None else None
 
 
-def in_group(strategy: Any) -> bool:
+def spans_workers(strategy: Any) -> bool:
     """Return True if ``strategy`` trains with several workers through collectives; False for None."""
     import tensorflow as tf
 
@@ -40,9 +40,9 @@ def in_group(strategy: Any) -> bool:
     )
 
 
-def leads(strategy: Any) -> bool:
+def is_leader(strategy: Any) -> bool:
     """Return True if this worker's files are retained: it is the chief of the strategy's group, or of the run."""
-    if in_group(strategy):
+    if spans_workers(strategy):
         return bool(strategy.extended._is_chief)
     context = current()
     return context is None or context.is_chief
@@ -58,9 +58,9 @@ def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
         strategy: the strategy of the group.
         data: the bytes to send; ignored on workers other than the chief.
     """
-    if collective.is_alone():
+    if collective.is_catching_up():
         return data or b""
-    sends = leads(strategy)
+    sends = is_leader(strategy)
     mine = (data or b"") if sends else b""
     size = int(_sum(strategy, [len(mine)], "int64")[0])
     received = bytearray()
@@ -96,13 +96,13 @@ def _sum(strategy: Any, values: Any, dtype: str) -> Any:
     return strategy.experimental_local_results(reduced)[0].numpy()
 
 
-def share_folder(strategy: Any, folder: Path) -> bool:
+def broadcast_folder(strategy: Any, folder: Path) -> bool:
     """Make ``folder`` on every worker hold what it holds on the chief; return False if the chief has no such folder.
 
     Files are sent one after another, ``CHUNK_BYTES`` at a time. Each worker must pass its own folder: on a shared
     disk, a worker with the chief's path would write to the files that the chief reads.
     """
-    sends = leads(strategy)
+    sends = is_leader(strategy)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if sends and folder.is_dir() else []
     table = [str(path.relative_to(folder)) for path in files] if sends and folder.is_dir() else None
     names = json.loads(broadcast_bytes(strategy, json.dumps(table).encode()))
@@ -121,6 +121,6 @@ def share_folder(strategy: Any, folder: Path) -> bool:
 
 def all_agree(strategy: Any, agreed: bool) -> bool:
     """Return True if every worker of the group passed True; a collective, which all must call."""
-    if collective.is_alone():
+    if collective.is_catching_up():
         return agreed
     return int(_sum(strategy, [int(agreed)], "int32")[0]) == strategy.extended._num_workers

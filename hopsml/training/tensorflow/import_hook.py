@@ -20,7 +20,7 @@ class PostImportFinder(MetaPathFinder):
         self._actions: dict[str, list[Action]] = {}
         self._searching = threading.local()
 
-    def add(self, name: str, action: Action) -> None:
+    def add_action(self, name: str, action: Action) -> None:
         """Run ``action(module)`` after the import of ``name``, in the order of these calls."""
         self._actions.setdefault(name, []).append(action)
 
@@ -63,7 +63,7 @@ def after_import(name: str, action: Action) -> None:
     if _finder is None:
         _finder = PostImportFinder()
         sys.meta_path.insert(0, _finder)
-    _finder.add(name, action)
+    _finder.add_action(name, action)
 
 
 def _is_initializing(module: ModuleType) -> bool:

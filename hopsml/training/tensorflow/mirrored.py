@@ -12,7 +12,7 @@ from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow.import_hook import after_import
 
 
-def applies(context: WorkerContext | None) -> bool:
+def is_mirrored_run(context: WorkerContext | None) -> bool:
     """Return True if the context belongs to a worker of a ``mirrored`` run."""
     return context is not None and context.spec.body == BODY
 

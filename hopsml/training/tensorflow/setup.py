@@ -27,7 +27,7 @@ from hopsml.core.versions import KERAS, TENSORFLOW, check_version
 from hopsml.errors import ArgumentError, HopsmlError, StartTimeout, StorageError
 from hopsml.storage.remote import hadoop
 from hopsml.training.tensorflow import groups
-from hopsml.training.tensorflow.distribution.merging import allocator_of_run, scope_of_run, set_merging
+from hopsml.training.tensorflow.distribution.merging import merge_scope_of_run, scoped_allocator_of_run, set_merging
 from hopsml.training.tensorflow.fit import input_data
 from hopsml.training.tensorflow.import_hook import after_import
 
@@ -166,14 +166,14 @@ def _repair_keras(module: ModuleType) -> None:
     """Apply the repairs of Keras 3."""
     from hopsml.training.tensorflow.keras import repairs
 
-    repairs.install(module)
+    repairs.install_repairs(module)
 
 
 def _repair_tf_keras(module: ModuleType) -> None:
     """Apply the repairs of tf_keras."""
     from hopsml.training.tensorflow.keras import group_state
 
-    group_state.install_tf_keras(module)
+    group_state.patch_tf_keras_normalization(module)
 
 
 def _prepare_strategies() -> None:
@@ -194,17 +194,17 @@ def _prepare_strategies() -> None:
 
     def build_then_merge(self: Any, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
-        groups.remember(self)
-        if groups.in_group(self):
+        groups.remember_strategy(self)
+        if groups.spans_workers(self):
             collective_stats.record_group("tensorflow", self.extended._num_workers)
         # A plain strategy has the run's merge settings as well.
         context = current()
-        set_merging(self, scope_of_run(context), allocator_of_run(context))
+        set_merging(self, merge_scope_of_run(context), scoped_allocator_of_run(context))
 
     divide = module.CollectiveAllReduceExtended._experimental_distribute_dataset
 
     def divide_copies(self: Any, dataset: Any, options: Any) -> Any:
-        return divide(self, input_data.prompt(input_data.copied(dataset)), options)
+        return divide(self, input_data.disable_autotuning(input_data.copy_batches(dataset)), options)
 
     input_data.install_prompt_device_iterators()
 
@@ -224,7 +224,7 @@ def _explain_merge_call() -> None:
         try:
             return original(self, fn, args, kwargs)
         except RuntimeError as error:
-            if "merge_call" not in str(error) or not groups.in_group(self.strategy):
+            if "merge_call" not in str(error) or not groups.spans_workers(self.strategy):
                 raise
             raise ArgumentError(
                 "an optimizer or a reduction is called within tf.cond, a loop or a nested tf.function, where "

@@ -34,7 +34,7 @@ def is_built(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "_built", False))
 
 
-def updates(model: Any) -> int:
+def update_count(model: Any) -> int:
     """Return the number of updates of a model.
 
     It is the count of the optimizer that the model was compiled with; if that is 0, the largest count of the model's
@@ -177,7 +177,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from _leaves(item)
 
 
-def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
+def collect_variables(trackables: Mapping[str, Any]) -> dict[str, Any]:
     """Return all variables below these objects, by their paths; Keras optimizers are built first.
 
     The metrics of a model are left out, because they restart with every epoch and differ between workers. A metric
@@ -283,7 +283,7 @@ def _components(variable: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, (tuple, list)) else (variable,)
 
 
-def read(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def read_values(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Return the present values of variables, on CPU without copies.
 
     TensorFlow copies a variable that is being read when it is next written (copy on write), so the returned arrays do

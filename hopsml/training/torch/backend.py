@@ -19,7 +19,7 @@ from hopsml.cluster.worker import collective_stats
 from hopsml.core.versions import parse_version
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
-from hopsml.training.torch.state_tensors import array_of, as_bytes, gathered, sparse_sum
+from hopsml.training.torch.state_tensors import array_of, as_bytes, gather_tensors, sparse_sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ _RIGID = (
 _registered = False
 
 
-def register() -> None:
+def register_backend() -> None:
     """Register the backend with torch.distributed, once for each process."""
     global _registered
     import torch.distributed as dist
@@ -59,7 +59,7 @@ def _create(options: Any, _: Any) -> Any:
     """Create a process group of all workers; raise ArgumentError for a part of them."""
     if options.group_size == 1:
         return _process_group()(0, 1, None)
-    joined, prospect = collective.group(), collective.prospect()
+    joined, prospect = collective.group(), collective.expected_rank_and_size()
     size = prospect[1] if prospect is not None else joined.size if joined is not None else 1
     if options.group_size != size:
         raise ArgumentError(
@@ -130,10 +130,10 @@ def _value_of(done: Any) -> Any:
 
 
 @cache
-def communication() -> _Worker:
+def communication_thread() -> _Worker:
     """Return this process's communication thread, which from then on also orders ``hopsml.all_reduce`` and others."""
     worker = _Worker()
-    collective.keep_order(worker.call)
+    collective.set_operation_runner(worker.call)
     return worker
 
 
@@ -216,15 +216,15 @@ def _process_group() -> type:
 
             def carry_out() -> Any:
                 if group is not None:
-                    collective.keep_all(_RIGID)
+                    collective.require_all_members(_RIGID)
                     collective_stats.record_framework_operation()
                     task(group)
-                    if group.made_in != self._since:
+                    if group.last_call_generation != self._since:
                         raise CollectiveChanged(f"a member is lost, and {_RIGID}")
                 return results
 
             small = sum(one.numel() * one.element_size() for one in moved) <= SMALL_BYTES
-            return Operation(communication().submit(carry_out, small=small))
+            return Operation(communication_thread().submit(carry_out, small=small))
 
         # ---- operations, as torch.distributed calls them: lists of tensors, and an object of options
 
@@ -379,7 +379,9 @@ def _reduce_sparse(group: Group, tensor: torch.Tensor, reduction: str) -> None:
             f"the reduction {reduction} of sparse tensors over backend='hopsml', which has SUM and AVG for them"
         )
     own = tensor.detach().coalesce()
-    counts = gathered(group, torch.tensor([own._nnz()]), "torch all_reduce, sizes of sparse tensors")[:, 0].tolist()
+    counts = gather_tensors(group, torch.tensor([own._nnz()]), "torch all_reduce, sizes of sparse tensors")[
+        :, 0
+    ].tolist()
     _, total = sparse_sum(group, own, counts, "torch all_reduce, sparse")
     with torch.no_grad():  # a change of a detached tensor would leave this tensor's entries unchanged
         tensor.copy_(total / len(counts) if reduction == "mean" else total)
@@ -390,12 +392,12 @@ def _all_to_all(group: Group, outputs: Sequence[torch.Tensor], inputs: Sequence[
     import torch
 
     own = torch.cat([one.detach().contiguous().reshape(-1).view(torch.uint8) for one in inputs])
-    sizes = gathered(
+    sizes = gather_tensors(
         group, torch.tensor([one.numel() * one.element_size() for one in inputs]), "torch all_to_all, sizes"
     )
     padded = own.new_zeros(int(sizes.sum(1).max()))
     padded[: own.numel()] = own
-    for output, row, of_member in zip(outputs, gathered(group, padded, "torch all_to_all"), sizes, strict=True):
+    for output, row, of_member in zip(outputs, gather_tensors(group, padded, "torch all_to_all"), sizes, strict=True):
         begin, size = int(of_member[: group.rank].sum()), int(of_member[group.rank])
         if size != output.numel() * output.element_size():
             raise ArgumentError(

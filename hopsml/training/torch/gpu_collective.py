@@ -22,7 +22,7 @@ _lock = threading.Lock()
 _formed: tuple[Group, GpuGroup] | None = None
 
 
-def choose(variable: str, exactly: str = "") -> None:
+def set_network_interface(variable: str, exactly: str = "") -> None:
     """Set an environment variable to the name of the interface that has this worker's address.
 
     Nothing happens if the user has set the variable, or if this process is not a training worker.
@@ -104,7 +104,7 @@ def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
         return None
     with _lock:
         if _formed is None or _formed[0] is not group:
-            choose("NCCL_SOCKET_IFNAME", "=")
+            set_network_interface("NCCL_SOCKET_IFNAME", "=")
             with torch.cuda.device(tensor.device):
                 _formed = group, GpuGroup(group)
         return _formed[1]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker import collective_stats
 from hopsml.training.torch import late_parameters
-from hopsml.training.torch.backend import communication
-from hopsml.training.torch.state_tensors import array_of, gathered, sparse_sum
+from hopsml.training.torch.backend import communication_thread
+from hopsml.training.torch.state_tensors import array_of, gather_tensors, sparse_sum
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ BUCKET_BYTES = 25 << 20
 # Codes in place of a number of rows: a worker has no gradient of this parameter, or a dense one.
 _ABSENT, _DENSE = -1, -2
 _CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
-_exchanges: weakref.WeakKeyDictionary[Any, GradientAverage] = weakref.WeakKeyDictionary()
+_exchanges: weakref.WeakKeyDictionary[Any, GradientAverager] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
 _newest: BackwardPass | None = None
 
@@ -53,7 +53,7 @@ class Bucket:
     missing: set[int] = field(default_factory=set)
     future: Any = None
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Reset the bucket for another backward pass."""
         self.missing, self.future = {id(one) for one in self.parameters}, None
 
@@ -65,7 +65,7 @@ class Bucket:
             yield one, _as_is(one, self.memory[offset : offset + size]), present[index]
             offset += size
 
-    def fill(self) -> None:
+    def copy_gradients_in(self) -> None:
         """Copy the gradients of the parameters into the buffer."""
         for one, place, present in self.parts():
             if one.grad is None:
@@ -74,7 +74,7 @@ class Bucket:
                 place.copy_(one.grad.to_dense() if one.grad.is_sparse else one.grad)
             present[0], present[1] = one.grad is not None, one.grad is not None and not one.grad.is_sparse
 
-    def empty(self) -> None:
+    def copy_gradients_out(self) -> None:
         """Set the gradients from the buffer; a parameter for which no worker has a gradient gets None."""
         for one, place, present in self.parts():
             if not present[0]:
@@ -91,20 +91,20 @@ class Bucket:
 class BackwardPass:
     """Backward pass in progress, and the modules whose gradients it computes.
 
-    torch does not report the end of a pass that raises: it only drops its ``PassEnd``, to which there is no other
-    reference, not even from the frames of the error.
+    torch does not report the end of a pass that raises: it only drops its ``PassEndCallback``, to which there is no
+    other reference, not even from the frames of the error.
     """
 
     def __init__(self) -> None:
-        self.parts: list[GradientAverage] = []
+        self.parts: list[GradientAverager] = []
         self._has_ended = False
-        self._end: weakref.ref[PassEnd] | None = None
+        self._end: weakref.ref[PassEndCallback] | None = None
 
     def begin(self) -> None:
         """Register the callback for the end of the pass; called in a hook of a gradient."""
         from torch.autograd import Variable
 
-        end = PassEnd(self)
+        end = PassEndCallback(self)
         self._end = weakref.ref(end)
         Variable._execution_engine.queue_callback(end)
 
@@ -120,7 +120,7 @@ class BackwardPass:
             one.finish()
 
 
-class PassEnd:
+class PassEndCallback:
     """Callback that torch calls at the end of a backward pass."""
 
     def __init__(self, of_pass: BackwardPass) -> None:
@@ -140,7 +140,7 @@ def _current_pass() -> BackwardPass:
     return _newest
 
 
-class GradientAverage:
+class GradientAverager:
     """Averaging of one module's gradients over ``group``.
 
     ``number`` is the module's position among the prepared ones.
@@ -150,7 +150,9 @@ class GradientAverage:
         self.enabled, self.number = True, number
         self._group = group
         self._module = weakref.ref(module)
-        self._watch = late_parameters.watch(module, module.parameters(), _CHANGED, hooked=True, any_type=True)
+        self._watch = late_parameters.watch_parameters(
+            module, module.parameters(), _CHANGED, hooked=True, any_type=True
+        )
         self._sparse: list[torch.Tensor] = []
         self._buckets: list[Bucket] = []
         self._labels: list[str] = []
@@ -161,9 +163,9 @@ class GradientAverage:
         self._lay_out(module)
         self._next = 0  # index of the next bucket to send
         self._is_first = True  # otherwise modules that were prepared later come first, if the pass reaches them
-        self._hooks = [late_parameters.hook(one, self._made) for one in module.parameters()]
+        self._hooks = [late_parameters.register_gradient_hook(one, self._made) for one in module.parameters()]
 
-    def remove(self) -> None:
+    def remove_hooks(self) -> None:
         """Stop averaging the module's gradients by removing the hooks."""
         for hook in filter(None, self._hooks):
             hook.remove()
@@ -173,8 +175,8 @@ class GradientAverage:
         trained = [one for one in module.parameters() if one.requires_grad or id(one) in self._of]
         rows = sparse_weights(module)
         self._sparse = [one for one in trained if id(one) in rows]
-        self._buckets = buckets([one for one in trained if id(one) not in rows])
-        self._labels = labels(module, self._buckets)
+        self._buckets = make_buckets([one for one in trained if id(one) not in rows])
+        self._labels = bucket_labels(module, self._buckets)
         self._of = {id(one): None for one in self._sparse}
         self._of |= {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
         self._types = {id(one): one.dtype for one in trained}
@@ -203,21 +205,21 @@ class GradientAverage:
                 bucket.future.wait()
         module = self._module()
         if module is not None:
-            self._watch.check()
+            self._watch.check_parameters()
             trained = [one for one in module.parameters() if one.requires_grad]
             # Parameters were unfrozen or converted.
             if any(self._types.get(id(one)) is not one.dtype for one in trained):
                 self._lay_out(module)
             self._versions = [(one, one._version) for one in trained]
         for bucket in self._buckets:
-            bucket.begin()
+            bucket.reset()
         self._next = 0
         self._is_first = all(one.number <= self.number for one in list(_exchanges.values()))
 
     def _send(self, bucket: Bucket) -> None:
         """Fill a bucket and submit its reduction."""
-        bucket.fill()
-        bucket.future = communication().submit(lambda: self._mean(bucket))
+        bucket.copy_gradients_in()
+        bucket.future = communication_thread().submit(lambda: self._mean(bucket))
         self._next += 1
 
     def _mean(self, bucket: Bucket) -> None:
@@ -237,16 +239,16 @@ class GradientAverage:
             while self._next < len(others):
                 self._send(others[self._next])
             for bucket in last:
-                bucket.fill()
+                bucket.copy_gradients_in()
             for bucket in others:
                 bucket.future.wait()
-                bucket.empty()
+                bucket.copy_gradients_out()
             for bucket in last:
                 # There is nothing left to compute in parallel: no other thread is needed, unless one is active.
-                communication().call(partial(self._mean, bucket))
-                bucket.empty()
+                communication_thread().call(partial(self._mean, bucket))
+                bucket.copy_gradients_out()
             if self._sparse:
-                communication().call(self._average_rows)
+                communication_thread().call(self._average_rows)
             self._average_statistics()
         finally:
             self._next = 0
@@ -262,7 +264,7 @@ class GradientAverage:
         of_it = type(self._module()).__name__
         while True:
             own = torch.tensor([_rows_of(one.grad) for one in self._sparse])
-            counts = gathered(self._group, own, f"sizes of sparse gradients of {of_it}")
+            counts = gather_tensors(self._group, own, f"sizes of sparse gradients of {of_it}")
             found = [
                 self._averaged(one, counts[:, index].tolist(), f"sparse gradient {index + 1} of {of_it}")
                 for index, one in enumerate(self._sparse)
@@ -301,7 +303,7 @@ class GradientAverage:
             # In float64: the mean is computed from a sum, which could overflow where a mask holds the lowest number.
             flat = torch.cat([one.detach().reshape(-1).double() for one in counted])
             name = f"statistics of {type(module).__name__}"
-            communication().call(lambda: self._reduce(flat, name))
+            communication_thread().call(lambda: self._reduce(flat, name))
             for one, part in zip(counted, flat.split([one.numel() for one in counted]), strict=True):
                 one.data.copy_(part.view(one.shape))
 
@@ -328,7 +330,9 @@ def sparse_weights(module: torch.nn.Module) -> set[int]:
     return {id(one.weight) for one in module.modules() if isinstance(one, kinds) and one.sparse}
 
 
-def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: int = BUCKET_BYTES) -> list[Bucket]:
+def make_buckets(
+    parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: int = BUCKET_BYTES
+) -> list[Bucket]:
     """Distribute parameters over buckets of one type each, in the reverse of their order.
 
     Args:
@@ -355,7 +359,7 @@ def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: 
     return made
 
 
-def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
+def bucket_labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
     """Return a label for each bucket, by which workers that reduce different gradients are detected and reported.
 
     A label consists of the module's class and parameter names, which are the same in a process that joins later.
@@ -368,17 +372,17 @@ def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
     return found
 
 
-def exchange(module: torch.nn.Module, group: Group) -> None:
+def average_gradients(module: torch.nn.Module, group: Group) -> None:
     """Average the module's gradients from now on; call it again after the module has changed."""
     before = _exchanges.pop(module, None)
     if before is not None:
-        before.remove()
+        before.remove_hooks()
     # A module keeps its number, because a process that joins later prepares it only once.
-    _exchanges[module] = GradientAverage(module, group, before.number if before is not None else next(_numbers))
+    _exchanges[module] = GradientAverager(module, group, before.number if before is not None else next(_numbers))
 
 
 @contextmanager
-def kept_back(module: torch.nn.Module) -> Iterator[None]:
+def without_averaging(module: torch.nn.Module) -> Iterator[None]:
     """Leave gradients unaveraged inside the block, as in the first of several backward passes of one step."""
     found = _exchanges.get(module)
     if found is None:

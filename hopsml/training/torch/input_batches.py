@@ -20,7 +20,7 @@ import msgspec
 
 from hopsml.core import file_locks
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import batches_of_turn
+from hopsml.training.data.batch_reader import strided_batches
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ class PartlyBegunPass(msgspec.Struct, frozen=True):
     number: int
     came: tuple[int, ...]
 
-    def lacks(self, process: LoaderProcess) -> bool:
+    def awaits(self, process: LoaderProcess) -> bool:
         """Return True if the pass waits for this process.
 
         A process that has begun this pass already, as happens when the user sets the same seed again, belongs to
@@ -68,7 +68,7 @@ class Passes(msgspec.Struct, frozen=True):
     open: tuple[PartlyBegunPass, ...] = ()
 
 
-def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
+def assign_pass(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
     """Assign a pass to a process that begins one; return the new count and the pass's number; pure.
 
     Args:
@@ -78,7 +78,7 @@ def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
     number, others = passes.begun, list(passes.open)
     if process is None:
         return Passes(number + 1, passes.open), number
-    mine = next((one for one in others if one.lacks(process)), None)
+    mine = next((one for one in others if one.awaits(process)), None)
     if mine is None:
         mine = PartlyBegunPass(process.seed, process.lap, process.count, number, ())
     else:
@@ -92,7 +92,7 @@ def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
 _decode = msgspec.json.Decoder(Passes).decode
 
 
-class SeenRows:
+class SharedPasses:
     """Shared-memory store of the ``Passes`` of one data set.
 
     A forked process shares it, and so does a process to which it is sent when that is started. Any other copy counts
@@ -111,7 +111,7 @@ class SeenRows:
     def begin_pass(self, process: LoaderProcess | None) -> int:
         """Return the number of the pass that this process begins; of several loader processes the first counts it."""
         with file_locks.locked(self._path) as file:
-            passes, number = begin(_read(file), process)
+            passes, number = assign_pass(_read(file), process)
             # Trailing spaces are ignored, so the content is valid whenever a process is killed, without a separate
             # truncation.
             os.pwrite(file, msgspec.json.encode(passes).ljust(os.fstat(file).st_size), 0)
@@ -125,7 +125,7 @@ class SeenRows:
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             with file_locks.locked(self._path) as file:
-                return SeenRows, (_read(file).begun,)
+                return SharedPasses, (_read(file).begun,)
         return _opened, (DupFd(self._descriptor),)
 
 
@@ -134,15 +134,15 @@ def _read(file: int) -> Passes:
     return _decode(os.pread(file, os.fstat(file).st_size, 0))
 
 
-def _opened(shared: Any) -> SeenRows:
+def _opened(shared: Any) -> SharedPasses:
     """Return a book for a descriptor that another process has sent."""
-    book = SeenRows.__new__(SeenRows)
+    book = SharedPasses.__new__(SharedPasses)
     book._hold(shared.detach())
     return book
 
 
 def dataset(
-    batches: BatchedRows, book: SeenRows | None = None, place: Place | None = None
+    batches: BatchedRows, book: SharedPasses | None = None, place: Place | None = None
 ) -> torch.utils.data.IterableDataset[dict[str, Any]]:
     """Return a torch data set that yields each batch as tensors sharing its memory; columns of objects stay arrays.
 
@@ -155,7 +155,7 @@ def dataset(
     """
     import torch
 
-    passes, laps = book or SeenRows(), itertools.count()
+    passes, laps = book or SharedPasses(), itertools.count()
     _note_places()
 
     class Batches(torch.utils.data.IterableDataset[dict[str, Any]]):
@@ -171,7 +171,7 @@ def dataset(
 
         def __reduce__(self) -> tuple[Any, ...]:
             is_sent = get_spawning_popen() is not None
-            return dataset, (batches, passes, collective.place() if is_sent else None)
+            return dataset, (batches, passes, collective.rank_and_size() if is_sent else None)
 
     return Batches()
 
@@ -180,7 +180,7 @@ def _of_process(batches: BatchedRows, number: int, process: LoaderProcess, place
     """Yield one loader process's share of pass ``number``; the loader takes batches of its processes cyclically."""
     sampler = batches.sampler(number * batches.epochs)
     sampler.join(*place)
-    yield from batches_of_turn(batches.source, sampler, process.number, process.count)
+    yield from strided_batches(batches.source, sampler, process.number, process.count)
 
 
 def _tensors(batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -200,4 +200,4 @@ def _note_places() -> None:
 def _note_place() -> None:
     """Record the place of this worker."""
     global _place_at_fork
-    _place_at_fork = collective.place()
+    _place_at_fork = collective.rank_and_size()

@@ -20,11 +20,11 @@ from hopsml.errors import ArgumentError
 if TYPE_CHECKING:
     import torch
 
-_watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+_watches: weakref.WeakKeyDictionary[torch.nn.Module, ParameterWatch] = weakref.WeakKeyDictionary()
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # kinds of notes printed, by optimizer
 
 
-class Watch:
+class ParameterWatch:
     """Averaged parameters of a prepared module; any other parameter that trains is an error."""
 
     def __init__(self, module: torch.nn.Module, averaged: Iterable[torch.Tensor], reason: str, any_type: bool) -> None:
@@ -33,7 +33,7 @@ class Watch:
         # The tensors themselves: an identity is meaningless once its object is deleted.
         self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
 
-    def averages(self, parameter: torch.Tensor) -> bool:
+    def is_averaged(self, parameter: torch.Tensor) -> bool:
         """Return True if the module had the parameter with this shape when it was prepared.
 
         The type must be the same, too, unless any is allowed.
@@ -41,7 +41,7 @@ class Watch:
         _, shape, dtype = self._averaged.get(id(parameter), (None, None, None))
         return shape == parameter.shape and (self._any_type or dtype is parameter.dtype)
 
-    def check(self, candidates: Iterable[torch.Tensor] | None = None) -> None:
+    def check_parameters(self, candidates: Iterable[torch.Tensor] | None = None) -> None:
         """Raise ArgumentError with the names of trained parameters that no prepared module averages.
 
         Args:
@@ -50,7 +50,7 @@ class Watch:
         module = self._module()
         if module is None:
             return
-        own = {id(one) for one in module.parameters() if one.requires_grad and not self.averages(one)}
+        own = {id(one) for one in module.parameters() if one.requires_grad and not self.is_averaged(one)}
         if not own or (candidates is not None and own.isdisjoint(map(id, candidates))):
             return
         late = [
@@ -70,14 +70,14 @@ class Watch:
         return own is not None and any(one is module for one in own.modules())
 
 
-def watch(
+def watch_parameters(
     module: torch.nn.Module,
     averaged: Iterable[torch.Tensor],
     reason: str,
     *,
     hooked: bool = False,
     any_type: bool = False,
-) -> Watch:
+) -> ParameterWatch:
     """Watch the module's parameters from now on; replaces an earlier watch of it.
 
     Args:
@@ -88,14 +88,14 @@ def watch(
         any_type: True if ``averaged`` are averaged also after a conversion to another numeric type.
     """
     _install()
-    found = _watches[module] = Watch(module, averaged, reason, any_type)
+    found = _watches[module] = ParameterWatch(module, averaged, reason, any_type)
     for one in module.parameters():
-        if not (hooked and found.averages(one)):
-            hook(one, _check)
+        if not (hooked and found.is_averaged(one)):
+            register_gradient_hook(one, _check)
     return found
 
 
-def hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:
+def register_gradient_hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:
     """Register a function that is called with each new gradient of the parameter, even if it is frozen now.
 
     Returns:
@@ -113,20 +113,20 @@ def hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> A
 
 def _is_late(parameter: torch.Tensor) -> bool:
     """Return True if no prepared module averages this parameter."""
-    return not any(found.averages(parameter) for found in list(_watches.values()))
+    return not any(found.is_averaged(parameter) for found in list(_watches.values()))
 
 
 def _check(parameter: torch.Tensor) -> None:
     """Raise ArgumentError for a parameter that is trained but not averaged."""
     for found in list(_watches.values()) if _is_late(parameter) else ():
-        found.check([parameter])
+        found.check_parameters([parameter])
 
 
 def _registered(module: torch.nn.Module, new: Iterable[torch.Tensor]) -> None:
     """Add hooks to new parameters of a watched module."""
     if any(found.contains(module) for found in list(_watches.values())):
         for one in filter(_is_late, new):
-            hook(one, _check)
+            register_gradient_hook(one, _check)
 
 
 def is_in_backward() -> bool:
@@ -179,10 +179,10 @@ def _install() -> None:
     def before_step(optimizer: Any, *arguments: Any) -> None:
         used = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         watches = list(_watches.values())
-        owners = [found for found in watches if any(map(found.averages, used))]
+        owners = [found for found in watches if any(map(found.is_averaged, used))]
         late = list(filter(_is_late, used))
         for found in watches if late else ():
-            found.check(late)
+            found.check_parameters(late)
         if owners and is_in_backward() and not any(hasattr(one, "_in_backward_optimizers") for one in used):
             refuse_change_in_backward(f"{type(optimizer).__name__}.step() is called")
         if late:

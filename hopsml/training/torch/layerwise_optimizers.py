@@ -17,7 +17,7 @@ import torch
 from hopsml.errors import ArgumentError
 from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.recipe import BatchPlan
-from hopsml.training.large_batch.schedules import number
+from hopsml.training.large_batch.schedules import check_number
 
 Tensors = list[torch.Tensor]
 _NORMALISATIONS = (
@@ -55,7 +55,7 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
     kept = {id(one) for one in decayed}
     others = [one for one in trained if id(one) not in kept]
     groups = [
-        {"params": decayed, "weight_decay": number("weight_decay", weight_decay, 0), "layerwise": True},
+        {"params": decayed, "weight_decay": check_number("weight_decay", weight_decay, 0), "layerwise": True},
         {"params": others, "weight_decay": 0.0, "layerwise": False},
     ]
     return [group for group in groups if group["params"]]
@@ -78,7 +78,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         for name, value in defaults.items():
-            number(name, value, 0)
+            check_number(name, value, 0)
         super().__init__(params, {**defaults, "layerwise": None})
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -236,9 +236,9 @@ class RMSpropWarmup(_LayerwiseTorch):
         period: float = 5.0,
         weight_decay: float = 0.0,
     ) -> None:
-        number("period", period, 0, above=True)
+        check_number("period", period, 0, above=True)
         own = {"lr": lr, "momentum": momentum, "rho": rho, "rms_rate": rms_rate, "epsilon": epsilon}
-        number("steps_per_epoch", steps_per_epoch, 1)
+        check_number("steps_per_epoch", steps_per_epoch, 1)
         more = {"steps_per_epoch": steps_per_epoch, "center": center, "period": period, "weight_decay": weight_decay}
         super().__init__(params, own | more)
 
@@ -280,7 +280,7 @@ def _add(parameters: Tensors, updates: Tensors, factor: float) -> None:
         one.add_((update * factor).to(one.dtype))
 
 
-def make(plan: BatchPlan, module: torch.nn.Module) -> tuple[Any, Any]:
+def make_optimizer(plan: BatchPlan, module: torch.nn.Module) -> tuple[Any, Any]:
     """Return optimizer and scheduler; each training step calls ``optimizer.step()``, then ``scheduler.step()``."""
     optimizer = _optimizer(plan, parameter_groups(module, plan.recipe.weight_decay))
     peak = plan.peak_learning_rate

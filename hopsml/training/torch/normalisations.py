@@ -28,7 +28,7 @@ def reduce_statistics(module: torch.nn.Module) -> int:
     """Replace the statistics of every batch normalisation by those of all workers; return the number of them."""
     found = [one for one in module.modules() if _is_normalisation(one) and one.running_mean is not None]
     for one in found:
-        mean, variance = rules.reduced(one.running_mean.double(), one.running_var.double(), _average())
+        mean, variance = rules.reduce_moments(one.running_mean.double(), one.running_var.double(), _average())
         one.running_mean.copy_(mean)
         one.running_var.copy_(variance)
     return len(found)
@@ -61,11 +61,11 @@ def zero_last_gamma(module: torch.nn.Module) -> list[str]:
             f"zero_last_gamma({type(module).__name__}): no block with a shortcut (downsample, shortcut) and normalisations "
             f"{' or '.join(_LAST)} is in it; give the normalisations, zero_last_gamma([module, ...])"
         )
-    zero(found.values())
+    set_gammas_to_zero(found.values())
     return list(found)
 
 
-def zero(modules: Any) -> list[str]:
+def set_gammas_to_zero(modules: Any) -> list[str]:
     """Set the weight of these normalisations to 0; return their classes' names."""
     modules = list(modules)
     for one in modules:

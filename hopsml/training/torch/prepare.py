@@ -74,7 +74,7 @@ def prepare(module: Module) -> Module:
 
     joined = collective.group()
     assert joined is not None  # a group of several workers exists here
-    gradients.exchange(module, joined)
+    gradients.average_gradients(module, joined)
     return module
 
 
@@ -84,7 +84,7 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
     from hopsml.training.torch import gradients
 
     own = getattr(module, "no_sync", None)
-    with own() if own is not None else gradients.kept_back(module):
+    with own() if own is not None else gradients.without_averaging(module):
         yield
 
 
@@ -131,7 +131,7 @@ def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.par
     bare = module.module if isinstance(module, kind) else module
     ignored = getattr(bare, "_ddp_params_and_buffers_to_ignore", [])
     known = [one for name, one in bare.named_parameters() if one.requires_grad or name in ignored]
-    late_parameters.watch(
+    late_parameters.watch_parameters(
         bare, known, "were frozen, of another type, or not there, when hopsml.torch.prepare() was called"
     )
     return kind(bare, device_ids=devices)

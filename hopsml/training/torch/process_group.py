@@ -25,13 +25,13 @@ from hopsml.training.torch import gpu_collective
 LATER_S = 1800.0  # time limit of an operation of gloo or nccl; after the loss of a member the group ends it long before
 
 
-def form(context: WorkerContext) -> str:
+def form_process_group(context: WorkerContext) -> str:
     """Form the default process group of this worker; return the name of the backend used.
 
     Raises:
         ArgumentError: this machine does not support the requested backend.
     """
-    name, why = choose(context)
+    name, why = choose_backend(context)
     begin = _over_hopsml(context) if name == "hopsml" else _over(name, context)
     begin()
     if name == "hopsml":  # other groups do not count their operations
@@ -62,7 +62,7 @@ def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
 
     from hopsml.training.torch import backend
 
-    backend.register()
+    backend.register_backend()
     original = dist.init_process_group
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
     store, times = _late_store(lambda: _store(context, limit)), itertools.count()
@@ -82,11 +82,11 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     import torch
     import torch.distributed as dist
 
-    collective.listen_in_port_range(os.path.dirname(torch.__file__) + os.sep, "gloo")
+    collective.restrict_listening_ports(os.path.dirname(torch.__file__) + os.sep, "gloo")
     assert context.collective is not None
     context.collective.announce()  # the function starts only after all workers have arrived
-    gpu_collective.choose("GLOO_SOCKET_IFNAME")
-    gpu_collective.choose("NCCL_SOCKET_IFNAME", "=")
+    gpu_collective.set_network_interface("GLOO_SOCKET_IFNAME")
+    gpu_collective.set_network_interface("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
     store, times, original = _store(context, limit), itertools.count(), dist.init_process_group
 
@@ -98,7 +98,7 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     return begin
 
 
-def choose(context: WorkerContext) -> tuple[str, str]:
+def choose_backend(context: WorkerContext) -> tuple[str, str]:
     """Return the backend of the process group, and the reason for it ("" if the run names the backend)."""
     import torch
 
@@ -216,4 +216,4 @@ def prepare(context: WorkerContext) -> None:
         neighbours = int(os.environ["LOCAL_WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
     if context.collective is not None:
-        form(context)
+        form_process_group(context)

@@ -55,7 +55,7 @@ def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
         found.copy_(held)
 
 
-def gathered(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
+def gather_tensors(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Gather the tensors of all members, of the same shape and type, along a new first axis."""
     import torch
 
@@ -80,7 +80,7 @@ def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: 
     places = torch.zeros((most, tensor.sparse_dim()), dtype=torch.int64)
     values = torch.zeros((most, *tensor.shape[tensor.sparse_dim() :]), dtype=tensor.dtype)
     places[:own], values[:own] = tensor.indices().t(), tensor.values()
-    all_places, all_values = gathered(group, places, f"{name}: places"), gathered(group, values, name)
+    all_places, all_values = gather_tensors(group, places, f"{name}: places"), gather_tensors(group, values, name)
     of_each = list(zip(counts, all_places, all_values, strict=False))
     total = torch.sparse_coo_tensor(
         torch.cat([one[:count] for count, one, _ in of_each]).t(),
@@ -146,14 +146,14 @@ class TensorOf:
     shape: tuple[int, ...]
 
 
-def are_divided(values: Iterable[Any]) -> bool:
+def have_divided_parameters(values: Iterable[Any]) -> bool:
     """Return True if parameters of any of these modules or optimizers are divided between workers."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(one, DTensor) for value in values for one in _parameters(value))
 
 
-def agreed(due: bool) -> bool:
+def any_worker_due(due: bool) -> bool:
     """Return True if a commit is ``due`` on any worker: gathering divided tensors is a collective operation."""
     import torch
     import torch.distributed as dist
@@ -176,7 +176,7 @@ def state_of(value: Any) -> Any:
     return {bare[name]: one for name, one in state.items()}
 
 
-def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+def rename_state_keys(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a module's state to its present names, whichever wrappers it had when the state was saved."""
     own = module.state_dict(keep_vars=True)
     there = {bare: name for name, bare in _bare_names(module, own).items()}
@@ -211,13 +211,13 @@ def _bare_names(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]
     return {name: bare(name) for name in names}
 
 
-def load(value: Any, state: Any) -> None:
+def load_state(value: Any, state: Any) -> None:
     """Load a state into ``value`` and divide its tensors as ``value``'s own are; each worker passes whole tensors."""
     import torch
 
     if isinstance(value, torch.nn.Module):
         own = value.state_dict(keep_vars=True)
-        state = renamed(value, state)
+        state = rename_state_keys(value, state)
         state = {name: _as(own[name], one) if name in own else one for name, one in state.items()}
     elif isinstance(value, torch.optim.Optimizer):
         numbered = dict(enumerate(_parameters(value)))  # numbered as in an optimizer's state dictionary
@@ -250,7 +250,7 @@ def _parameters(value: Any) -> list[Any]:
     return []
 
 
-def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+def split_tensors(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return the state with a ``TensorOf`` for each tensor, and copies of the tensors as byte arrays by key.
 
     Args:
@@ -275,14 +275,14 @@ def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     return take(name, state), arrays
 
 
-def together(state: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return a state from ``apart`` with its tensors, which have their own memory."""
+def join_tensors(state: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return a state from ``split_tensors`` with its tensors, which have their own memory."""
     if isinstance(state, TensorOf):
         return _tensor_of(state, arrays[state.key])
     if type(state) in (list, tuple):
-        return type(state)(together(one, arrays) for one in state)
+        return type(state)(join_tensors(one, arrays) for one in state)
     if isinstance(state, dict):
-        return {key: together(one, arrays) for key, one in state.items()}
+        return {key: join_tensors(one, arrays) for key, one in state.items()}
     return state
 
 
@@ -313,15 +313,15 @@ def has_state_dict(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def take_apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+def split_object_state(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Split an object's state dictionary into the part without tensors, and its tensors as arrays."""
-    return apart(name, state_of(value)) if "torch" in sys.modules else (value.state_dict(), {})
+    return split_tensors(name, state_of(value)) if "torch" in sys.modules else (value.state_dict(), {})
 
 
-def restore(value: Any, state: Any, tensors: dict[str, NDArray[Any]]) -> None:
-    """Load the two parts of a state dictionary that ``take_apart`` has returned into an object."""
-    whole = together(state, tensors) if tensors else state
+def load_split_state(value: Any, state: Any, tensors: dict[str, NDArray[Any]]) -> None:
+    """Load the two parts of a state dictionary that ``split_object_state`` has returned into an object."""
+    whole = join_tensors(state, tensors) if tensors else state
     if "torch" in sys.modules:
-        load(value, whole)
+        load_state(value, whole)
     else:
         value.load_state_dict(whole)

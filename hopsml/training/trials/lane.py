@@ -39,12 +39,12 @@ def run_lane(**options: Any) -> None:
     """Run the driver's trials until it sends no more; called in the worker of a trial slot (lane).
 
     Args:
-        **options: fields of ``runner.Options``.
+        **options: fields of ``runner.RunnerOptions``.
     """
     context = current()
     if context is None or context.inbox is None:
         raise ArgumentError("a lane is a worker of a search; experiment.search() starts it")
-    asked = runner.Options(**options)
+    asked = runner.RunnerOptions(**options)
     Lane(dataclasses.replace(context, trials=asked.trials), asked).serve()
 
 
@@ -54,11 +54,11 @@ class Lane:
     It forks, feeds and kills runners, and is single-threaded, so that it can fork.
     """
 
-    def __init__(self, context: WorkerContext, options: runner.Options) -> None:
+    def __init__(self, context: WorkerContext, options: runner.RunnerOptions) -> None:
         assert context.inbox is not None
         self.context, self.options, self.inbox = context, options, context.inbox
         self.queue = LaneQueue()
-        self.thinner = lane_queue.Thinner()
+        self.thinner = lane_queue.ReportRateLimit()
         self.done = False
         self._poll = select.poll()
         self._connection: socket.socket | None = None
@@ -98,8 +98,8 @@ class Lane:
                 self._do(self.queue.handle_driver_message(messages.decode_for_lane(data), time.monotonic()))
             if self.inbox.ended:
                 self._poll.unregister(self.inbox.fileno())
-                self._do(self.queue.closed(time.monotonic()))
-        for report in self.thinner.take_due(time.monotonic()):
+                self._do(self.queue.handle_driver_closed(time.monotonic()))
+        for report in self.thinner.pop_due_reports(time.monotonic()):
             self._say(report)
         self._do(self.queue.tick(time.monotonic()))
         self._look_after_runner(time.monotonic())
@@ -107,7 +107,7 @@ class Lane:
     def _patience_ms(self) -> float | None:
         """Return the time until the next timed action in milliseconds; None for no limit."""
         next_look = time.monotonic() + _LOOK_S if self._pid else None
-        times = [at for at in (self.queue.kill_at, self.thinner.next_at(), next_look) if at is not None]
+        times = [at for at in (self.queue.kill_at, self.thinner.next_due_time(), next_look) if at is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
 
     def _look_after_runner(self, now: float) -> None:
@@ -132,16 +132,16 @@ class Lane:
                     self._prepare()
                 case lane_queue.AssignTrial():
                     self._give(action.message)
-                case lane_queue.LetRunnerGo():
+                case lane_queue.CloseRunnerConnection():
                     self._end_messages()
                 case lane_queue.KillRunner():
                     self._kill()
                 case lane_queue.SendReport(TrialReported() as report):
-                    for passed in self.thinner.offer(report, time.monotonic()):
+                    for passed in self.thinner.add_report(report, time.monotonic()):
                         self._say(passed)
                 case lane_queue.SendReport():
                     if isinstance(action.message, TrialEnded):
-                        for report in self.thinner.rest():
+                        for report in self.thinner.pop_all_reports():
                             self._say(report)
                     self._say(action.message)
                 case lane_queue.ExitLane():
@@ -209,7 +209,7 @@ class Lane:
             if _has_one_thread():
                 return self._fork(ours, theirs), ours
             # The framework's import, or a hook, has started threads, so a fork is not safe.
-            return runner.spawn(self.context, self.options, theirs), ours
+            return runner.spawn_runner(self.context, self.options, theirs), ours
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> int:
         """Fork a runner and return its pid."""
@@ -223,7 +223,7 @@ class Lane:
                 os.close(self._pidfd)
             if self.context.event_pipe >= 0:
                 os.close(self.context.event_pipe)
-            runner.become(self.context, self.options, theirs, host)
+            runner.become_runner(self.context, self.options, theirs, host)
         return pid
 
     def _read_runner(self) -> None:
@@ -261,7 +261,7 @@ class Lane:
         self._poll.unregister(self._pidfd)
         os.close(self._pidfd)
         self._pid, self._pidfd = 0, -1
-        end_what_is_left(self._next[0] if self._next is not None else 0)
+        kill_descendants(self._next[0] if self._next is not None else 0)
         assert self._oom is not None
         how, self._killed_for = self._killed_for or processes.describe_exit(status, self._oom.explain()), ""
         if os.WIFSIGNALED(status):
@@ -273,12 +273,12 @@ class Lane:
         trial = self.queue.current
         if trial is None:
             return -1
-        folder = trial_files.folder_of(self.context, trial.trial_id)
-        trial_files.write_death(folder, trial, how)
-        return trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS)
+        folder = trial_files.trial_folder(self.context, trial.trial_id)
+        trial_files.write_death_record(folder, trial, how)
+        return trial_files.newest_checkpoint_step(folder / trial_files.CHECKPOINTS)
 
 
-def end_what_is_left(spare: int) -> None:
+def kill_descendants(spare: int) -> None:
     """Kill every descendant of this process except process ``spare``; cheap when there is none."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

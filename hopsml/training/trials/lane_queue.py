@@ -64,7 +64,7 @@ class AssignTrial:
 
 
 @dataclass(frozen=True)
-class LetRunnerGo:
+class CloseRunnerConnection:
     """Action: close the connection to the runner, which then exits."""
 
 
@@ -85,7 +85,7 @@ class ExitLane:
     """Action: end the process of the trial slot (lane); no trial is left and no runner exists."""
 
 
-Action = StartRunner | PrepareRunner | AssignTrial | LetRunnerGo | KillRunner | SendReport | ExitLane
+Action = StartRunner | PrepareRunner | AssignTrial | CloseRunnerConnection | KillRunner | SendReport | ExitLane
 
 
 @dataclass
@@ -139,7 +139,7 @@ class LaneQueue:
             self.kill_at = now + message.deadline_s
             self.killed = f"it did not end within {message.deadline_s:g} s after it was told to {message.how}"
 
-    def closed(self, now: float) -> list[Action]:
+    def handle_driver_closed(self, now: float) -> list[Action]:
         """Handle the end of the driver's messages: the running trial is finished, waiting ones are not started."""
         self.closing = True
         self.waiting.clear()
@@ -253,7 +253,7 @@ class LaneQueue:
     def _replace(self, now: float) -> list[Action]:
         """Let the runner exit, so that a new one is started."""
         self._expect_to_leave(now)
-        return [LetRunnerGo()]
+        return [CloseRunnerConnection()]
 
 
 def _same(trial: RunTrial, message: EndTrial | GoOn | TrialBegan | TrialReported | TrialEnded) -> bool:
@@ -262,7 +262,7 @@ def _same(trial: RunTrial, message: EndTrial | GoOn | TrialBegan | TrialReported
 
 
 @dataclass
-class Thinner:
+class ReportRateLimit:
     """Rate limit for the reports of one trial: a few are all passed on, of many in a short time a sample.
 
     A step that is reported again before it has been passed on becomes one report with the newest values. In a flood,
@@ -274,20 +274,20 @@ class Thinner:
     at: float = 0.0
     waiting: dict[int, TrialReported] = field(default_factory=dict)
 
-    def offer(self, report: TrialReported, now: float) -> list[TrialReported]:
+    def add_report(self, report: TrialReported, now: float) -> list[TrialReported]:
         """Add a report and return the reports that must be sent to the driver now."""
         before = self.waiting.get(report.step)
         if before is not None:
             report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
         self.waiting[report.step] = report
-        due = self.take_due(now)
+        due = self.pop_due_reports(now)
         if len(self.waiting) > MOST_WAITING:
             steps = list(self.waiting)
             for step in steps[1:-1:2]:
                 del self.waiting[step]
         return due
 
-    def take_due(self, now: float) -> list[TrialReported]:
+    def pop_due_reports(self, now: float) -> list[TrialReported]:
         """Return and remove the waiting reports that the rate limit allows to send now."""
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now
@@ -297,11 +297,11 @@ class Thinner:
             passed.append(self.waiting.pop(next(iter(self.waiting))))
         return passed
 
-    def next_at(self) -> float | None:
+    def next_due_time(self) -> float | None:
         """Return the time at which the next waiting report may be sent (clock of ``now``); None if none waits."""
         return self.at + max(0.0, 1.0 - self.allowance) / PER_SECOND if self.waiting else None
 
-    def rest(self) -> list[TrialReported]:
+    def pop_all_reports(self) -> list[TrialReported]:
         """Return and remove all waiting reports regardless of the rate limit, because the trial has ended."""
         left = list(self.waiting.values())
         self.waiting.clear()

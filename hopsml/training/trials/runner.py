@@ -41,11 +41,11 @@ from hopsml.storage import urls
 from hopsml.tracking import inputs
 from hopsml.training.trials import trial_files, trial_reports
 from hopsml.training.trials.lane_queue import RunnerRetired
-from hopsml.training.trials.trial import Trial, bind
-from hopsml.training.trials.trial_reports import Channel, TrialReporter
+from hopsml.training.trials.trial import Trial, bind_arguments
+from hopsml.training.trials.trial_reports import LaneChannel, TrialReporter
 
 
-def seed_of(seed: int, number: int) -> int:
+def trial_seed(seed: int, number: int) -> int:
     """Return the random seed of trial ``number``, derived from the search's ``seed``; the same in every attempt."""
     digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
@@ -84,7 +84,7 @@ def release_frameworks() -> None:
         torch.cuda.empty_cache()
 
 
-def left_running() -> str:
+def describe_left_running() -> str:
     """Describe processes and threads that the trial has left running and that must end with it; "" if there are none.
 
     Daemon threads may remain: progress bars and loggers use such threads, and they block nothing. hopsml's own
@@ -104,7 +104,7 @@ def left_running() -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class RunnerOptions:
     """Settings shared by all trials of a search; ``payload`` is the pickled pair (function, keyword arguments)."""
 
     payload: bytes
@@ -114,20 +114,20 @@ class Options:
     storage_timeout_s: float = 30.0
 
 
-def become(context: WorkerContext, options: Options, connection: socket.socket, host: int) -> None:
+def become_runner(context: WorkerContext, options: RunnerOptions, connection: socket.socket, host: int) -> None:
     """Turn a forked child into a runner of process ``host``, which it does not outlive; never returns."""
     code = 1
     try:
         os.setsid()
         processes.die_with_parent(host)
-        code = live(context, options, connection)
+        code = run_trials(context, options, connection)
     except BaseException:  # noqa: BLE001 the child must not return into the lane's loop
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
+def spawn_runner(context: WorkerContext, options: RunnerOptions, connection: socket.socket) -> int:
     """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; return its pid."""
     plain = replace(
         context,
@@ -153,26 +153,26 @@ def spawn(context: WorkerContext, options: Options, connection: socket.socket) -
 
 
 def main() -> None:
-    """Run a runner started by ``spawn``; never returns."""
+    """Run a runner started by ``spawn_runner``; never returns."""
     descriptor, host, setup = sys.argv[1:]
     processes.die_with_parent(int(host))
     context, options, path = pickle.loads(Path(setup).read_bytes())
     sys.path += [entry for entry in path if entry not in sys.path]
-    os._exit(live(context, Options(**options), socket.socket(fileno=int(descriptor))))
+    os._exit(run_trials(context, RunnerOptions(**options), socket.socket(fileno=int(descriptor))))
 
 
-def live(context: WorkerContext, options: Options, connection: socket.socket) -> int:
+def run_trials(context: WorkerContext, options: RunnerOptions, connection: socket.socket) -> int:
     """Run trials until the lane closes the connection; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # the output of a killed trial is complete
-    runner = Runner(context, options, Channel(connection))
+    runner = Runner(context, options, LaneChannel(connection))
     while (message := runner.channel.get()) is not None:
         if isinstance(message, RunTrial):
-            if runner.channel.ended(message.number, message.attempt) is not None:
+            if runner.channel.end_request(message.number, message.attempt) is not None:
                 runner.channel.send(TrialEnded(message.number, message.attempt, "withdrawn"))
-            elif not runner.carry_out(message):
+            elif not runner.run_trial(message):
                 break
     return run_exit_functions(0)
 
@@ -191,16 +191,16 @@ class _Trial:
 class Runner:
     """Execution of trials one after another in this process; the user's function is unpickled for the first one."""
 
-    def __init__(self, context: WorkerContext, options: Options, channel: Channel) -> None:
+    def __init__(self, context: WorkerContext, options: RunnerOptions, channel: LaneChannel) -> None:
         self.context, self.options, self.channel = context, options, channel
         self._loaded: tuple[Callable[..., Any], dict[str, Any]] | None = None
         self._environment = dict(os.environ)
 
-    def carry_out(self, message: RunTrial) -> bool:
+    def run_trial(self, message: RunTrial) -> bool:
         """Run one trial and return True if this process may run another."""
         began, before = time.time(), returned.stamps(self.context.work_dir)
-        folder = trial_files.folder_of(self.context, message.trial_id)
-        log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
+        folder = trial_files.trial_folder(self.context, message.trial_id)
+        log = _Output(folder / trial_files.log_name(self.context, message), self.options.log_to_lane)
         end: TrialEnded
         with log:
             end = self._try(message, folder, began)
@@ -208,11 +208,11 @@ class Runner:
             self._restore()
             self._keep_what_it_saved(folder, before)
             release_frameworks()
-            left = left_running()
+            left = describe_left_running()
         end = msgspec.structs.replace(
             end,
             seconds=round(time.time() - began, 6),
-            checkpoint_step=trial_files.newest_checkpoint(folder / trial_files.CHECKPOINTS),
+            checkpoint_step=trial_files.newest_checkpoint_step(folder / trial_files.CHECKPOINTS),
         )
         reusable = end.how != "failed" and not message.isolated and not left
         if left:
@@ -224,7 +224,7 @@ class Runner:
         """Prepare a trial and run it; return its end."""
         config: dict[str, Any] = {}
         try:
-            trial_files.make(folder)
+            trial_files.create_folders(folder)
             config = pickle.loads(message.config)
             trial_files.write_json(folder / ".hparams.json", argument_as_json(config))
             resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
@@ -232,7 +232,7 @@ class Runner:
             context = self._context(trial, resume)
             set_current(context)
             inputs.attach(context)
-            seed_generators(seed_of(self.options.seed, message.number))
+            seed_generators(trial_seed(self.options.seed, message.number))
         except Exception as error:  # noqa: BLE001 a trial that cannot be prepared has failed
             return self._failed(message, folder, error)
         return self._call(trial, context)
@@ -246,7 +246,7 @@ class Runner:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
             calling.reset_argv(function)
-            value = calling.call(function, bind(function, fixed, trial.config, trial.reporter))
+            value = calling.call(function, bind_arguments(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # reported values replace a missing return value
             metric = told[-1][1] if told else trial_reports.score_of(value, message.metric)
             result = pickle_result(value, context, _note)
@@ -332,14 +332,14 @@ class Runner:
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
         """Write the function's return value and the metric to the trial's folder."""
-        name = trial_files.log_of(context, trial.message)
+        name = trial_files.log_name(context, trial.message)
         log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
         trial_files.write_json(trial.folder / ".outputs.json", result_as_dict(value, log))
-        trial_files.write(trial.folder / ".metric", str(metric))
+        trial_files.write_text(trial.folder / ".metric", str(metric))
 
     def _write_end(self, trial: _Trial, how: str, metric: float | None, error: str) -> None:
         """Write the record of the trial's end, and TensorBoard's HParams if it is used."""
-        trial_files.write_end(
+        trial_files.write_trial_record(
             trial.folder,
             trial.message,
             trial.config,

@@ -28,7 +28,7 @@ WHOLE, REPORTER, BUDGET = "hparams", "reporter", "budget"
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def bind(
+def bind_arguments(
     function: Callable[..., Any], fixed: Mapping[str, Any], config: Mapping[str, Any], reporter: Any
 ) -> dict[str, Any]:
     """Return the keyword arguments of the training function for one trial.
@@ -47,7 +47,7 @@ def bind(
     extra = {name: value for name, value in offered.items() if name in names and name not in given}
     if takes_any(names):
         return {**given, **extra}
-    refuse(function, config)
+    check_parameters_exist(function, config)
     bound = {**{name: value for name, value in given.items() if name in names}, **extra}
     missing = [
         name
@@ -62,7 +62,7 @@ def bind(
     return bound
 
 
-def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
+def check_parameters_exist(function: Callable[..., Any], names: Iterable[str]) -> None:
     """Raise ArgumentTypeError if the function has no parameter for one of these hyper-parameters."""
     parameters = parameters_of(function)
     if parameters is None or WHOLE in parameters or takes_any(parameters):
@@ -149,7 +149,7 @@ def trial() -> Trial | None:
 
 
 @dataclass(frozen=True)
-class TellEnd:
+class EndAtNextReport:
     """Message from the driver to the chief: end the trial at its next report; ``how`` is "stop" or "pause"."""
 
     how: str
@@ -162,7 +162,7 @@ class EndedAsRequested:
     how: str
 
 
-def carry_out(
+def run_group_trial(
     payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
 ) -> Any:
     """Run the user's function as this worker's part of the trial and return the function's value.
@@ -191,10 +191,10 @@ def carry_out(
         attempt=attempt,
         folder=context.export_dir.parent,
     )
-    set_current(replace(context, trial=trial, send=reporter.pass_on))
+    set_current(replace(context, trial=trial, send=reporter.send_report))
     told = ""
     try:
-        value = function(**bind(function, fixed, config, reporter))
+        value = function(**bind_arguments(function, fixed, config, reporter))
     except TrialStopped as stop:
         told, value = stop.how, None
     finally:
@@ -215,13 +215,13 @@ class GroupReporter:
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
         """Report a value of the metric at ``step``; without a step, steps are counted."""
-        self.pass_on({"kind": "report", "step": step, "metrics": {self._metric: metric}})
+        self.send_report({"kind": "report", "step": step, "metrics": {self._metric: metric}})
 
     def log(self, message: Any, jupyter: bool = False) -> None:
         """Print a line to the worker's log; ``jupyter`` has no effect."""
         print(message, flush=True)
 
-    def pass_on(self, message: Mapping[str, Any]) -> None:
+    def send_report(self, message: Mapping[str, Any]) -> None:
         """Send a report to the driver; on the chief, raise TrialStopped once the search has ended the trial."""
         if message.get("kind") != "report" or not self._context.is_chief:
             self._context.send(dict(message))
@@ -240,5 +240,5 @@ class GroupReporter:
         """Read the driver's messages and record a request to end the trial."""
         for data in self._context.inbox.take() if self._context.inbox is not None else ():
             value = pickle.loads(data)
-            if isinstance(value, TellEnd):
+            if isinstance(value, EndAtNextReport):
                 self.told = value.how

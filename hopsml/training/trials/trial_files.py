@@ -1,7 +1,7 @@
 """Files of a trial in its folder, such as ``trials/<id>/``, under the predecessor's names.
 
 .hparams.json   the configuration, written at the beginning
-output.log      what the function printed; see ``log_of``
+output.log      what the function printed; see ``log_name``
 .outputs.json   what it returned, with the path of the log
 .metric         the searched metric, as text
 trial.json      configuration, end, metric and its history
@@ -34,12 +34,12 @@ ARTIFACTS = "artifacts"  # exists only if something was saved
 LOOK_AGAIN_S, LONGEST_S = 0.2, 2.0  # seconds between polls for a checkpoint that is being copied
 
 
-def folder_of(context: WorkerContext, trial_id: str) -> Path:
+def trial_folder(context: WorkerContext, trial_id: str) -> Path:
     """Return the trial's folder on this machine, which is mirrored if the run directory is elsewhere."""
     return context.export_dir.parent / context.trials / trial_id
 
 
-def log_of(context: WorkerContext, trial: RunTrial) -> str:
+def log_name(context: WorkerContext, trial: RunTrial) -> str:
     """Return the name of the trial's log.
 
     On a store that files are copied to, a later part of a trial must not replace the log that an earlier part has
@@ -52,13 +52,13 @@ def log_of(context: WorkerContext, trial: RunTrial) -> str:
     return f"output{attempt}{part}.log"
 
 
-def make(folder: Path) -> None:
+def create_folders(folder: Path) -> None:
     """Create the folders that every trial has: events, checkpoints, export."""
     for name in (EVENTS, CHECKPOINTS, EXPORT):
         (folder / name).mkdir(parents=True, exist_ok=True)
 
 
-def write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a file atomically: write a temporary file next to it and rename it."""
     fresh = urls.temporary_sibling(str(path))
     with open(fresh, "wb", buffering=0) as file:  # unbuffered, because the time to write delays the next trial
@@ -68,10 +68,10 @@ def write(path: Path, text: str) -> None:
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record as JSON, atomically and with secrets masked; NaN is retained."""
-    write(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
 
 
-def write_end(
+def write_trial_record(
     folder: Path,
     trial: RunTrial,
     config: Mapping[str, Any],
@@ -131,16 +131,16 @@ def write_hparams(
         writer.close()
 
 
-def write_death(folder: Path, trial: RunTrial, how: str) -> None:
+def write_death_record(folder: Path, trial: RunTrial, how: str) -> None:
     """Write the record of a trial whose process died; an OSError is printed, so that the lane continues."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_end(folder, trial, pickle.loads(trial.config), how="died", error=how)
+        write_trial_record(folder, trial, pickle.loads(trial.config), how="died", error=how)
     except OSError as error:
         print(f"hopsml: the record of trial {trial.trial_id} cannot be written: {error}")
 
 
-def newest_checkpoint(folder: Path) -> int:
+def newest_checkpoint_step(folder: Path) -> int:
     """Return the step of the newest complete checkpoint in a local folder; -1 without any.
 
     On a local disk a checkpoint is complete as soon as it has its name: it is written under another one and renamed.
@@ -163,8 +163,8 @@ def obtain_checkpoint(context: WorkerContext, trial: RunTrial, timeout_s: float)
     """
     if not trial.resume_from:
         return None
-    folder = folder_of(context, trial.resume_from) / CHECKPOINTS
-    here = newest_checkpoint(folder)
+    folder = trial_folder(context, trial.resume_from) / CHECKPOINTS
+    here = newest_checkpoint_step(folder)
     remote = urls.split(context.run_url)[0] not in ("", "file")
     there = _newest_there(context, trial, here, timeout_s) if remote else -1
     parent = context.work_dir / "resume" / f"{trial.trial_id}-{trial.attempt}"

@@ -68,7 +68,7 @@ def as_number(value: Any) -> float | None:
     return float(number)
 
 
-class Channel:
+class LaneChannel:
     """Messages to and from the lane; usable from any thread, but ``get`` from one thread only."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -86,7 +86,7 @@ class Channel:
                 return None
         return self._came.popleft()
 
-    def ended(self, number: int, attempt: int) -> EndTrial | None:
+    def end_request(self, number: int, attempt: int) -> EndTrial | None:
         """Return the lane's request to end this attempt of a trial, if one has arrived; does not wait.
 
         Each request is returned once.
@@ -99,7 +99,7 @@ class Channel:
                     return message
         return None
 
-    def await_verdict(self, report: TrialReported, timeout_s: float) -> bool:
+    def await_decision(self, report: TrialReported, timeout_s: float) -> bool:
         """Wait until the driver has answered this report, by ending the trial or letting it continue.
 
         Args:
@@ -170,7 +170,7 @@ class TrialReporter:
     Once the search has requested the trial's end, every report raises ``hopsml.errors.TrialStopped``.
     """
 
-    def __init__(self, trial: RunTrial, channel: Channel, resumed: bool = False) -> None:
+    def __init__(self, trial: RunTrial, channel: LaneChannel, resumed: bool = False) -> None:
         """Create the reporter of a trial.
 
         Args:
@@ -223,7 +223,7 @@ class TrialReporter:
                     self.history.append((number, value))
             if number > self._trial.done_step:  # otherwise an earlier part of this trial has reported it
                 self._send(number, metrics, searched)
-            end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
+            end = None if self.told else self._channel.end_request(self._trial.number, self._trial.attempt)
             if end is not None and end.how != "withdraw":  # the trial runs: too late to withdraw it
                 self.told = end.how
         if self.told:
@@ -236,7 +236,7 @@ class TrialReporter:
         message = TrialReported(trial.number, trial.attempt, step, metrics, waits_s > 0)
         self._channel.report(message)
         if waits_s:
-            self._unanswered = 0 if self._channel.await_verdict(message, waits_s) else self._unanswered + 1
+            self._unanswered = 0 if self._channel.await_decision(message, waits_s) else self._unanswered + 1
         self._reported_at = time.monotonic()
 
     def _patience_s(self) -> float:

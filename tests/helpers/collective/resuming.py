@@ -119,13 +119,13 @@ def member(
         return {**options, **wanted, "hosts": hosts, "listener": os.dup(listener.fileno())}
 
     group = Group.form(**place(first), resumable=True)
-    group.use()
+    group.make_default()
     resumed = threading.Event()
 
     def obey() -> None:
         while (order := channel.receive()) is not None:
             if order["what"] == "pause":
-                group.ask_pause()
+                group.request_pause()
             elif order["what"] == "end":
                 group.end("enough")
             else:

@@ -174,7 +174,7 @@ def _read_at_once(model: Any) -> list[bool]:
 
     from hopsml.training.tensorflow import checkpoints
 
-    together, holder = checkpoints.ServedVariables(), tf.train.Checkpoint(model=model)
+    together, holder = checkpoints.ServerVariableReader(), tf.train.Checkpoint(model=model)
     found = []
 
     def same() -> bool:
@@ -249,7 +249,7 @@ def classify_errors() -> list[bool]:
     from tensorflow import errors
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClosureInputError
 
-    from hopsml.training.tensorflow.fit.server_loop import tells_of_a_loss
+    from hopsml.training.tensorflow.fit.server_loop import is_server_loss
 
     restarted = errors.InvalidArgumentError(
         None,
@@ -263,8 +263,8 @@ def classify_errors() -> list[bool]:
         ValueError("unknown device"),
     )
     ended = errors.OutOfRangeError(None, None, "End of sequence")
-    told = [tells_of_a_loss(error) for error in (*lost, *own)]
-    return [*told, tells_of_a_loss(ended, has_trained=True), tells_of_a_loss(ended, has_trained=False)]
+    told = [is_server_loss(error) for error in (*lost, *own)]
+    return [*told, is_server_loss(ended, has_trained=True), is_server_loss(ended, has_trained=False)]
 
 
 def fit_of_tf_keras() -> dict[str, Any]:

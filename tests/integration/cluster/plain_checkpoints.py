@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hopsml.training.checkpoint_files import Description, FileDescription, complete_checkpoints, folder_name
-from hopsml.training.checkpoint_writer import Handover, HeldCheckpoint, pack
+from hopsml.training.checkpoint_files import CheckpointDescription, FileDescription, complete_checkpoints, folder_name
+from hopsml.training.checkpoint_writer import CheckpointSender, HeldCheckpoint, pack
 
 _WRITE = f"{__name__}:write"
 
@@ -24,20 +24,22 @@ def write(prefix: str, arrays: dict[str, Any]) -> None:
     np.savez(prefix, **arrays)
 
 
-def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabytes: float = 0.01) -> HeldCheckpoint:
+def save(
+    handover: CheckpointSender, directory: Path, step: int, keep: int = 3, megabytes: float = 0.01
+) -> HeldCheckpoint:
     """All numbers of the state are its step."""
     target = str(directory / folder_name(step))
-    description = Description(target, f'{{"step": {step}}}'.encode(), step, keep, True, 0o077)
+    description = CheckpointDescription(target, f'{{"step": {step}}}'.encode(), step, keep, True, 0o077)
     arrays = {"state": np.full(int(megabytes * 250_000), step, np.float32), "text": np.array(b"\0a\0", object)}
-    held = handover.hand_over(pack(arrays, description, _WRITE), target)
+    held = handover.send_snapshot(pack(arrays, description, _WRITE), target)
     assert held is not None
     return held
 
 
-def save_file(handover: Handover, path: Path, content: int) -> HeldCheckpoint:
+def save_file(handover: CheckpointSender, path: Path, content: int) -> HeldCheckpoint:
     """Write a file with this number, and its description next to it."""
     description = FileDescription(str(path), 0o077, f"{path}.txt", str(content))
-    held = handover.hand_over(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
+    held = handover.send_snapshot(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
     assert held is not None
     return held
 

@@ -24,8 +24,8 @@ from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
 from hopsml.training import checkpoint_writer
-from hopsml.training.checkpoint_files import Description
-from hopsml.training.checkpoint_writer import Handover, HeldCheckpoint, pack
+from hopsml.training.checkpoint_files import CheckpointDescription
+from hopsml.training.checkpoint_writer import CheckpointSender, HeldCheckpoint, pack
 from tests.helpers import clock, small_disk
 from tests.integration.cluster import plain_checkpoints
 from tests.integration.cluster.plain_checkpoints import found
@@ -42,7 +42,7 @@ class Agent:
         self.notes: list[str] = []
         self.loop = asyncio.get_running_loop()
         self.queue = CheckpointQueue(server, folder, self.notes.append)
-        self.handover = Handover(CheckpointPort(self.queue.slots, self._hear))
+        self.handover = CheckpointSender(CheckpointPort(self.queue.slots, self._hear))
 
     def _hear(self, event: CheckpointSaved | CheckpointAwaited) -> None:
         if isinstance(event, CheckpointAwaited):
@@ -266,7 +266,7 @@ def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, e
             for name in ("1.npz", "2.npz", "2.npz"):
                 agent.save_file(disk / name, 1)
                 await agent.written()
-            assert agent.handover.failed()[-1] == str(disk / "2.npz")
+            assert agent.handover.failed_targets()[-1] == str(disk / "2.npz")
             if emptied:
                 (disk / "filler").unlink()
             unwritten = await agent.queue.close(PATIENCE_S)
@@ -339,12 +339,12 @@ def test_last_failed_checkpoint_is_retried_at_close(tmp_path: Path, emptied: boo
 
 def test_state_too_large_for_memory_remains_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(agent: Agent) -> None:
-        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
+        monkeypatch.setattr(checkpoint_writer, "free_memory_bytes", lambda: 1_000_000)
         agent.save(1, megabytes=0.9)
         await agent.written()
         with pytest.raises(AssertionError):  # no checkpoint was handed over
             agent.save(2, megabytes=1.1)
-        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 0)
+        monkeypatch.setattr(checkpoint_writer, "free_memory_bytes", lambda: 0)
         agent.save(3, megabytes=0.9)  # there is memory of this size already
         await agent.written()
         assert found(agent.directory) == [1, 3]
@@ -441,9 +441,9 @@ def test_signal_handler_that_saves_during_a_save_must_write_itself(
         original, inside = agent.queue.slots.write, list[object]()
 
         def write(*what: Any) -> None:
-            description = Description("elsewhere", b"{}", 1, 3, True, 0o077)
+            description = CheckpointDescription("elsewhere", b"{}", 1, 3, True, 0o077)
             inside.append(
-                agent.handover.hand_over(
+                agent.handover.send_snapshot(
                     pack({}, description, "tests.integration.cluster.plain_checkpoints:write"), "elsewhere"
                 )
             )

@@ -76,7 +76,7 @@ def reform(
 def await_waiting(member: Group) -> None:
     """Until its calls do."""
     until = time.monotonic() + 20
-    while not member.waiting:
+    while not member.awaits_reform:
         assert time.monotonic() < until
         time.sleep(0.001)
 
@@ -98,7 +98,7 @@ def test_calls_continue_without_the_lost_member(transport: str) -> None:
         reform(members[1:], transport, order=[1, 0])
         assert [member.rank for member in members[1:]] == [1, 0]
         assert all(np.array_equal(one.result(), FLOATS * 3) for one in sums)
-        assert {(m.size, m.generation, m.waiting, m.lost_rank) for m in members[1:]} == {(2, 1, False, None)}
+        assert {(m.size, m.generation, m.awaits_reform, m.lost_rank) for m in members[1:]} == {(2, 1, False, None)}
         assert all(one is None for one in each(members[1:], lambda m: m.barrier()))
 
 
@@ -171,7 +171,7 @@ def test_all_members_pause_after_the_same_call(transport: str, size: int) -> Non
             def work(member: Group, turn: int = turn) -> int:
                 for call in range(10_000):
                     if call == 3 and member.rank == turn % size:
-                        member.ask_pause()
+                        member.request_pause()
                     member.all_reduce(FLOATS[: 10 if call % 2 else 20_000])
                     if member.pause_agreed:
                         return call
@@ -185,7 +185,7 @@ def test_all_members_pause_after_the_same_call(transport: str, size: int) -> Non
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_pause_admits_new_members(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members:
-        members[1].ask_pause()
+        members[1].request_pause()
         each(members, lambda m: m.barrier())
         assert all(member.pause_agreed for member in members)
         members += reform(members, transport, new=2)
@@ -307,7 +307,7 @@ def test_loss_ends_a_group_that_is_not_resumable() -> None:
         members[1].end()
         with pytest.raises(PeerLost):
             members[0].barrier()
-        assert not members[0].waiting
+        assert not members[0].awaits_reform
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -31,19 +31,19 @@ def save(directory: str, steps: int, how: str, marks: str) -> list[int]:
     import numpy as np
 
     from hopsml.cluster.worker.context import current
-    from hopsml.training.checkpoint_files import Description
-    from hopsml.training.checkpoint_writer import handover_of, pack
+    from hopsml.training.checkpoint_files import CheckpointDescription
+    from hopsml.training.checkpoint_writer import checkpoint_sender, pack
 
     context = current()
     assert context is not None and context.checkpoints is not None
-    handover, place = handover_of(context.checkpoints), Path(directory or context.checkpoint_dir)
+    handover, place = checkpoint_sender(context.checkpoints), Path(directory or context.checkpoint_dir)
     for step in range(1, steps + 1):
         # Each in a folder of its own: on a slow disk a newer one of the same folder would replace one that waits.
-        description = Description(
+        description = CheckpointDescription(
             str(place / str(step) / f"step-{step:09d}"), f'{{"step": {step}}}'.encode(), step, 3, True, 0o077
         )
         snapshot = pack({"state": np.full(2_000_000, step, np.float32)}, description, "numpy:savez")
-        held = handover.hand_over(snapshot, description.target)
+        held = handover.send_snapshot(snapshot, description.target)
         if step == 1 and how == "agent is killed":
             handover.wait_stored(held, description.target, None)
     if how == "worker is killed":

@@ -12,7 +12,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.storage import checkpoints, urls
-from hopsml.training.evaluation import CheckpointEvaluation, nothing_evaluated
+from hopsml.training.evaluation import CheckpointEvaluation, nothing_evaluated_reason
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 from tests.unit.tracking.test_event_file import events
@@ -232,11 +232,11 @@ def test_commits_of_an_elastic_group_are_stored_without_a_note(store: Path) -> N
 
 def test_evaluation_without_readable_checkpoints_names_the_first_problem() -> None:
     unread = [CheckpointEvaluation(20, problem="its file is torn"), CheckpointEvaluation(10, problem="it was deleted")]
-    text = nothing_evaluated(unread, "hdfs://nn/run")
+    text = nothing_evaluated_reason(unread, "hdfs://nn/run")
     assert text == (
         "none of the 2 checkpoints of hdfs://nn/run could be read, so nothing was evaluated; that of step 10: it was deleted"
     )
-    assert nothing_evaluated([*unread, CheckpointEvaluation(30, {"loss": 0.1})], "hdfs://nn/run") == ""
+    assert nothing_evaluated_reason([*unread, CheckpointEvaluation(30, {"loss": 0.1})], "hdfs://nn/run") == ""
 
 
 def return_text(folder: Path) -> str:

@@ -29,11 +29,11 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
 
     import hopsml
     from hopsml.cluster.worker.context import current
-    from hopsml.training.checkpoint_writer import handover_of
+    from hopsml.training.checkpoint_writer import checkpoint_sender
 
     context = current()
     assert context is not None and context.checkpoints is not None
-    place, handover = Path(folder), handover_of(context.checkpoints)
+    place, handover = Path(folder), checkpoint_sender(context.checkpoints)
     data = np.random.default_rng(0).random((16, 8), np.float32)
     strategy = hopsml.tensorflow.strategy()
     with strategy.scope():

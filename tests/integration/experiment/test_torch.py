@@ -388,7 +388,7 @@ from hopsml.training.torch import backend
 dist.distributed_c10d._FR_SELF_RECORDING_BACKENDS = recorders = set()
 dist.Backend.register_backend = lambda *_, **named: None
 backend._registered = False
-backend.register()
+backend.register_backend()
 assert recorders == {backend.NAME}, recorders
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=END_S)

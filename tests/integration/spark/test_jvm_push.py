@@ -73,7 +73,7 @@ def push_to_stage(push: JvmPush, stage: StageAddress, partitions: Sequence[int])
 def rows_of(stage: StageAddress, placed: list[StagedPartition]) -> list[dict[str, Any]]:
     found = []
     for one in sorted(placed, key=lambda one: one.partition):
-        with pa.memory_map(str(Path(stage.folder, one.file("clicks")))) as file:
+        with pa.memory_map(str(Path(stage.folder, one.file_path("clicks")))) as file:
             reader = pa.ipc.open_file(file)
             assert [reader.get_batch(n).num_rows for n in range(reader.num_record_batches)] == [
                 shard.rows for shard in one.shards
@@ -102,7 +102,7 @@ def test_jvm_sends_all_column_types_with_and_without_nulls(session: Any, stage: 
     content = [row(n) for n in range(1, 1000)]
     frame = session.createDataFrame(content, schema).repartition(3)
     push = JvmPush(frame)
-    placed = push_to_stage(push, where(stage), range(push.partitions))
+    placed = push_to_stage(push, where(stage), range(push.partition_count))
     found = {one["id"]: tuple(one.values()) for one in rows_of(stage, placed)}
     assert len(found) == len(content)
     for given in content:
@@ -120,7 +120,7 @@ def test_large_partition_is_sent_as_ordered_batches(session: Any, stage: StageAd
     frame = session.range(0, 5_000_000, 1, 1).selectExpr("id", "id * 2 as twice")
     (one,) = push_to_stage(JvmPush(frame), stage, [0])
     assert sum(shard.rows for shard in one.shards) == 5_000_000 and len(one.shards) == 5  # of 1 048 576 rows at most
-    with pa.memory_map(str(Path(stage.folder, one.file("clicks")))) as file:
+    with pa.memory_map(str(Path(stage.folder, one.file_path("clicks")))) as file:
         table = pa.ipc.open_file(file).read_all()
     ids = table["id"].to_numpy()
     assert (ids == range(5_000_000)).all() and (table["twice"].to_numpy() == 2 * ids).all()
@@ -163,7 +163,7 @@ def test_rows_of_uncompiled_plans_are_sent(session: Any, stage: StageAddress) ->
             [(n, [float(n)], f"row {n}") for n in range(50)], "id long, x array<float>, t string"
         )
         push = JvmPush(frame.filter("id > 9"))
-        placed = push_to_stage(push, stage, range(push.partitions))
+        placed = push_to_stage(push, stage, range(push.partition_count))
     finally:
         session.conf.unset("spark.sql.codegen.wholeStage")
         session.conf.unset("spark.sql.codegen.factoryMode")
@@ -206,7 +206,7 @@ def test_full_disk_of_the_stage_is_reported(session: Any, tmp_path: Path, where:
 
 def test_results_of_python_tasks_arrive_by_partition(session: Any) -> None:
     texts = session.range(0, 30, 1, 3).selectExpr("cast(id as string) as text")
-    rows = push.classes(texts).AnswerRows(texts._jdf.queryExecution())
+    rows = push.jvm_classes(texts).AnswerRows(texts._jdf.queryExecution())
     assert rows.partitions() == 3
     job, found = rows.push("0,2"), list[str]()
     while not job.isOver():
@@ -217,7 +217,7 @@ def test_results_of_python_tasks_arrive_by_partition(session: Any) -> None:
 
 def test_python_task_without_a_result_is_an_error(session: Any) -> None:
     frame = session.range(0, 1, 1, 1).mapInArrow(lambda batches: iter(()), push.RESULT)
-    job = push.classes(frame).AnswerRows(frame._jdf.queryExecution()).push("0")
+    job = push.jvm_classes(frame).AnswerRows(frame._jdf.queryExecution()).push("0")
     with pytest.raises(Py4JJavaError, match="a task of data= has returned no result"):
         job.finish()
 
@@ -225,7 +225,7 @@ def test_python_task_without_a_result_is_an_error(session: Any) -> None:
 def test_rows_are_sent_by_python_with_a_warning_if_the_classes_are_missing(
     session: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert push.why_unusable(session.range(1)) == "", "make setup builds the jar"
+    assert push.why_jvm_push_unusable(session.range(1)) == "", "make setup builds the jar"
     monkeypatch.setattr(push, "JAR", Path("missing.jar"))
     with caplog.at_level("WARNING"):
         assert isinstance(frame_feed._plan_of("clicks", session.range(1)), push.PythonPush)

@@ -106,8 +106,8 @@ def committed(folder: Path) -> dict[str, str]:
 def saved(folder: Path) -> dict[str, str]:
     """Save a checkpoint as a worker does, in a run directory on its disk."""
     target = folder / "run" / "checkpoints" / "step-000000007"
-    description = checkpoint_files.Description(str(target), b"{}", 7, 2, True, 0o077)
-    checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text("state"))
+    description = checkpoint_files.CheckpointDescription(str(target), b"{}", 7, 2, True, 0o077)
+    checkpoint_files.write_checkpoint(description, lambda prefix: Path(prefix).write_text("state"))
     return {name: text for name, text in contents(folder).items() if ".keep" not in name}
 
 

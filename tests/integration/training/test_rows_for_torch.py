@@ -144,7 +144,7 @@ def test_loader_processes_alternate_batches(rows: Any) -> None:
 def test_loader_process_reads_the_share_of_its_workers_rank(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for place in ((0, 2), (1, 2)):
-        monkeypatch.setattr("hopsml.training.collective.place", lambda place=place: place)
+        monkeypatch.setattr("hopsml.training.collective.rank_and_size", lambda place=place: place)
         alone, shared = loader(rows), loader(rows, num_workers=2)
         found.append([*ids(alone), *ids(alone)])
         assert [*ids(shared), *ids(shared)] == found[-1]

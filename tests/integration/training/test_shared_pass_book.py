@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.training.torch.input_batches import SeenRows
+from hopsml.training.torch.input_batches import SharedPasses
 from tests.helpers.clock import END_S
 from tests.unit.training.test_pass_book import of
 
@@ -27,20 +27,20 @@ def run_in_fork(function: Any) -> int:
 
 
 def test_forked_process_and_its_parent_share_the_pass_counter() -> None:
-    book = SeenRows()
+    book = SharedPasses()
     assert book.begin_pass(None) == 0
     assert run_in_fork(lambda: book.begin_pass(of(7, 0))) == 1
     assert run_in_fork(lambda: book.begin_pass(of(7, 1))) == 1
     assert book.begin_pass(None) == 2
 
 
-def put(book: SeenRows, answers: Any) -> None:
+def put(book: SharedPasses, answers: Any) -> None:
     answers.put(book.begin_pass(of(7, 0)))
 
 
 def test_spawned_process_shares_the_pass_counter() -> None:
     context = multiprocessing.get_context("spawn")
-    book, answers = SeenRows(4), context.Queue()
+    book, answers = SharedPasses(4), context.Queue()
     process = context.Process(target=put, args=(book, answers))
     process.start()
     assert answers.get(timeout=END_S) == 4
@@ -51,14 +51,14 @@ def test_spawned_process_shares_the_pass_counter() -> None:
 
 
 def test_copied_pass_counter_is_independent() -> None:
-    book = SeenRows()
+    book = SharedPasses()
     book.begin_pass(None)
     other = copy.deepcopy(book)
     assert [other.begin_pass(None), other.begin_pass(None), book.begin_pass(None)] == [1, 2, 1]
 
 
 def test_threads_of_one_process_have_different_pass_numbers() -> None:
-    book, found = SeenRows(), list[int]()
+    book, found = SharedPasses(), list[int]()
     threads = [
         threading.Thread(target=lambda: found.extend(book.begin_pass(None) for _ in range(50))) for _ in range(4)
     ]
@@ -71,7 +71,7 @@ def test_threads_of_one_process_have_different_pass_numbers() -> None:
 
 def test_deleted_pass_counter_releases_its_memory() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    book = SeenRows()
+    book = SharedPasses()
     book.begin_pass(None)
     del book
     assert set(os.listdir("/proc/self/fd")) == before

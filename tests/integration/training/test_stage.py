@@ -24,7 +24,7 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError, RunError
 from hopsml.training.data import staged_rows
 from hopsml.training.data.dataset import Dataset
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, file_of
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, attempt_file_path
 from hopsml.training.data.stage import StageEndpoint, StageFolder, StageServer
 from hopsml.training.data.staged_rows import CERTIFIED, StageClient, StagedRows
 from tests.helpers import small_disk
@@ -182,8 +182,8 @@ def test_stage_stores_and_returns_a_partition(client: StageClient, address: Stag
     shards = client.put("clicks", 3, 17, batch(0, 1).schema, [batch(0, 5), batch(5, 0), batch(5, 7)])
     assert [(one.first, one.count, one.rows) for one in shards] == [(0, 2, 12)]
     one = StagedPartition(3, 17, address.url, shards)
-    assert client.fetch(one.file("clicks"), shards[0])["id"].to_pylist() == list(range(12))
-    assert Path(address.folder, one.file("clicks")).stat().st_mode & 0o777 == 0o600
+    assert client.fetch(one.file_path("clicks"), shards[0])["id"].to_pylist() == list(range(12))
+    assert Path(address.folder, one.file_path("clicks")).stat().st_mode & 0o777 == 0o600
 
 
 def test_large_partition_is_split_into_several_shards(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_table_request_waits_and_outdated_files_are_deleted(client: StageClient,
     first, second = (client.put("clicks", 0, attempt, batch(0, 1).schema, [batch(0, 10)]) for attempt in (0, 1))
     assert first == second
     found: list[FrameTable | None] = []
-    waits = threading.Thread(target=lambda: found.append(client.table("clicks", 0)))
+    waits = threading.Thread(target=lambda: found.append(client.wait_for_table("clicks", 0)))
     waits.start()
     counts, stages = (StagedPartition(0, 1, address.url, second),), {address.url: address}
     table = FrameTable("clicks", 1, counts, stages, ((0,),), is_whole=True, is_settled=False)
@@ -231,7 +231,7 @@ def test_table_request_waits_and_outdated_files_are_deleted(client: StageClient,
 
 def test_table_request_returns_none_after_its_timeout(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.training.data.stage._WAIT_S", 0.05)
-    assert client.table("clicks", 0) is None
+    assert client.wait_for_table("clicks", 0) is None
 
 
 @pytest.mark.parametrize("is_certified", [False, True], ids=["no certificate", "a certificate of its own"])
@@ -257,7 +257,7 @@ def test_stage_refuses_requests_without_the_token(address: StageAddress, token: 
     stranger = StageClient(msgspec.structs.replace(address, token=token))
     try:
         with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightInternalError, flight.FlightServerError)):
-            stranger.table("clicks", 0)
+            stranger.wait_for_table("clicks", 0)
         with pytest.raises((flight.FlightError, pa.ArrowException)):
             stranger.put("clicks", 0, 0, batch(0, 1).schema, [batch(0, 10)])
     finally:
@@ -305,7 +305,10 @@ def test_idle_connections_do_not_block_tasks(tmp_path: Path, monkeypatch: pytest
             connection = idle.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S))
             if number % 2:
                 connection.sendall(b"\x16")
-        for name, token in ((file_of("clicks", 3, 17), TOKEN), (file_of("clicks", 4, 18), "another token")):
+        for name, token in (
+            (attempt_file_path("clicks", 3, 17), TOKEN),
+            (attempt_file_path("clicks", 4, 18), "another token"),
+        ):
             raw = idle.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S))
             with client_tls(certificate.decode()).wrap_socket(raw) as task:
                 task.sendall(b"".join(len(one).to_bytes(2) + one for one in (token.encode(), name.encode())))
@@ -320,7 +323,7 @@ def test_idle_connections_do_not_block_tasks(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("piece", [(-5).to_bytes(4, signed=True), (-(1 << 31)).to_bytes(4, signed=True)])
-@pytest.mark.parametrize("name", [file_of("clicks", 3, 17).encode(), b"\xff\xfe"])
+@pytest.mark.parametrize("name", [attempt_file_path("clicks", 3, 17).encode(), b"\xff\xfe"])
 def test_piece_of_negative_length_closes_the_connection_without_a_file(
     tmp_path: Path, piece: bytes, name: bytes
 ) -> None:

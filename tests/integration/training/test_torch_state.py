@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.training.torch.state_tensors import apart, load, state_of, together
+from hopsml.training.torch.state_tensors import join_tensors, load_state, split_tensors, state_of
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
@@ -30,23 +30,23 @@ def test_torch_state_round_trips_exactly_without_shared_memory() -> None:
         "strided": torch.arange(6).reshape(2, 3).t(), "complex": torch.tensor([1 + 2j]),
     }  # fmt: skip
     for state in (model.state_dict(), optimizer.state_dict(), odd):
-        rest, arrays = apart("x", state)
+        rest, arrays = split_tensors("x", state)
         assert arrays and all(array.dtype == "uint8" for array in arrays.values())
-        back = together(pickle.loads(pickle.dumps(rest)), arrays)
+        back = join_tensors(pickle.loads(pickle.dumps(rest)), arrays)
         torch.testing.assert_close(back, dict(state), rtol=0, atol=0)
         tensors = [one for one in back.values() if isinstance(one, torch.Tensor)]
         if tensors:
             arrays[next(iter(arrays))][:] = 0
             torch.testing.assert_close(back, dict(state), rtol=0, atol=0)
-    model.load_state_dict(together(*apart("x", model.state_dict())))
-    optimizer.load_state_dict(together(*apart("x", optimizer.state_dict())))
+    model.load_state_dict(join_tensors(*split_tensors("x", model.state_dict())))
+    optimizer.load_state_dict(join_tensors(*split_tensors("x", optimizer.state_dict())))
 
 
 def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
     """A worker that continues after a failed batch must not silently diverge from the others."""
     import torch
 
-    from hopsml.training.torch.gradients import GradientAverage
+    from hopsml.training.torch.gradients import GradientAverager
 
     class Group:
         def __init__(self) -> None:
@@ -62,7 +62,7 @@ def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
 
     group = Group()
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
-    average = GradientAverage(module, group)  # type: ignore[arg-type]
+    average = GradientAverager(module, group)  # type: ignore[arg-type]
     once = module[0].register_forward_hook(lambda layer, inputs, output: output.register_hook(broken) and None)
     with pytest.raises(RuntimeError, match="a bad batch") as held:  # with all frames of the pass
         module(torch.ones(2, 3)).sum().backward()
@@ -83,7 +83,7 @@ def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
     del module[2]
     module(torch.ones(2, 3)).sum().backward()
     assert group.calls == 5 and held and also_held and held_as_well
-    average.remove()
+    average.remove_hooks()
 
 
 @pytest.mark.variant
@@ -120,11 +120,11 @@ def check_names_of_wrapped_modules() -> None:
                 not any(name.startswith(("module.module.", "module.0", "_orig_mod.")) for name in state)
                 or "other.0.bias" in state
             )
-            load(two, state)
+            load_state(two, state)
             for own, other in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
                 assert torch.equal(own, other)
         older = {f"module.{name}": one for name, one in plain().state_dict().items()}  # as of an earlier release
-        load(plain(), older)
-        load(wrapped(plain()), older)
+        load_state(plain(), older)
+        load_state(wrapped(plain()), older)
     finally:
         dist.destroy_process_group()

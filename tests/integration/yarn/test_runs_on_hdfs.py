@@ -217,17 +217,17 @@ def save_and_wait(marks: str) -> dict[str, Any]:
 
     from hopsml.cluster.worker.context import current
     from hopsml.errors import StorageTimeout
-    from hopsml.training.checkpoint_files import Description
-    from hopsml.training.checkpoint_writer import HeldCheckpoint, handover_of, pack
+    from hopsml.training.checkpoint_files import CheckpointDescription
+    from hopsml.training.checkpoint_writer import HeldCheckpoint, checkpoint_sender, pack
 
     context = current()
     assert context is not None and context.checkpoints is not None
-    handover, directory = handover_of(context.checkpoints), context.checkpoint_dir
+    handover, directory = checkpoint_sender(context.checkpoints), context.checkpoint_dir
 
     def save(step: int) -> tuple[HeldCheckpoint | None, str]:
         target = str(directory / f"step-{step:09d}")
-        description = Description(target, b"{}", step, 3, False, 0o077)
-        return handover.hand_over(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target
+        description = CheckpointDescription(target, b"{}", step, 3, False, 0o077)
+        return handover.send_snapshot(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target
 
     handover.wait_stored(*save(1), None)
     Path(marks, "stored").touch()

@@ -30,7 +30,7 @@ def events(tmp_path: Path) -> Path:
     """Return a folder with an event file."""
     folder = tmp_path / "made"
     folder.mkdir()
-    content = evaluation.scalars({"loss": 0.5}, 1, time.time())
+    content = evaluation.encode_scalar_events({"loss": 0.5}, 1, time.time())
     (folder / f"events.out.tfevents.{time.time():.0f}.here").write_bytes(content)
     return folder
 

@@ -22,7 +22,7 @@ from hopsml.search.dispatch.events import FormGroup, ValuesReported
 from hopsml.search.messages import RunTrial
 from hopsml.search.metric import finite_or_none, is_misspelt, name_of, why_no_value
 from hopsml.tracking import catalog
-from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
+from hopsml.training.trials.trial_reports import LaneChannel, TrialReporter, score_of
 from tests.unit.tracking.test_catalog import make_run
 
 pytestmark = pytest.mark.fast
@@ -56,7 +56,7 @@ def worker_value_from_report(requested: str, values: Values) -> float | None:
     """Return the worker's value of a report."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=requested), Channel(ours))
+        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=requested), LaneChannel(ours))
         reporter.report(1, values)
     return reporter.history[0][1] if reporter.history else None
 

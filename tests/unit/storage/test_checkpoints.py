@@ -298,8 +298,10 @@ def test_prune_retains_the_newest_complete_checkpoints(complete: set[int], parti
 def save_locally(directory: Path, step: int, keep: int = 2) -> None:
     """Save a checkpoint as a worker does whose run directory is on its local disk."""
     target = str(directory / f"step-{step:09d}")
-    description = checkpoint_files.Description(target, json.dumps({"step": step}).encode(), step, keep, True, 0o077)
-    checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text(f"state {step}"))
+    description = checkpoint_files.CheckpointDescription(
+        target, json.dumps({"step": step}).encode(), step, keep, True, 0o077
+    )
+    checkpoint_files.write_checkpoint(description, lambda prefix: Path(prefix).write_text(f"state {step}"))
 
 
 def test_worker_ignores_and_prunes_a_corrupt_local_checkpoint(tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_worker_ignores_and_prunes_a_corrupt_local_checkpoint(tmp_path: Path) ->
         save_locally(directory, step)
     (directory / "step-000000300" / "variables").write_text("STATE 300")
     checkpoint_files._written.clear()  # the worker is another process now
-    newest = checkpoint_files.newest_sound(directory)
+    newest = checkpoint_files.newest_valid_checkpoint(directory)
     assert newest is not None and newest.step == 200
     for step, left in ((210, [200, 210]), (220, [210, 220])):
         save_locally(directory, step)

@@ -113,7 +113,7 @@ def test_calls_of_file_systems_are_counted_and_errors_end_them(
 def test_wait_for_a_stored_checkpoint_is_counted(
     clock: Clock, slots: CommitSlots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits, handover = StorageWaits(), checkpoint_writer.Handover(CheckpointPort(slots, lambda event: None))
+    waits, handover = StorageWaits(), checkpoint_writer.CheckpointSender(CheckpointPort(slots, lambda event: None))
     waits.seconds(slots.storage_waits())
 
     def sleep(seconds: float) -> None:

@@ -31,7 +31,7 @@ def events(path: Path) -> list[Any]:
 def test_tensorboard_reads_written_scalars(tmp_path: Path) -> None:
     values = {"accuracy": 0.75, "rows": 360, "name": "digits", "good": True, "n" * 300: math.nan, "huge": 1e300}
     path = tmp_path / "file"
-    path.write_bytes(evaluation.scalars(values, 5_000_000_000, 1.5))
+    path.write_bytes(evaluation.encode_scalar_events(values, 5_000_000_000, 1.5))
     first, second = events(path)
     assert first.file_version == "brain.Event:2" and (second.step, second.wall_time) == (5_000_000_000, 1.5)
     read = {one.tag: one.simple_value for one in second.summary.value}
@@ -41,7 +41,7 @@ def test_tensorboard_reads_written_scalars(tmp_path: Path) -> None:
 
 def test_tensorboard_reader_detects_a_changed_byte(tmp_path: Path) -> None:
     """Shows that TensorBoard's reader checks, without which the test above would prove nothing."""
-    data = bytearray(evaluation.scalars({"accuracy": 0.75}, 1, 1.5))
+    data = bytearray(evaluation.encode_scalar_events({"accuracy": 0.75}, 1, 1.5))
     data[-6] ^= 1
     path = tmp_path / "file"
     path.write_bytes(data)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.averaging import Averaging, BlockMomentum, ElasticAveraging, LocalSGD, averaging
+from hopsml.training.averaging import Averaging, BlockMomentum, ElasticAveraging, LocalSGD, create_averaging
 
 pytestmark = pytest.mark.fast
 
@@ -26,9 +26,9 @@ def trained(make: Callable[[], Averaging], steps: int = STEPS) -> tuple[list[flo
         weights = [[own[0] - RATE * (own[0] - goal)] for own, goal in zip(weights, GOALS, strict=True)]
         if workers[0].is_due(step) and step < steps:
             mean = [np.mean([own[0] for own in weights], 0)]
-            weights = [one.adopt(own, mean) for one, own in zip(workers, weights, strict=True)]
+            weights = [one.combine_weights(own, mean) for one, own in zip(workers, weights, strict=True)]
     mean = [np.mean([own[0] for own in weights], 0)]
-    finals = {float(one.final(mean)[0][0]) for one in workers}
+    finals = {float(one.final_weights(mean)[0][0]) for one in workers}
     assert len(finals) == 1, "all workers end with one model"
     return [float(own[0][0]) for own in weights], finals.pop()
 
@@ -36,7 +36,7 @@ def trained(make: Callable[[], Averaging], steps: int = STEPS) -> tuple[list[flo
 def test_local_sgd_continues_from_the_mean_of_all_workers() -> None:
     one = LocalSGD(3)
     assert [step for step in range(1, 10) if one.is_due(step)] == [3, 6, 9]
-    assert one.adopt([np.array([5.0])], [np.array([2.0])]) == [np.array([2.0])]
+    assert one.combine_weights([np.array([5.0])], [np.array([2.0])]) == [np.array([2.0])]
     _, final = trained(lambda: LocalSGD(5))
     assert final == pytest.approx(3.0 * (1 - 0.9**STEPS))  # linear: as one worker would with the mean of the gradients
 
@@ -47,14 +47,14 @@ def test_block_momentum_equals_the_published_formula() -> None:
     one.begin([np.array([1.0])], WORKERS)
     model, change, sent, means = 1.0, 0.0, 1.0, [2.0, 1.5, 4.0]
     for mean in means:
-        (own,) = one.adopt([np.array([9.0])], [np.array([mean])])
+        (own,) = one.combine_weights([np.array([9.0])], [np.array([mean])])
         change = eta * change + zeta * (mean - sent)
         model += change
         sent = model + eta * change
         assert own == pytest.approx(sent)
     plain = BlockMomentum(1, momentum=eta, rate=zeta, nesterov=False)
     plain.begin([np.array([1.0])], WORKERS)
-    assert plain.adopt([np.array([9.0])], [np.array([2.0])])[0] == pytest.approx(1.5)
+    assert plain.combine_weights([np.array([9.0])], [np.array([2.0])])[0] == pytest.approx(1.5)
 
 
 def test_block_momentum_without_momentum_is_local_sgd() -> None:
@@ -82,12 +82,12 @@ def test_elastic_averaging_equals_the_published_formula() -> None:
         one.begin([np.array([centre])], WORKERS)
     for _ in range(3):
         mean = [np.array([own.mean()])]
-        found = [one.adopt([np.array([value])], mean)[0][0] for one, value in zip(ones, own, strict=True)]
+        found = [one.combine_weights([np.array([value])], mean)[0][0] for one, value in zip(ones, own, strict=True)]
         wanted = own - alpha * (own - centre)
         centre = centre + alpha * float((own - centre).sum())
         assert found == pytest.approx(wanted)
         own = wanted
-    assert ones[0].final([np.array([centre])])[0] == pytest.approx(centre)
+    assert ones[0].final_weights([np.array([centre])])[0] == pytest.approx(centre)
 
 
 def test_elastic_averaging_keeps_workers_apart_and_its_final_model_is_the_optimum() -> None:
@@ -103,10 +103,13 @@ def test_elastic_averaging_keeps_workers_apart_and_its_final_model_is_the_optimu
         (lambda: BlockMomentum(1, momentum=1.0), "momentum=1.0: the momentum of block momentum must be at least 0"),
         (lambda: BlockMomentum(1, rate=0.0), "rate=0.0"),
         (lambda: ElasticAveraging(1, beta=0.0), "beta=0.0: beta of elastic averaging"),
-        (lambda: averaging("local_sdg", {}), "algorithm='local_sdg' is unknown; did you mean local_sgd"),
-        (lambda: averaging("local_sgd", {"beta": 1}), "beta: not a setting of algorithm='local_sgd'; it has every"),
+        (lambda: create_averaging("local_sdg", {}), "algorithm='local_sdg' is unknown; did you mean local_sgd"),
         (
-            lambda: averaging("sync_sgd", {"every": 1}),
+            lambda: create_averaging("local_sgd", {"beta": 1}),
+            "beta: not a setting of algorithm='local_sgd'; it has every",
+        ),
+        (
+            lambda: create_averaging("sync_sgd", {"every": 1}),
             "every: not a setting of algorithm='sync_sgd'; it has no settings",
         ),
     ],
@@ -118,10 +121,10 @@ def test_invalid_averaging_settings_are_named_in_the_error(make: Any, message: s
 
 def test_averaging_interval_must_be_a_whole_number_of_steps() -> None:
     with pytest.raises(ArgumentTypeError, match=r"every=1\.5 is a float"):
-        averaging("elastic_averaging", {"every": 1.5})
+        create_averaging("elastic_averaging", {"every": 1.5})
 
 
 def test_averaging_algorithms_are_found_by_name_and_others_return_none() -> None:
-    found = averaging("block_momentum", {"every": 3})
+    found = create_averaging("block_momentum", {"every": 3})
     assert isinstance(found, BlockMomentum) and found.every == 3
-    assert averaging("sync_sgd", {}) is None and averaging("async_sgd", {}) is None
+    assert create_averaging("sync_sgd", {}) is None and create_averaging("async_sgd", {}) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopsml.training.data import stored_files
-from hopsml.training.data.stored_files import CachedPiece
+from hopsml.training.data.stored_files import CacheFile
 
 pytestmark = pytest.mark.fast
 
@@ -15,26 +15,26 @@ pytestmark = pytest.mark.fast
     [(100, []), (60, []), (59, ["a"]), (30, ["a", "c"]), (29, ["a", "c", "b"]), (0, ["a", "c", "b"])],
 )
 def test_cache_removes_least_recently_used_files_first(room: int, removed: list[str]) -> None:
-    pieces = [CachedPiece("a", 10, 1.0), CachedPiece("b", 30, 3.0), CachedPiece("c", 20, 2.0)]
-    assert stored_files.to_remove(pieces, room) == removed
+    pieces = [CacheFile("a", 10, 1.0), CacheFile("b", 30, 3.0), CacheFile("c", 20, 2.0)]
+    assert stored_files.files_to_remove(pieces, room) == removed
 
 
 def test_cache_removes_files_of_equal_age_in_order_of_name() -> None:
-    pieces = [CachedPiece(name, 10, 1.0) for name in "bca"]
-    assert stored_files.to_remove(pieces, 15) == ["a", "b"]
-    assert stored_files.to_remove(pieces[::-1], 15) == ["a", "b"]
+    pieces = [CacheFile(name, 10, 1.0) for name in "bca"]
+    assert stored_files.files_to_remove(pieces, 15) == ["a", "b"]
+    assert stored_files.files_to_remove(pieces[::-1], 15) == ["a", "b"]
 
 
 def test_cache_removes_a_small_old_file_before_a_newer_large_one() -> None:
-    pieces = [CachedPiece("newest", 10, 3.0), CachedPiece("large", 50, 2.0), CachedPiece("small", 1, 1.0)]
-    assert stored_files.to_remove(pieces, 20) == ["small", "large"]
+    pieces = [CacheFile("newest", 10, 3.0), CacheFile("large", 50, 2.0), CacheFile("small", 1, 1.0)]
+    assert stored_files.files_to_remove(pieces, 20) == ["small", "large"]
 
 
 def test_cache_removes_as_many_files_as_the_size_limit_requires() -> None:
-    pieces = [CachedPiece(str(number), 10, float(number)) for number in range(5)]
-    assert stored_files.to_remove(pieces, 30) == ["0", "1"]
-    assert stored_files.to_remove(pieces, 29) == ["0", "1", "2"]
-    assert stored_files.to_remove([], 0) == []
+    pieces = [CacheFile(str(number), 10, float(number)) for number in range(5)]
+    assert stored_files.files_to_remove(pieces, 30) == ["0", "1"]
+    assert stored_files.files_to_remove(pieces, 29) == ["0", "1", "2"]
+    assert stored_files.files_to_remove([], 0) == []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_cache_removes_as_many_files_as_the_size_limit_requires() -> None:
 def test_cache_room_is_limited_by_setting_free_space_and_disk_share(
     most: int, cached: int, free: int, total: int, room: int
 ) -> None:
-    assert stored_files.free_room(most, cached, free, total) == room
+    assert stored_files.cache_room(most, cached, free, total) == room
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_cache_room_is_limited_by_setting_free_space_and_disk_share(
     ],
 )
 def test_consecutive_missing_pieces_are_fetched_as_one_range(numbers: list[int], runs: list[tuple[int, int]]) -> None:
-    assert stored_files.missing_runs(numbers) == runs
-    assert stored_files.missing_runs(iter(numbers)) == runs
+    assert stored_files.consecutive_ranges(numbers) == runs
+    assert stored_files.consecutive_ranges(iter(numbers)) == runs

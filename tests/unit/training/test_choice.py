@@ -11,7 +11,7 @@ import pytest
 from hopsml.cluster.shared.spec import Communication, GradientSettings, RunSpec
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext
 from hopsml.training.tensorflow.distribution import strategy
-from hopsml.training.tensorflow.distribution.strategy import Chosen, choose
+from hopsml.training.tensorflow.distribution.strategy import ChosenCollectives, choose_collectives
 from tests.helpers.training.group import run_group
 
 FP16 = GradientSettings(compression="fp16")
@@ -35,7 +35,9 @@ def over(**communication: Any) -> RunSpec:
 @pytest.mark.fast
 @pytest.mark.parametrize("named", ["tensorflow", "ring", "nccl", "hopsml"])
 def test_collective_named_by_the_strategy_call_is_chosen(named: Any) -> None:
-    assert choose(context(over(merge_scope=4)), named, []) == Chosen(named, "strategy() names them")
+    assert choose_collectives(context(over(merge_scope=4)), named, []) == ChosenCollectives(
+        named, "strategy() names them"
+    )
 
 
 @pytest.mark.fast
@@ -61,14 +63,18 @@ def test_collective_named_by_the_strategy_call_is_chosen(named: Any) -> None:
 def test_settings_for_tensorflow_collectives_choose_tensorflow(
     given: list[str], of: WorkerContext | None, expected: tuple[str, str]
 ) -> None:
-    assert choose(of, "auto", given) == Chosen(*expected)  # type: ignore[arg-type]
+    assert choose_collectives(of, "auto", given) == ChosenCollectives(*expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.fast
 def test_settings_for_hopsml_collective_choose_hopsml() -> None:
     settings = ["compression", "accumulate"]
-    assert choose(None, "auto", [], settings) == Chosen("hopsml", "strategy() was given compression and accumulate")
-    assert choose(context(over(implementation="tensorflow")), "auto", [], settings).implementation == "hopsml"
+    assert choose_collectives(None, "auto", [], settings) == ChosenCollectives(
+        "hopsml", "strategy() was given compression and accumulate"
+    )
+    assert (
+        choose_collectives(context(over(implementation="tensorflow")), "auto", [], settings).implementation == "hopsml"
+    )
 
 
 @pytest.mark.tensorflow

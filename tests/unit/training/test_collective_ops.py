@@ -22,8 +22,8 @@ def test_library_built_for_another_tensorflow_is_refused(tmp_path: Path) -> None
 
 
 def test_library_serves_all_patch_releases_of_a_minor_version() -> None:
-    assert collective_ops.library_of("2.18.0") == collective_ops.library_of("2.18.1")
-    assert collective_ops.library_of("2.18.1").name == "libhopsml_tensorflow-2.18.so"
+    assert collective_ops.library_path("2.18.0") == collective_ops.library_path("2.18.1")
+    assert collective_ops.library_path("2.18.1").name == "libhopsml_tensorflow-2.18.so"
 
 
 def test_file_that_is_not_a_hopsml_library_is_refused(tmp_path: Path) -> None:

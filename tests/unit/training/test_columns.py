@@ -25,7 +25,7 @@ VECTOR = pa.struct(
 
 
 def arrays(values: Any, kind: Any = None, **fill: Any) -> dict[str, Any]:
-    return columns.arrays(pa.table({"c": pa.array(values, kind)}), fill, "file:///data/part-0")
+    return columns.table_to_arrays(pa.table({"c": pa.array(values, kind)}), fill, "file:///data/part-0")
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_sliced_table_yields_only_its_own_rows(kind: Any) -> None:
     elif pa.types.is_string(kind):
         values = list(map(str, values))
     table = pa.table({"c": pa.array(values, kind)})
-    found = columns.arrays(table.slice(3, 5), {}, "here")["c"]
+    found = columns.table_to_arrays(table.slice(3, 5), {}, "here")["c"]
     assert found.tolist() == values[3:8]
 
 
 def test_chunked_column_becomes_one_array() -> None:
     table = pa.concat_tables([pa.table({"c": [1, 2]}), pa.table({"c": [3]})])
-    assert columns.arrays(table, {}, "here")["c"].tolist() == [1, 2, 3]
+    assert columns.table_to_arrays(table, {}, "here")["c"].tolist() == [1, 2, 3]
 
 
 def test_struct_fields_become_columns_and_ml_vectors_become_rows() -> None:
@@ -88,7 +88,9 @@ def test_fill_values_replace_nulls_in_each_column_type() -> None:
     assert arrays([1.5, None], pa.float32(), c=0.1)["c"].tolist() == [1.5, np.float32(0.1)]
     assert arrays([[1, 2], None], c=(0, np.int64(1)))["c"].tolist() == [[1, 2], [0, 1]]
     assert arrays(["a", None], c="")["c"].tolist() == ["a", ""]
-    assert columns.arrays(pa.table({"s": [{"x": 1.0}, {"x": None}]}), {"s.x": -1.0}, "here")["s.x"].tolist() == [1, -1]
+    assert columns.table_to_arrays(pa.table({"s": [{"x": 1.0}, {"x": None}]}), {"s.x": -1.0}, "here")[
+        "s.x"
+    ].tolist() == [1, -1]
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ def train(
     """Return how each commit was written; one written in the background delays the next batch by ``longer_s``."""
     methods = []
     for _ in range(commits):
-        methods.append(pace.at_once)
-        pace.committed(methods[-1], at_once_s if methods[-1] else CALL_S)
+        methods.append(pace.is_synchronous)
+        pace.record_commit(methods[-1], at_once_s if methods[-1] else CALL_S)
         for batch in range(every):
-            pace.batch(BATCH_S + (0.0 if methods[-1] or batch else longer_s), writing_s)
+            pace.record_batch(BATCH_S + (0.0 if methods[-1] or batch else longer_s), writing_s)
     return methods
 
 
@@ -69,11 +69,11 @@ def test_commit_pace_counts_all_batches_until_the_commit_is_written() -> None:
     pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
-        assert pace.at_once is False
-        pace.committed(False, CALL_S)
+        assert pace.is_synchronous is False
+        pace.record_commit(False, CALL_S)
         for writing_s in (None, None, WRITING_S):
-            pace.batch(BATCH_S + 0.004, writing_s)
-        pace.batch(BATCH_S, WRITING_S)
+            pace.record_batch(BATCH_S + 0.004, writing_s)
+        pace.record_batch(BATCH_S, WRITING_S)
     assert pace.cost_s == pytest.approx(CALL_S + 3 * 0.004)
 
 
@@ -81,13 +81,13 @@ def test_commit_pace_counts_a_superseded_commit_with_its_known_cost() -> None:
     pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
-        pace.committed(False, 0.04)
-        pace.batch(BATCH_S + 0.02, None)
-    pace.committed(False, 0.04)
-    assert pace.at_once is True and pace.cost_s == AT_ONCE_S
+        pace.record_commit(False, 0.04)
+        pace.record_batch(BATCH_S + 0.02, None)
+    pace.record_commit(False, 0.04)
+    assert pace.is_synchronous is True and pace.cost_s == AT_ONCE_S
 
 
 def test_commit_pace_has_no_cost_before_the_first_commit() -> None:
     pace = CommitPace()
-    pace.batch(BATCH_S, 0.0)
-    assert pace.cost_s == 0.0 and pace.at_once is False
+    pace.record_batch(BATCH_S, 0.0)
+    assert pace.cost_s == 0.0 and pace.is_synchronous is False

@@ -403,7 +403,7 @@ def test_state_resumes_from_the_commit_of_the_previous_worker(worker: Any, slots
     state = hopsml.elastic.State(total=0, table=np.zeros(3))
     data = hopsml.elastic.Sampler(20, 2, seed=1)
     count(state, data, until=5)
-    state._writer.wait()
+    state._writer.wait_written()
     assert [(commit.step, commit.parked) for commit in announced] == [(step, False) for step in (1, 2, 4)]
     worker(newest=announced[-1].slot)
     successor = hopsml.elastic.State(total=0, table=np.ones(3))
@@ -424,7 +424,7 @@ def in_three_loops(state: Any, until: int | None = None) -> list[list[int]]:
             state.trained = [*state.trained, int(batch[0])]
             state.commit(every=1)
             if state.batches == until:
-                state._writer.wait()
+                state._writer.wait_written()
                 return given
     return given
 
@@ -459,7 +459,7 @@ def test_newcomer_enters_the_loop_of_the_other_members(
     theirs = hopsml.elastic.State(trained=[])
     done = {1: 3, 2: 4, 3: 8}[others]
     in_three_loops(theirs, until=done)
-    given = elastic_state.Given(theirs._snapshot(), ())
+    given = elastic_state.ReceivedState(theirs._snapshot(), ())
     announced = worker()
     in_three_loops(hopsml.elastic.State(trained=[]), until=4)
     worker(newest=announced[-1].slot)
@@ -497,13 +497,13 @@ def test_worker_ends_only_after_its_last_commit_is_announced(
     port = CommitPort(slots, -1, announce)
     contexts.set_current(dataclasses.replace(context, commits=port))
     state = hopsml.elastic.State(total=0)
-    wait = state._writer.wait
+    wait = state._writer.wait_written
 
     def wait_and_say() -> None:
         waited_for.set()
         wait()
 
-    state._writer.wait = wait_and_say
+    state._writer.wait_written = wait_and_say
     for _ in state.resume(hopsml.elastic.Sampler(6 if ends_itself else 60, 2)):
         state.commit(every=3)
         if state.batches == 3:
@@ -527,7 +527,7 @@ def test_first_batch_is_committed_unless_an_agent_already_has_a_commit(worker: A
             state.commit(every=1000)
             if state.batches == 3:
                 break
-        state._writer.wait()
+        state._writer.wait_written()
         worker.slot = announced[-1].slot if announced else newest
         return [commit.step for commit in announced]
 
@@ -552,7 +552,7 @@ def test_synchronous_write_is_complete_before_the_agent_is_notified(slots: Commi
     assert commits.decode(slots.read(0)).arrays["a"].tobytes() == content
     assert writer.is_busy  # the agent, which may be blocked, has not been notified
     announced.set()
-    writer.wait()
+    writer.wait_written()
 
 
 def test_error_in_a_synchronous_write_is_raised_by_that_call(slots: CommitSlots) -> None:
@@ -574,12 +574,12 @@ def test_training_tries_both_commit_write_methods(worker: Any, slots: CommitSlot
     state, methods = hopsml.elastic.State(total=0, table=np.zeros(100_000)), []
     for _ in state.resume(hopsml.elastic.Sampler(20, 2)):
         state.table[:] = state.total = state.batches
-        methods.append(state._pace.at_once)
+        methods.append(state._pace.is_synchronous)
         state.commit(every=1)
         at_once = state._writer.written == state.batches
         assert at_once or not methods[-1]
         state.table[:] = -1  # changes after a commit are not part of it
-        state._writer.wait()
+        state._writer.wait_written()
         found = commits.decode(slots.read(announced[-1].slot))
         assert (announced[-1].step, commits.unpickle(found.values["total"])) == (state.batches, state.batches)
         assert set(commits.unpickle(found.values["table"])) == {state.batches}
@@ -600,7 +600,7 @@ def test_state_too_large_for_memory_is_written_to_disk_with_one_message(
     announced = worker()
     state = hopsml.elastic.State(total=0, ballast=bytes(3_000_000))
     count(state, hopsml.elastic.Sampler(8, 2), until=4)
-    state._writer.wait()
+    state._writer.wait_written()
     lines = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
     assert len(lines) == 1, lines  # at the first commit
     assert "a commit has 3 MB and two are stored, but only 0 MB of memory are available" in lines[0]

@@ -43,17 +43,17 @@ def test_workers_log_in_the_format_of_the_drivers_root_logger(tmp_path: Path, co
 
 def test_logging_description_reproduces_format_level_and_handler(capsys: pytest.CaptureFixture[str]) -> None:
     driver, worker = logging.Logger("root", logging.DEBUG), logging.Logger("root")
-    assert prepare.described_logging(driver) == ""
+    assert prepare.describe_logging(driver) == ""
     driver.addHandler(logging.NullHandler())
-    assert prepare.described_logging(driver) == ""
+    assert prepare.describe_logging(driver) == ""
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="then"))
     driver.addHandler(handler)
-    description = prepare.described_logging(driver)
+    description = prepare.describe_logging(driver)
     prepare.configure_logging(description, worker)
     prepare.configure_logging(description, worker)
     worker.debug("below the handler's level")
     worker.info("once")
     assert capsys.readouterr() == ("then once\n", "") and worker.level == logging.DEBUG
-    assert prepare.described_logging(worker) == description
+    assert prepare.describe_logging(worker) == description

@@ -15,11 +15,11 @@ from hopsml.training.evaluation import (
     SILENT_S,
     CheckpointEvaluation,
     Evaluator,
-    best_of,
-    due,
-    is_lost,
+    best_result,
+    is_driver_lost,
+    missing_metric_message,
+    next_checkpoint_step,
     stagnates,
-    without_metric,
 )
 
 pytestmark = pytest.mark.fast
@@ -35,8 +35,11 @@ def judged(*values: float | None) -> list[CheckpointEvaluation]:
 
 
 def test_evaluator_selects_each_checkpoint_once_in_either_order() -> None:
-    assert due([30, 10, 20], [10], "oldest") == 20 and due([30, 10, 20], [10], "newest") == 30
-    assert due([10], [10], "oldest") is None is due([], [], "newest")
+    assert (
+        next_checkpoint_step([30, 10, 20], [10], "oldest") == 20
+        and next_checkpoint_step([30, 10, 20], [10], "newest") == 30
+    )
+    assert next_checkpoint_step([10], [10], "oldest") is None is next_checkpoint_step([], [], "newest")
 
 
 def test_missing_metric_error_lists_the_available_metrics() -> None:
@@ -44,24 +47,28 @@ def test_missing_metric_error_lists_the_available_metrics() -> None:
         CheckpointEvaluation(10, {"loss": 0.5, "accuracy": 0.25}),
         CheckpointEvaluation(20, {"loss": 0.25, "accuracy": float("nan")}),
     ]
-    text = without_metric(found, Evaluation(run="r", patience=5))
+    text = missing_metric_message(found, Evaluation(run="r", patience=5))
     assert "the metric 'metric'" in text and "they have: accuracy, loss." in text and "pass metric='accuracy'" in text
-    assert "patience=5 has no effect" in text and "patience" not in without_metric(found, Evaluation(run="r"))
-    assert "they have: nothing" in without_metric([CheckpointEvaluation(10)], Evaluation(run="r"))
+    assert "patience=5 has no effect" in text and "patience" not in missing_metric_message(found, Evaluation(run="r"))
+    assert "they have: nothing" in missing_metric_message([CheckpointEvaluation(10)], Evaluation(run="r"))
     for metric in ("loss", "accuracy"):
-        assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
-    text = without_metric(judged(float("nan")), Evaluation(run="r"))
+        assert missing_metric_message(found, Evaluation(run="r", metric=metric)) == ""
+    text = missing_metric_message(judged(float("nan")), Evaluation(run="r"))
     assert "they have: metric" in text and "check why it is NaN or infinite" in text and "pass metric=" not in text
-    assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
+    assert (
+        missing_metric_message([], Evaluation(run="r"))
+        == missing_metric_message(judged(None), Evaluation(run="r"))
+        == ""
+    )
 
 
 def test_best_evaluation_is_the_earliest_of_equal_finite_values() -> None:
     requested = Evaluation(run="r")
-    best = best_of(judged(0.1, 0.5, None, 0.5, float("nan")), requested)
+    best = best_result(judged(0.1, 0.5, None, 0.5, float("nan")), requested)
     assert best is not None and best.step == 20
-    least = best_of(judged(0.4, 0.1, 0.3), Evaluation(run="r", direction="min"))
+    least = best_result(judged(0.4, 0.1, 0.3), Evaluation(run="r", direction="min"))
     assert least is not None and least.step == 20
-    assert best_of(judged(None, float("inf")), requested) is None is best_of([], requested)
+    assert best_result(judged(None, float("inf")), requested) is None is best_result([], requested)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +89,14 @@ def test_evaluation_stagnates_after_patience_evaluations_without_improvement(
 
 def test_run_without_an_end_is_lost_when_its_driver_is_lost() -> None:
     day_s = 86400.0
-    assert is_lost(False, 1.0, 0.0) and not is_lost(True, None, day_s) and not is_lost(None, None, 10.0)
-    assert is_lost(None, None, day_s), "of another machine, and nothing has changed for a day"
-    assert not is_lost(None, SILENT_S / 2, day_s) and is_lost(None, SILENT_S, 0.0)
-    assert is_lost(True, SILENT_S, 0.0), "its process goes on, and has left the run without an end"
+    assert (
+        is_driver_lost(False, 1.0, 0.0)
+        and not is_driver_lost(True, None, day_s)
+        and not is_driver_lost(None, None, 10.0)
+    )
+    assert is_driver_lost(None, None, day_s), "of another machine, and nothing has changed for a day"
+    assert not is_driver_lost(None, SILENT_S / 2, day_s) and is_driver_lost(None, SILENT_S, 0.0)
+    assert is_driver_lost(True, SILENT_S, 0.0), "its process goes on, and has left the run without an end"
 
 
 def test_recommitted_checkpoint_is_evaluated_after_a_corrupt_one(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hopsml.training.data.frame_log import (
     FIRST_PAUSE_S,
     PAUSE_SHARE,
-    Fail,
-    FrameLog,
+    EndRun,
     FrameTable,
-    Publish,
-    Push,
+    FrameTransfer,
+    PublishTable,
     StageAddress,
     StagedPartition,
     StagedShard,
-    described,
+    StartPushJob,
+    describe_table,
 )
 
 pytestmark = pytest.mark.fast
@@ -36,44 +36,46 @@ def staged_partition(partition: int, at: str, *rows: int, attempt: int = 0) -> S
     return StagedPartition(partition, attempt, stage(at).url, shards)
 
 
-def push_all(log: FrameLog, placed: list[StagedPartition], wanted: int, now: float = 1.0) -> list[Any]:
+def push_all(log: FrameTransfer, placed: list[StagedPartition], wanted: int, now: float = 1.0) -> list[Any]:
     """All partitions of a job at its end."""
-    return [*log.arrived(placed, wanted, now), *log.pushed(wanted, now)]
+    return [*log.partitions_stored(placed, wanted, now), *log.push_job_ended(wanted, now)]
 
 
 def test_frame_log_pushes_only_when_stages_of_all_members_are_open() -> None:
-    log = FrameLog("clicks", 3)
-    assert log.opened("a1", stage("one"), 2, 0) == []
-    (push,) = log.opened("a2", stage("two"), 2, 0)
-    assert push == Push((0, 1, 2), (stage("one"), stage("two")))
+    log = FrameTransfer("clicks", 3)
+    assert log.stage_opened("a1", stage("one"), 2, 0) == []
+    (push,) = log.stage_opened("a2", stage("two"), 2, 0)
+    assert push == StartPushJob((0, 1, 2), (stage("one"), stage("two")))
     assert log.due_actions(2, 0) == []  # a job is under way
 
 
 def test_frame_log_does_not_wait_for_a_lost_member() -> None:
-    log = FrameLog("clicks", 1)
-    assert log.opened("a1", stage("one"), 2, 0) == []
-    assert log.due_actions(1, 0) == [Push((0,), (stage("one"),))]
+    log = FrameTransfer("clicks", 1)
+    assert log.stage_opened("a1", stage("one"), 2, 0) == []
+    assert log.due_actions(1, 0) == [StartPushJob((0,), (stage("one"),))]
 
 
 def test_frame_log_publishes_row_locations_once_to_all_stages() -> None:
-    log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 2)
+    log.stage_opened("a1", stage("one"), 1, 0)
     placed = [staged_partition(1, "one", 5), staged_partition(0, "one", 3, 4)]
     first, settled = push_all(log, placed, 1)
     table = FrameTable("clicks", 1, (placed[1], placed[0]), {stage("one").url: stage("one")}, ((0, 1),), True, False)
-    assert first == Publish(table, (stage("one"),))
-    assert settled == Publish(msgspec.structs.replace(table, version=2, is_settled=True), (stage("one"),))
+    assert first == PublishTable(table, (stage("one"),))
+    assert settled == PublishTable(msgspec.structs.replace(table, version=2, is_settled=True), (stage("one"),))
     assert log.due_actions(1, 99) == []
-    assert described(table, 1) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
+    assert describe_table(table, 1) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
 
 
 def test_frame_log_publishes_the_first_partition_at_once_and_later_ones_less_often() -> None:
-    log = FrameLog("clicks", 400)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 400)
+    log.stage_opened("a1", stage("one"), 1, 0)
     published = []
     for number in range(400):  # one each tenth of a second
         now = 0.1 * (number + 1)
-        published += [(now, one.table) for one in log.arrived([staged_partition(399 - number, "one", 5)], 1, now)]
+        published += [
+            (now, one.table) for one in log.partitions_stored([staged_partition(399 - number, "one", 5)], 1, now)
+        ]
     assert published[0][0] == 0.1 and published[0][1].waves == ((399,),) and not published[0][1].is_whole
     assert all(not table.is_whole for _, table in published[:-1]) and published[-1][1].is_whole
     assert sorted(sum(published[-1][1].waves, ())) == list(range(400))
@@ -81,72 +83,76 @@ def test_frame_log_publishes_the_first_partition_at_once_and_later_ones_less_oft
         assert other.waves[: len(one.waves)] == one.waves and len(other.waves) == len(one.waves) + 1
         assert after - before >= max(FIRST_PAUSE_S, PAUSE_SHARE * before) - 1e-9
     assert len(published) < 25
-    (settled,) = log.pushed(1, 50)
-    assert isinstance(settled, Publish) and settled.table.is_settled and not published[-1][1].is_settled
+    (settled,) = log.push_job_ended(1, 50)
+    assert isinstance(settled, PublishTable) and settled.table.is_settled and not published[-1][1].is_settled
     assert log.due_actions(1, 60) == []
 
 
 def test_frame_log_publishes_to_a_newcomer_at_once() -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 1)
+    log.stage_opened("a1", stage("one"), 1, 0)
     push_all(log, [staged_partition(0, "one", 5)], 1)
-    (published,) = log.opened("a2", stage("two"), 2, 2)
-    assert isinstance(published, Publish) and published.stages == (stage("two"),) and published.table.version == 2
+    (published,) = log.stage_opened("a2", stage("two"), 2, 2)
+    assert isinstance(published, PublishTable) and published.stages == (stage("two"),) and published.table.version == 2
 
 
 def test_frame_log_publishes_arrived_partitions_to_a_newcomer_during_the_push() -> None:
-    log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 1, 0)
-    log.arrived([staged_partition(0, "one", 5)], 1, 1)
-    (published,) = log.opened("a2", stage("two"), 2, 1)
-    assert isinstance(published, Publish) and published.stages == (stage("two"),) and published.table.waves == ((0,),)
+    log = FrameTransfer("clicks", 2)
+    log.stage_opened("a1", stage("one"), 1, 0)
+    log.partitions_stored([staged_partition(0, "one", 5)], 1, 1)
+    (published,) = log.stage_opened("a2", stage("two"), 2, 1)
+    assert (
+        isinstance(published, PublishTable) and published.stages == (stage("two"),) and published.table.waves == ((0,),)
+    )
 
 
 def test_frame_log_pushes_only_partitions_lost_with_a_stage_again() -> None:
-    log = FrameLog("clicks", 3)
-    log.opened("a1", stage("one"), 2, 0)
-    log.opened("a2", stage("two"), 2, 0)
+    log = FrameTransfer("clicks", 3)
+    log.stage_opened("a1", stage("one"), 2, 0)
+    log.stage_opened("a2", stage("two"), 2, 0)
     push_all(log, [staged_partition(0, "one", 5), staged_partition(1, "two", 6), staged_partition(2, "two", 7)], 2)
-    assert log.stage_ended("a2", 1, 2) == [Push((1, 2), (stage("one"),))]
+    assert log.stage_ended("a2", 1, 2) == [StartPushJob((1, 2), (stage("one"),))]
     (published,) = push_all(
         log, [staged_partition(1, "one", 6, attempt=9), staged_partition(2, "one", 7, attempt=8)], 1, 3
     )
-    assert isinstance(published, Publish) and published.table.version == 3 and published.table.waves == ((0, 1, 2),)
+    assert (
+        isinstance(published, PublishTable) and published.table.version == 3 and published.table.waves == ((0, 1, 2),)
+    )
     assert published.table.is_settled
     assert [one.attempt for one in published.table.partitions] == [0, 9, 8]
 
 
 def test_frame_log_pushes_partitions_again_that_arrived_at_an_ended_stage() -> None:
-    log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 2, 0)
-    log.opened("a2", stage("two"), 2, 0)
+    log = FrameTransfer("clicks", 2)
+    log.stage_opened("a1", stage("one"), 2, 0)
+    log.stage_opened("a2", stage("two"), 2, 0)
     assert log.stage_ended("a2", 1, 1) == []  # as long as the job is under way
     *_, last = push_all(log, [staged_partition(0, "one", 5), staged_partition(1, "two", 6)], 1)
-    assert last == Push((1,), (stage("one"),))
+    assert last == StartPushJob((1,), (stage("one"),))
 
 
 def test_frame_log_restarts_a_cancelled_push_with_missing_partitions() -> None:
-    log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 1, 0)
-    log.arrived([staged_partition(1, "one", 5)], 1, 0)
-    assert log.pushed(1, 0) == [Push((0,), (stage("one"),))]
+    log = FrameTransfer("clicks", 2)
+    log.stage_opened("a1", stage("one"), 1, 0)
+    log.partitions_stored([staged_partition(1, "one", 5)], 1, 0)
+    assert log.push_job_ended(1, 0) == [StartPushJob((0,), (stage("one"),))]
 
 
 def test_frame_log_without_stages_waits_for_the_next_one() -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 1)
+    log.stage_opened("a1", stage("one"), 1, 0)
     push_all(log, [staged_partition(0, "one", 5)], 1)
     assert log.stage_ended("a1", 0, 2) == []
-    *_, last = log.opened("a2", stage("two"), 1, 2)
-    assert last == Push((0,), (stage("two"),))
+    *_, last = log.stage_opened("a2", stage("two"), 1, 2)
+    assert last == StartPushJob((0,), (stage("two"),))
 
 
 def test_frame_log_treats_a_replacement_stage_of_an_agent_as_empty() -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 1)
+    log.stage_opened("a1", stage("one"), 1, 0)
     push_all(log, [staged_partition(0, "one", 5)], 1)
-    *_, last = log.opened("a1", stage("again"), 1, 2)
-    assert last == Push((0,), (stage("again"),))
+    *_, last = log.stage_opened("a1", stage("again"), 1, 2)
+    assert last == StartPushJob((0,), (stage("again"),))
 
 
 @pytest.mark.parametrize(
@@ -157,26 +163,26 @@ def test_frame_log_treats_a_replacement_stage_of_an_agent_as_empty() -> None:
     ],
 )
 def test_frame_log_refuses_a_dataframe_that_returns_different_rows(rows: tuple[int, ...], message: str) -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1, 0)
+    log = FrameTransfer("clicks", 1)
+    log.stage_opened("a1", stage("one"), 1, 0)
     push_all(log, [staged_partition(0, "one", 7, 5)], 1)
-    log.opened("a1", stage("again"), 1, 2)
-    (fail,) = log.arrived([staged_partition(0, "again", *rows)], 1, 3)
-    assert isinstance(fail, Fail) and message in fail.reason and "checkpointed" in fail.reason
+    log.stage_opened("a1", stage("again"), 1, 2)
+    (fail,) = log.partitions_stored([staged_partition(0, "again", *rows)], 1, 3)
+    assert isinstance(fail, EndRun) and message in fail.reason and "checkpointed" in fail.reason
 
 
 def test_frame_log_publishes_a_table_for_a_dataframe_without_partitions() -> None:
-    log = FrameLog("clicks", 0)
-    (published,) = log.opened("a1", stage("one"), 1, 0)
-    assert isinstance(published, Publish) and published.table.partitions == () and published.table.waves == ((),)
+    log = FrameTransfer("clicks", 0)
+    (published,) = log.stage_opened("a1", stage("one"), 1, 0)
+    assert isinstance(published, PublishTable) and published.table.partitions == () and published.table.waves == ((),)
     assert published.table.is_whole and log.due_actions(1, 9) == []
 
 
 def test_failed_push_job_fails_the_run_with_its_cause() -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1, 0)
-    (failed,) = log.failed("ValueError: no.")
-    assert isinstance(failed, Fail)
+    log = FrameTransfer("clicks", 1)
+    log.stage_opened("a1", stage("one"), 1, 0)
+    (failed,) = log.push_job_failed("ValueError: no.")
+    assert isinstance(failed, EndRun)
     assert failed.reason.startswith(
         "data='clicks' could not be sent to the workers: ValueError: no. Remedy: correct the "
     )
@@ -194,7 +200,7 @@ def test_note_names_too_few_rows(rows: list[int], text: str) -> None:
     table = FrameTable(
         "clicks", 1, (staged_partition(0, "one", *rows),), {stage("one").url: stage("one")}, ((),), True, True
     )
-    assert described(table, 3) == text
+    assert describe_table(table, 3) == text
 
 
 class Feeding(RuleBasedStateMachine):
@@ -202,9 +208,9 @@ class Feeding(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = FrameLog("clicks", 5)
+        self.log = FrameTransfer("clicks", 5)
         self.there: dict[str, str] = {}  # agent -> stage
-        self.job: Push | None = None
+        self.job: StartPushJob | None = None
         self.left: list[int] = []  # partitions that the job still has to send
         self.named = self.attempts = 0
         self.now = 0.0
@@ -214,14 +220,14 @@ class Feeding(RuleBasedStateMachine):
     def carry_out(self, actions: list[Any]) -> None:
         for action in actions:
             match action:
-                case Push():
+                case StartPushJob():
                     assert self.job is None, "two jobs at once"
                     self.job, self.left = action, list(action.partitions)
-                case Publish():
+                case PublishTable():
                     self.check_table(action.table)
                     for one in action.stages:
                         self.knows[one.url] = action.table.version
-                case Fail():
+                case EndRun():
                     raise AssertionError(action.reason)
 
     def check_table(self, table: FrameTable) -> None:
@@ -239,7 +245,7 @@ class Feeding(RuleBasedStateMachine):
     def stage_opens(self, agent: str) -> None:
         self.named += 1
         self.there[agent] = f"s{self.named}"
-        self.carry_out(self.log.opened(agent, stage(self.there[agent]), len(self.there), self.now))
+        self.carry_out(self.log.stage_opened(agent, stage(self.there[agent]), len(self.there), self.now))
 
     @precondition(lambda self: self.there)
     @rule(data=st.data())
@@ -259,14 +265,14 @@ class Feeding(RuleBasedStateMachine):
             staged_partition(number, data.draw(st.sampled_from(names)), number + 1, attempt=self.attempts + number)
             for number in brought
         ]
-        self.carry_out(self.log.arrived(placed, len(self.there), self.now))
+        self.carry_out(self.log.partitions_stored(placed, len(self.there), self.now))
 
     @precondition(lambda self: self.job is not None)
     @rule(cancelled=st.booleans())
     def job_ends(self, cancelled: bool) -> None:
         if not self.left or cancelled:
             self.job, self.left = None, []
-            self.carry_out(self.log.pushed(len(self.there), self.now))
+            self.carry_out(self.log.push_job_ended(len(self.there), self.now))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 100.0]))
     def time_passes(self, seconds: float) -> None:

@@ -52,7 +52,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_schema_accepts_columns_with_array_representation(kind: Any) -> None:
-    assert push.problem([field("id", "long"), field("c", kind)]) == ""
+    assert push.unsupported_rows_reason([field("id", "long"), field("c", kind)]) == ""
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_schema_accepts_columns_with_array_representation(kind: Any) -> None:
     ],
 )
 def test_schema_names_columns_without_array_representation(fields: list[dict[str, Any]], word: str) -> None:
-    assert re.search(word, push.problem(fields))
+    assert re.search(word, push.unsupported_rows_reason(fields))
 
 
 def test_schema_refuses_a_streaming_dataframe() -> None:
-    assert "is a stream, which has no end" in push.problem([field("id", "long")], is_streaming=True)
+    assert "is a stream, which has no end" in push.unsupported_rows_reason([field("id", "long")], is_streaming=True)

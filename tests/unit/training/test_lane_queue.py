@@ -14,16 +14,16 @@ from hopsml.training.trials.lane_queue import (
     MOST_WAITING,
     PER_SECOND,
     AssignTrial,
+    CloseRunnerConnection,
     ExitLane,
     KillRunner,
     LaneQueue,
-    LetRunnerGo,
     PrepareRunner,
+    ReportRateLimit,
     RunnerRetired,
     RunnerState,
     SendReport,
     StartRunner,
-    Thinner,
 )
 
 pytestmark = pytest.mark.fast
@@ -82,7 +82,7 @@ def test_isolated_trial_runs_in_a_fresh_process():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_runner_message(ended(0), 0.1)
-    assert queue.handle_driver_message(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
+    assert queue.handle_driver_message(trial(1, isolated=True), 0.2) == [CloseRunnerConnection()]
     assert queue.handle_runner_exit("exit status 0", -1, 0.3) == [
         StartRunner(),
         AssignTrial(trial(1, isolated=True)),
@@ -162,11 +162,14 @@ def test_closed_lane_finishes_the_current_trial_and_starts_no_other():
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
     withdraw = EndTrial(1, 0, how="withdraw")
-    assert queue.closed(0.1) == [AssignTrial(withdraw)]
+    assert queue.handle_driver_closed(0.1) == [AssignTrial(withdraw)]
     assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
-    assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn")), LetRunnerGo()]
+    assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [
+        SendReport(ended(1, "withdrawn")),
+        CloseRunnerConnection(),
+    ]
     assert queue.handle_runner_exit("exit status 0", -1, 0.3) == [ExitLane()]
-    assert LaneQueue().closed(0.0) == [ExitLane()]
+    assert LaneQueue().handle_driver_closed(0.0) == [ExitLane()]
 
 
 EVENTS = st.lists(
@@ -204,7 +207,7 @@ def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[
                 case SendReport(TrialEnded() as end):
                     assert end.number not in reported
                     reported.append(end.number)
-                case LetRunnerGo() | KillRunner():
+                case CloseRunnerConnection() | KillRunner():
                     spent = True
 
     def die() -> None:
@@ -248,33 +251,33 @@ def report(step: int, **metrics: float) -> TrialReported:
 
 
 def test_moderate_report_rate_is_not_thinned():
-    thinner, now, passed = Thinner(), 100.0, []
+    thinner, now, passed = ReportRateLimit(), 100.0, []
     for step in range(500):
         now += 1 / PER_SECOND
-        passed += thinner.offer(report(step), now)
+        passed += thinner.add_report(report(step), now)
     assert [one.step for one in passed] == list(range(500))
 
 
 def test_reports_of_one_step_in_a_burst_are_merged_with_the_newest_values():
-    thinner = Thinner()
+    thinner = ReportRateLimit()
     for step in range(int(AT_ONCE)):
-        assert thinner.offer(report(step), 100.0)
-    assert thinner.offer(report(99, loss=2.0, other=1.0), 100.0) == []
-    assert thinner.offer(report(99, loss=1.0), 100.0) == []
-    assert thinner.next_at() == pytest.approx(100.0 + 1 / PER_SECOND)
-    (late,) = thinner.take_due(100.0 + 1 / PER_SECOND)
-    assert late.metrics == {"loss": 1.0, "other": 1.0} and thinner.next_at() is None
+        assert thinner.add_report(report(step), 100.0)
+    assert thinner.add_report(report(99, loss=2.0, other=1.0), 100.0) == []
+    assert thinner.add_report(report(99, loss=1.0), 100.0) == []
+    assert thinner.next_due_time() == pytest.approx(100.0 + 1 / PER_SECOND)
+    (late,) = thinner.pop_due_reports(100.0 + 1 / PER_SECOND)
+    assert late.metrics == {"loss": 1.0, "other": 1.0} and thinner.next_due_time() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.1)), max_size=300))
 def test_thinner_forwards_the_last_report_and_respects_the_limit_at_any_rate(moves: list[tuple[int, float]]) -> None:
-    thinner, now, step, passed = Thinner(), 10.0, 0, []
+    thinner, now, step, passed = ReportRateLimit(), 10.0, 0, []
     for stride, pause in moves:
         now, step = now + pause, step + stride
-        passed += thinner.offer(report(step, loss=now), now)
+        passed += thinner.add_report(report(step, loss=now), now)
         assert len(thinner.waiting) <= MOST_WAITING + 1
     assert len(passed) <= AT_ONCE + (now - 10.0) * PER_SECOND + 1
-    passed += thinner.rest()
+    passed += thinner.pop_all_reports()
     steps = [one.step for one in passed]
     assert steps == sorted(steps)
     if moves:

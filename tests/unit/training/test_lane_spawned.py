@@ -20,7 +20,7 @@ from hopsml.cluster.worker.context import Inbox, WorkerContext
 from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
 from hopsml.training.trials.lane import Lane
-from hopsml.training.trials.runner import Options
+from hopsml.training.trials.runner import RunnerOptions
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -33,7 +33,7 @@ LANE = textwrap.dedent(
     from hopsml.cluster.shared.framing import framed
     from hopsml.cluster.worker.context import Inbox
     from hopsml.training.trials.lane import Lane
-    from hopsml.training.trials.runner import Options
+    from hopsml.training.trials.runner import RunnerOptions
 
     folder = Path(sys.argv[1])
     if sys.argv[2] == "threads":
@@ -43,7 +43,7 @@ LANE = textwrap.dedent(
         run_id="app_1", generation=0, rank=0, world_size=1, local_rank=0, role="chief", run_url=str(folder), **paths,
         logdir=f"{folder}/events", say=lambda data: os.write(1, framed(data)), inbox=Inbox(0),
     )
-    Lane(context, Options((folder / "payload").read_bytes())).serve()
+    Lane(context, RunnerOptions((folder / "payload").read_bytes())).serve()
     """
 )
 
@@ -82,7 +82,7 @@ def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) 
     )  # fmt: skip
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        lane = Lane(context, Options(b""))
+        lane = Lane(context, RunnerOptions(b""))
         lane._connection = ours
         lane._poll.register(ours.fileno(), select.POLLIN)
         trials = [RunTrial(number, 0, trial_id=f"t{number}", config=bytes(2 << 20)) for number in range(2)]

@@ -31,7 +31,7 @@ def sent_messages(tmp_path: Path) -> Iterator[list[Any]]:
     contexts.set_current(WorkerContext(**facts, role="worker", run_url="", mends=port, **folders))
     yield told
     contexts.set_current(None)
-    collective.step_in()
+    collective.end_separate_calls()
 
 
 def with_other(**changes: Any) -> None:
@@ -51,19 +51,19 @@ def test_fit_numbers_continue_in_a_run_and_restart_in_another_run_or_trial(sent_
 
 
 def test_worker_outside_the_group_computes_collectives_alone(sent_messages: list[Any]) -> None:
-    collective.step_aside()
+    collective.begin_separate_calls()
     assert hopsml.all_reduce([1.0, 2.0], "sum").tolist() == [1.0, 2.0]
     assert hopsml.all_gather(3.0).tolist() == [3.0] and hopsml.broadcast(4.0).tolist() == 4.0
     hopsml.barrier()
-    collective.step_in()
+    collective.end_separate_calls()
     with pytest.raises(hopsml.errors.ArgumentError, match="which does not train"):
         hopsml.barrier()
 
 
 def test_newcomer_uses_its_own_value_in_place_of_a_broadcast(sent_messages: list[Any], tmp_path: Path) -> None:
-    assert not collective.is_alone()
+    assert not collective.is_catching_up()
     with_other(joins=True)
-    assert collective.is_alone() and groups.broadcast_bytes(None, b"mine") == b"mine"
+    assert collective.is_catching_up() and groups.broadcast_bytes(None, b"mine") == b"mine"
     assert groups.all_agree(None, True) and not groups.all_agree(None, False)
 
 
@@ -71,12 +71,12 @@ def test_group_reports_once_why_newcomers_cannot_join(
     sent_messages: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collective, "_fixed", "")
-    collective.keep_out("shuffled anew")
+    collective.forbid_joining("shuffled anew")
     assert sent_messages == [], "there is no group; it is said when there is one"
     monkeypatch.setattr(collective, "_fixed", "")
     monkeypatch.setattr(collective, "_group", object())
-    collective.keep_out("shuffled anew")
-    collective.keep_out("another reason")
+    collective.forbid_joining("shuffled anew")
+    collective.forbid_joining("another reason")
     assert sent_messages == [WorkerReconfigurable("shuffled anew")]
 
 
@@ -102,7 +102,7 @@ class Silent:
 
 def test_newcomer_callbacks_receive_state_only_from_the_same_class() -> None:
     newcomers: list[Any] = [Counter(), Silent(), Counter()]
-    elastic_fit.give_counters(newcomers, elastic_fit.read_counters([Counter(4), Silent(5), Silent(6)]))
+    elastic_fit.restore_counters(newcomers, elastic_fit.read_counters([Counter(4), Silent(5), Silent(6)]))
     assert [one.seen for one in newcomers] == [4, 0, 0], "the third is of another class"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.training.torch.input_batches import LoaderProcess, Passes, begin
+from hopsml.training.torch.input_batches import LoaderProcess, Passes, assign_pass
 
 pytestmark = pytest.mark.fast
 
@@ -17,7 +17,7 @@ def play(*processes: LoaderProcess | None) -> list[int]:
     """The numbers that they get, one after another."""
     passes, numbers = Passes(), []
     for process in processes:
-        passes, number = begin(passes, process)
+        passes, number = assign_pass(passes, process)
         numbers.append(number)
     return numbers
 
@@ -51,10 +51,10 @@ def test_concurrent_passes_and_process_counts_have_separate_numbers() -> None:
 def test_abandoned_passes_do_not_accumulate() -> None:
     passes = Passes()
     for seed in range(1000):
-        passes, number = begin(passes, of(seed, 0))
+        passes, number = assign_pass(passes, of(seed, 0))
         assert number == seed
     assert len(passes.open) < 100
-    assert begin(passes, of(999, 1))[1] == 999
+    assert assign_pass(passes, of(999, 1))[1] == 999
 
 
 @given(

@@ -55,14 +55,14 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         build_native.build_rows()
     else:
         monkeypatch.setattr(row_gatherer, "PATH", row_gatherer.PATH.with_name("none.so"))
-    row_gatherer.library.cache_clear()
-    assert (row_gatherer.library() is None) == (request.param == "numpy")
+    row_gatherer.load_library.cache_clear()
+    assert (row_gatherer.load_library() is None) == (request.param == "numpy")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten() -> Iterator[None]:
     yield
-    row_gatherer.library.cache_clear()
+    row_gatherer.load_library.cache_clear()
 
 
 @pytest.mark.parametrize("window", [0, 300, 1000, 10_000])
@@ -74,7 +74,7 @@ def test_gathered_rows_are_in_sampler_order(threads: int, window: int) -> None:
         batches = [order.next_pieces()]
         while len(batches) < 3 and not order.is_exhausted:
             batches.append(order.next_pieces())
-        chunk = rows.chunk(batches)
+        chunk = rows.gather_batches(batches)
         assert (chunk.columns["wide"] == chunk.columns["id"][:, None]).all()
         seen += chunk.columns["id"].tolist()
         if threads == 2 and len(seen) <= 1536:
@@ -126,7 +126,7 @@ def test_shard_with_missing_rows_is_named() -> None:
 
     order, rows = sampler(10_000), RowGatherer(Cut())
     with pytest.raises(StorageError, match="part 3 of the data has 2299 rows, but had at least 2300"):
-        rows.chunk([order.next_pieces()])
+        rows.gather_batches([order.next_pieces()])
     rows.close()
 
 

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
 from hopsml.training.data.shard_order import (
+    EpochLeg,
     KnownShards,
-    Leg,
     Piece,
-    Rules,
+    RowOrder,
     Shards,
     Span,
     Wave,
     Window,
-    chopped,
-    first_filled,
-    joined,
-    length,
-    located,
-    share,
-    total,
+    first_nonempty_shard,
+    locate_rows,
+    merge_adjacent,
+    row_count,
+    share_size,
+    split_rows,
+    total_rows,
 )
 from hopsml.training.data.shard_sampler import ShardSampler
 
@@ -48,14 +48,14 @@ class Arriving:
         self.waves, self.rows, self.known = waves, rows, 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.known == len(self.waves)
 
     def wave(self, number: int) -> Wave:
         self.known = max(self.known, number + 1)
         return Wave({shard: self.rows[shard] for shard in self.waves[number]}, number == len(self.waves) - 1)
 
-    def whole(self) -> dict[int, int]:
+    def all_shards(self) -> dict[int, int]:
         self.known = len(self.waves)
         return dict(enumerate(self.rows))
 
@@ -67,7 +67,7 @@ def sampler(shards: Any, batch: int = 4, seed: int = 1, **named: Any) -> ShardSa
 
 def rows_of(pieces: Any) -> list[Row]:
     found = []
-    for there, places, rows in map(located, pieces):
+    for there, places, rows in map(locate_rows, pieces):
         shards = list(there)
         found += [(shards[place], row) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
         assert all(row < there[shard] for shard, row in found[-len(rows) :])
@@ -131,13 +131,13 @@ def test_every_row_is_read_once_per_epoch_by_groups_of_any_size(
         for _ in range(batches):
             if workers[0].is_exhausted:
                 break
-            epoch, left = workers[0].epoch, workers[0].left_in_epoch
+            epoch, left = workers[0].epoch, workers[0].batches_left_in_epoch
             parts = [rows_of(one.next_pieces()) for one in workers]
             for part in parts:
                 read[epoch].update(part)
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
             assert {one.global_size for one in workers} == {sum(map(len, parts))}
-            assert {one.left_in_epoch for one in workers if one.epoch == epoch} <= {left - 1}
+            assert {one.batches_left_in_epoch for one in workers if one.epoch == epoch} <= {left - 1}
             assert left > 1 or all(one.is_exhausted or one.epoch > epoch for one in workers)
         assert len({(one.is_exhausted, str(one.position())) for one in workers}) == 1
     assert all(one.is_exhausted for one in workers)
@@ -183,19 +183,21 @@ def test_sampler_waits_only_for_the_waves_that_the_next_batch_needs() -> None:
     one = sampler(lambda: arriving, batch=4)
     assert arriving.known == 1
     one.next_pieces(), one.next_pieces()
-    assert arriving.known == 1 and one.waits and one.batches_left is None
+    assert arriving.known == 1 and one.needs_next_wave and one.batches_left is None
     position = one.position()
     one.next_pieces()  # a row of the first wave, and three of the next
-    assert arriving.known == 2 and not one.waits and one.left_in_epoch == 7 - 3 and arriving.known == 3
+    assert (
+        arriving.known == 2 and not one.needs_next_wave and one.batches_left_in_epoch == 7 - 3 and arriving.known == 3
+    )
     again = sampler(lambda: arriving, batch=4)
     again.go_to(position)
-    assert again.done_in_epoch == 2 and len(rows_of(again.next_pieces())) == 4
+    assert again.batches_done_in_epoch == 2 and len(rows_of(again.next_pieces())) == 4
 
 
 def test_first_filled_finds_the_earliest_shard_with_rows() -> None:
-    assert first_filled(Arriving([[0], [1, 2]], [0, 0, 3])) == 2
-    assert first_filled(Arriving([[0], []], [0])) is None
-    assert first_filled(KnownShards([0, 4])) == 1
+    assert first_nonempty_shard(Arriving([[0], [1, 2]], [0, 0, 3])) == 2
+    assert first_nonempty_shard(Arriving([[0], []], [0])) is None
+    assert first_nonempty_shard(KnownShards([0, 4])) == 1
 
 
 def test_epochs_without_a_batch_are_exhausted_at_once() -> None:
@@ -223,14 +225,14 @@ def test_sampler_can_rewind_or_skip_all_rows() -> None:
 
 
 def test_rows_of_a_span_are_in_order() -> None:
-    shards, places, rows = located(Span(3, 5, 8))
-    assert (shards, list(places), list(rows), total([Span(3, 5, 8)])) == ({3: 8}, [0, 0, 0], [5, 6, 7], 3)
+    shards, places, rows = locate_rows(Span(3, 5, 8))
+    assert (shards, list(places), list(rows), total_rows([Span(3, 5, 8)])) == ({3: 8}, [0, 0, 0], [5, 6, 7], 3)
     assert (places.dtype, rows.dtype) == (np.uint32, np.int64)
 
 
 def test_window_of_spans_reads_each_shard_up_to_its_last_span() -> None:
     window = Window((Span(3, 5, 8), Span(1, 0, 2), Span(3, 0, 4)), (7,), 0, 9)
-    shards, places, rows = located(window)
+    shards, places, rows = locate_rows(window)
     assert list(shards.items()) == [(3, 8), (1, 2)]  # in the order of their first rows, for any shuffling
     names = list(shards)
     read = [(names[place], row) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
@@ -246,28 +248,28 @@ def test_nested_window_yields_the_rows_of_the_inner_one() -> None:
 
 def test_adjacent_pieces_are_joined_and_others_are_not() -> None:
     spans = [Span(1, 0, 2), Span(1, 2, 5), Span(1, 5, 6), Span(1, 7, 8), Span(2, 8, 9)]
-    assert joined(spans) == [Span(1, 0, 6), Span(1, 7, 8), Span(2, 8, 9)]
+    assert merge_adjacent(spans) == [Span(1, 0, 6), Span(1, 7, 8), Span(2, 8, 9)]
     parts = (Span(1, 0, 4), Span(2, 0, 4))
     windows = [Window(parts, (1,), 1, 3), Window(parts, (1,), 3, 6), Window(parts, (2,), 6, 8)]
-    assert joined(windows) == [Window(parts, (1,), 1, 6), Window(parts, (2,), 6, 8)]
+    assert merge_adjacent(windows) == [Window(parts, (1,), 1, 6), Window(parts, (2,), 6, 8)]
     other_parts = Window((Span(1, 0, 8),), (1,), 6, 8)
-    assert joined([windows[0], windows[1], other_parts]) == [Window(parts, (1,), 1, 6), other_parts]
+    assert merge_adjacent([windows[0], windows[1], other_parts]) == [Window(parts, (1,), 1, 6), other_parts]
     mixed = [Span(1, 0, 2), Window(parts, (1,), 2, 3), Span(1, 3, 4)]
-    assert joined(mixed) == mixed and joined([]) == []
+    assert merge_adjacent(mixed) == mixed and merge_adjacent([]) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 4)), max_size=8))
 def test_joined_pieces_have_the_same_rows_in_the_same_order(cuts: list[tuple[int, int, int]]) -> None:
     pieces = [Span(shard, begin, begin + size) for shard, begin, size in cuts]
-    assert rows_of(joined(pieces)) == rows_of(pieces) and len(joined(pieces)) <= len(pieces)
+    assert rows_of(merge_adjacent(pieces)) == rows_of(pieces) and len(merge_adjacent(pieces)) <= len(pieces)
 
 
 # ------------------------------------------------------------------------------------------ its parts, with exact values
 
 
-def unshuffled(drop_last: bool = False) -> Rules:
+def unshuffled(drop_last: bool = False) -> RowOrder:
     """Return rules without shuffling."""
-    return Rules(1, 0, drop_last)
+    return RowOrder(1, 0, drop_last)
 
 
 def spans(*cuts: tuple[int, int, int]) -> list[Piece]:
@@ -276,16 +278,16 @@ def spans(*cuts: tuple[int, int, int]) -> list[Piece]:
 
 def test_known_shards_are_numbered_in_the_given_order() -> None:
     known = KnownShards(iter([4, 0, 5]))  # type: ignore[arg-type]  # is read once
-    assert known.is_whole and known.identity == {"rows": 9, "shards": zlib.crc32(b"4,0,5")}
-    assert known.whole() == {0: 4, 1: 0, 2: 5}
+    assert known.is_complete and known.identity == {"rows": 9, "shards": zlib.crc32(b"4,0,5")}
+    assert known.all_shards() == {0: 4, 1: 0, 2: 5}
     assert known.wave(0) == Wave({0: 4, 1: 0, 2: 5}, True)
 
 
 def test_first_filled_does_not_wait_for_waves_after_the_first_filled_one() -> None:
     arriving = Arriving([[1], [0, 3, 2], [4]], [0, 0, 7, 3, 9])
-    assert first_filled(arriving) == 3 and arriving.known == 2
-    assert first_filled(Arriving([[0, 1], [2]], [5, 6, 7])) == 0
-    assert first_filled(KnownShards([])) is None
+    assert first_nonempty_shard(arriving) == 3 and arriving.known == 2
+    assert first_nonempty_shard(Arriving([[0, 1], [2]], [5, 6, 7])) == 0
+    assert first_nonempty_shard(KnownShards([])) is None
 
 
 def test_shard_order_is_unchanged_since_earlier_releases() -> None:
@@ -293,7 +295,7 @@ def test_shard_order_is_unchanged_since_earlier_releases() -> None:
     shards = dict.fromkeys(range(8), 3)
 
     def order(key: tuple[int, ...], **more: Any) -> list[int]:
-        found = Rules(**{"seed": 1, "window": 4, "drop_last": False} | more).order(shards, key)
+        found = RowOrder(**{"seed": 1, "window": 4, "drop_last": False} | more).ordered_rows(shards, key)
         assert all(piece == Span(piece.shard, 0, 3) for piece in found if isinstance(piece, Span))
         return [piece.shard for piece in found if isinstance(piece, Span)]
 
@@ -307,9 +309,9 @@ def test_shard_order_is_unchanged_since_earlier_releases() -> None:
 
 def test_shard_order_uses_positions_and_omits_empty_shards() -> None:
     shards = {number * 10: number % 2 for number in range(8)}
-    assert Rules(1, 4, False).order(shards, (0,)) == spans(*((number, 0, 1) for number in (10, 70, 30, 50)))
-    assert unshuffled().order({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
-    assert unshuffled().order({}, (0,)) == Rules(1, 4, False).order({}, (0,)) == []
+    assert RowOrder(1, 4, False).ordered_rows(shards, (0,)) == spans(*((number, 0, 1) for number in (10, 70, 30, 50)))
+    assert unshuffled().ordered_rows({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
+    assert unshuffled().ordered_rows({}, (0,)) == RowOrder(1, 4, False).ordered_rows({}, (0,)) == []
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_shard_order_uses_positions_and_omits_empty_shards() -> None:
 def test_leg_has_a_partial_batch_only_if_last_and_not_dropped(
     left: int, drop_last: bool, is_last: bool, batches: int
 ) -> None:
-    assert unshuffled(drop_last).batches(left, Leg(2, 4, is_last=is_last)) == batches
+    assert unshuffled(drop_last).count_batches(left, EpochLeg(2, 4, is_last=is_last)) == batches
 
 
 @pytest.mark.parametrize(
@@ -337,63 +339,65 @@ def test_leg_has_a_partial_batch_only_if_last_and_not_dropped(
     [(4, 2, [2, 2]), (5, 2, [3, 2]), (7, 4, [2, 2, 2, 1]), (2, 4, [1, 1, 0, 0]), (0, 3, [0, 0, 0]), (9, 1, [9])],
 )
 def test_first_workers_have_the_rows_that_do_not_divide_evenly(batch: int, workers: int, shares: list[int]) -> None:
-    assert [share(batch, rank, workers) for rank in range(workers)] == shares
+    assert [share_size(batch, rank, workers) for rank in range(workers)] == shares
 
 
 @pytest.mark.parametrize(
     ("rules", "leg", "stretches"),
     [
         # 11 rows: two batches of 5, and one.
-        (unshuffled(), Leg(2, 5), [[(0, 0, 6), (1, 0, 1)], [(1, 1, 5)], []]),
-        (unshuffled(True), Leg(2, 5), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
-        (unshuffled(), Leg(2, 5, is_last=False), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
-        (unshuffled(), Leg(1, 5), [[(0, 0, 6), (1, 0, 5)], []]),
+        (unshuffled(), EpochLeg(2, 5), [[(0, 0, 6), (1, 0, 1)], [(1, 1, 5)], []]),
+        (unshuffled(True), EpochLeg(2, 5), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (unshuffled(), EpochLeg(2, 5, is_last=False), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (unshuffled(), EpochLeg(1, 5), [[(0, 0, 6), (1, 0, 5)], []]),
         # Two batches of 4, and three rows for the first three of four workers.
-        (unshuffled(), Leg(4, 4), [[(0, 0, 3)], [(0, 3, 6)], [(1, 0, 3)], [(1, 3, 5)], []]),
+        (unshuffled(), EpochLeg(4, 4), [[(0, 0, 3)], [(0, 3, 6)], [(1, 0, 3)], [(1, 3, 5)], []]),
         # Less than a batch.
-        (unshuffled(), Leg(2, 12), [[(0, 0, 6)], [(1, 0, 5)], []]),
-        (unshuffled(True), Leg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
+        (unshuffled(), EpochLeg(2, 12), [[(0, 0, 6)], [(1, 0, 5)], []]),
+        (unshuffled(True), EpochLeg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
     ],
 )
 def test_each_worker_has_one_stretch_followed_by_unread_rows(
-    rules: Rules, leg: Leg, stretches: list[list[tuple[int, int, int]]]
+    rules: RowOrder, leg: EpochLeg, stretches: list[list[tuple[int, int, int]]]
 ) -> None:
-    assert rules.stretches(spans((0, 0, 6), (1, 0, 5)), leg) == [spans(*each) for each in stretches]
+    assert rules.divide_rows(spans((0, 0, 6), (1, 0, 5)), leg) == [spans(*each) for each in stretches]
 
 
 def test_stretch_is_shuffled_in_windows_with_separate_keys() -> None:
     stretch = spans((3, 2, 7), (1, 0, 6))
-    assert list(Rules(9, 4, False).stream(stretch, (2, 1, 0))) == [
+    assert list(RowOrder(9, 4, False).reading_order(stretch, (2, 1, 0))) == [
         Window((Span(3, 2, 6),), (9, 2, 1, 0, 0), 0, 4),
         Window((Span(3, 6, 7), Span(1, 0, 3)), (9, 2, 1, 0, 1), 0, 4),
         Window((Span(1, 3, 6),), (9, 2, 1, 0, 2), 0, 3),
     ]
-    assert list(Rules(9, 11, False).stream(stretch, (0,))) == [Window(tuple(stretch), (9, 0, 0), 0, 11)]
-    assert list(Rules(9, 4, False).stream([], (0,))) == []
-    assert list(unshuffled().stream(stretch, (0,))) == stretch
+    assert list(RowOrder(9, 11, False).reading_order(stretch, (0,))) == [Window(tuple(stretch), (9, 0, 0), 0, 11)]
+    assert list(RowOrder(9, 4, False).reading_order([], (0,))) == []
+    assert list(unshuffled().reading_order(stretch, (0,))) == stretch
 
 
 def test_remaining_rows_of_all_workers_are_divided_again_in_order() -> None:
     """Batches of 5 by two workers: 3 rows and 2; one batch is done of 14 rows, of which 4 are left over."""
     left = spans((0, 0, 9), (1, 0, 5))
-    assert unshuffled().stretches(left, Leg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
-    assert unshuffled().after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 8), (1, 1, 5))
-    assert unshuffled(True).after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 6), (0, 8, 9), (1, 0, 1), (1, 1, 5))
-    assert unshuffled(True).after(left, Leg(2, 5, done=2), (0, 0)) == spans((1, 1, 5))
-    assert unshuffled().after(left, Leg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
+    assert unshuffled().divide_rows(left, EpochLeg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
+    assert unshuffled().unread_rows(left, EpochLeg(2, 5, done=1), (0, 0)) == spans((0, 3, 8), (1, 1, 5))
+    assert unshuffled(True).unread_rows(left, EpochLeg(2, 5, done=1), (0, 0)) == spans(
+        (0, 3, 6), (0, 8, 9), (1, 0, 1), (1, 1, 5)
+    )
+    assert unshuffled(True).unread_rows(left, EpochLeg(2, 5, done=2), (0, 0)) == spans((1, 1, 5))
+    assert unshuffled().unread_rows(left, EpochLeg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
 
 
 def test_remainder_of_a_window_keeps_its_order() -> None:
-    rules, left = Rules(9, 4, False), spans((0, 0, 12))
+    rules, left = RowOrder(9, 4, False), spans((0, 0, 12))
     first = (Span(0, 0, 4),), (9, 7, 3, 0, 0)
-    assert rules.after(left, Leg(2, 4, done=1), (7, 3)) == [
+    assert rules.unread_rows(left, EpochLeg(2, 4, done=1), (7, 3)) == [
         Window(*first, 2, 4),
         Window((Span(0, 4, 6),), (9, 7, 3, 0, 1), 0, 2),
         Window((Span(0, 6, 10),), (9, 7, 3, 1, 0), 2, 4),
         Window((Span(0, 10, 12),), (9, 7, 3, 1, 1), 0, 2),
     ]
-    assert Window(*first, 2, 4).whole == Window(*first, 0, 4)
-    assert Window((Span(0, 5, 7), Window(*first, 1, 4)), (1,), 1, 2).whole.end == 5
+    assert Window(*first, 2, 4).full_window == Window(*first, 0, 4)
+    assert Window((Span(0, 5, 7), Window(*first, 1, 4)), (1,), 1, 2).full_window.end == 5
 
 
 @pytest.mark.parametrize(
@@ -411,14 +415,19 @@ def test_chopped_cuts_pieces_into_parts_of_requested_sizes(
     sizes: list[int], parts: list[list[tuple[int, int, int]]]
 ) -> None:
     pieces = spans((0, 0, 5), (1, 2, 5))
-    assert list(chopped(pieces, sizes)) == [spans(*part) for part in parts]
-    assert list(chopped(iter(pieces), iter(sizes))) == [spans(*part) for part in parts]
+    assert list(split_rows(pieces, sizes)) == [spans(*part) for part in parts]
+    assert list(split_rows(iter(pieces), iter(sizes))) == [spans(*part) for part in parts]
 
 
 def test_chopped_cuts_a_window_within_its_shuffled_rows() -> None:
     window = Window((Span(0, 0, 9),), (1,), 2, 8)
-    assert (length(window), length(Span(4, 3, 8)), total([window, Span(4, 3, 8)]), total([])) == (6, 5, 11, 0)
-    assert list(chopped([window], [2, 4])) == [
+    assert (row_count(window), row_count(Span(4, 3, 8)), total_rows([window, Span(4, 3, 8)]), total_rows([])) == (
+        6,
+        5,
+        11,
+        0,
+    )
+    assert list(split_rows([window], [2, 4])) == [
         [Window((Span(0, 0, 9),), (1,), 2, 4)],
         [Window((Span(0, 0, 9),), (1,), 4, 8)],
     ]
@@ -429,13 +438,13 @@ def test_shuffled_rows_of_a_window_are_unchanged_since_earlier_releases() -> Non
     expected = [(3, 1), (1, 4), (3, 0), (3, 4), (1, 3), (3, 3), (1, 2), (3, 2)]
     assert rows_of([Window(parts, key, 0, 8)]) == expected
     assert rows_of([Window(parts, key, 2, 5)]) == expected[2:5]
-    assert list(located(Window(parts, key, 2, 3)).shards.items()) == [(3, 5), (1, 5)]
+    assert list(locate_rows(Window(parts, key, 2, 3)).shards.items()) == [(3, 5), (1, 5)]
     assert sorted(rows_of([Window(parts, (2,), 0, 8)])) == sorted(expected) != rows_of([Window(parts, (2,), 0, 8)])
 
 
 def test_shards_of_nested_windows_are_in_the_order_of_their_first_rows() -> None:
     inner = Window((Span(2, 1, 3), Span(0, 0, 1)), (1,), 0, 3)
-    found = located(Window((Span(5, 0, 1), inner, Span(2, 7, 8), Span(5, 3, 4)), (2,), 0, 6))
+    found = locate_rows(Window((Span(5, 0, 1), inner, Span(2, 7, 8), Span(5, 3, 4)), (2,), 0, 6))
     assert list(found.shards.items()) == [(5, 4), (2, 8), (0, 1)]
     assert (found.places.dtype, len(found.places), len(found.rows)) == (np.uint32, 6, 6)
     assert sorted(zip(found.places.tolist(), found.rows.tolist(), strict=True)) == [

@@ -56,7 +56,7 @@ def test_every_tensor_is_in_one_merge_group_of_its_type(dtypes: list[str], scope
 
 @given(LISTS)
 def test_instance_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) -> None:
-    firsts = InstanceKeys().of_list(groups)
+    firsts = InstanceKeys().assign_keys(groups)
     taken = [key + index for key, (_, shapes) in zip(firsts, groups, strict=True) for index in range(len(shapes))]
     assert len(set(taken)) == len(taken)
     assert all(0 < key < 2**31 for key in taken)
@@ -67,10 +67,10 @@ def test_instance_keys_do_not_depend_on_earlier_traces(
     first: list[tuple[str, list[list[int]]]], second: list[tuple[str, list[list[int]]]]
 ) -> None:
     one, other = InstanceKeys(), InstanceKeys()
-    one.of_list(first)
-    expected = one.of_list(second)
-    assert other.of_list(second) == expected
-    assert other.of_list(second) == expected
+    one.assign_keys(first)
+    expected = one.assign_keys(second)
+    assert other.assign_keys(second) == expected
+    assert other.assign_keys(second) == expected
 
 
 def test_merge_groups_with_overlapping_keys_are_moved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_merge_groups_with_overlapping_keys_are_moved_apart(monkeypatch: pytest.
     # Two different groups whose keys would overlap: with 2**30 keys nothing but a narrow key space shows it.
     monkeypatch.setattr(merging, "_KEY_SPACE", 16)
     groups = [("float32", [(1,)] * 4), ("float32", [(2,)] * 4), ("float32", [(3,)] * 4)]
-    firsts = InstanceKeys().of_list(groups)
+    firsts = InstanceKeys().assign_keys(groups)
     taken = [key + index for key in firsts for index in range(4)]
     assert len(set(taken)) == 12
 

@@ -153,7 +153,7 @@ def test_integers_of_any_size_are_decoded(numbers: list[list[int]]) -> None:
 
     records = [example({"c": one}) for one in numbers]
     begins = np.cumsum([0, *map(len, records)])[:-1].tolist()
-    table = examples.table(b"".join(records), begins, [len(one) for one in records], None, "here", 0)
+    table = examples.decode_examples(b"".join(records), begins, [len(one) for one in records], None, "here", 0)
     assert table["c"].to_pylist() == numbers
 
 
@@ -366,10 +366,10 @@ def test_arbitrary_bytes_are_decoded_or_refused_with_a_message(some: bytes, chan
     for record in (some, bytes(changed)):
         message = "here"
         try:
-            table = examples.table(record, [0], [len(record)], None, "here", 0)
+            table = examples.decode_examples(record, [0], [len(record)], None, "here", 0)
             assert table.num_columns == 0 or table.num_rows == 1
             table.validate(full=True)
-            columns.arrays(table, {}, "here")
+            columns.table_to_arrays(table, {}, "here")
         except ArgumentError as error:
             message = str(error)
         assert "here" in message

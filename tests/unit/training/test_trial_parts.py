@@ -22,8 +22,8 @@ from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
 from hopsml.training.trials import runner, trial_reports
 from hopsml.training.trials.lane_queue import AssignTrial, FromRunner, LaneQueue
-from hopsml.training.trials.trial import bind, refuse
-from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
+from hopsml.training.trials.trial import bind_arguments, check_parameters_exist
+from hopsml.training.trials.trial_reports import LaneChannel, TrialReporter, score_of
 from tests.helpers.clock import wait_until
 
 LONG_S = 60.0
@@ -41,7 +41,7 @@ class LaneEnd:
 
     def __init__(self) -> None:
         self.connection, theirs = socket.socketpair()
-        self.channel = Channel(theirs)
+        self.channel = LaneChannel(theirs)
         self.theirs = theirs
         self.reports: list[TrialReported] = []
         self.answer: Callable[[TrialReported], ToLane | None] = lambda report: None
@@ -119,7 +119,7 @@ def test_report_to_a_closed_lane_does_not_block() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.shutdown(socket.SHUT_WR)
-        TrialReporter(run_trial(), Channel(theirs)).broadcast(0.1)  # returns
+        TrialReporter(run_trial(), LaneChannel(theirs)).broadcast(0.1)  # returns
 
 
 def test_lane_forwards_an_answer_only_to_the_running_trial() -> None:
@@ -155,16 +155,16 @@ def with_budget(lr: float, budget: int) -> None: ...
     ],
 )
 def test_trial_arguments_are_bound_by_parameter_names(function: Any, config: Any, expected: Any) -> None:
-    assert bind(function, {"data": "fixed"}, config, "R") == expected
+    assert bind_arguments(function, {"data": "fixed"}, config, "R") == expected
 
 
 def test_value_without_parameter_and_parameter_without_value_raise() -> None:
     with pytest.raises(ArgumentTypeError, match=r"by_name has no parameter rate; it has lr, layers, reporter"):
-        bind(by_name, {}, {"lr": 1, "rate": 2}, None)
+        bind_arguments(by_name, {}, {"lr": 1, "rate": 2}, None)
     with pytest.raises(ArgumentTypeError, match=r"with_budget needs budget, which the search space does not have"):
-        bind(with_budget, {}, {"lr": 1}, None)
-    refuse(every_argument, ["anything"])
-    refuse(anything, ["anything"])
+        bind_arguments(with_budget, {}, {"lr": 1}, None)
+    check_parameters_exist(every_argument, ["anything"])
+    check_parameters_exist(anything, ["anything"])
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ class _Loader:
 
 def test_trial_seeds_differ_by_trial_and_are_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SEED", "1")
-    seeds = [runner.seed_of(5, number) for number in range(100)]
-    assert len(set(seeds)) == 100 and seeds == [runner.seed_of(5, number) for number in range(100)]
+    seeds = [runner.trial_seed(5, number) for number in range(100)]
+    assert len(set(seeds)) == 100 and seeds == [runner.trial_seed(5, number) for number in range(100)]
     runner.seed_generators(seeds[0])
     first = random.random(), np.random.rand()
     runner.seed_generators(seeds[0])

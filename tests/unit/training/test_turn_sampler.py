@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.training.data.batch_reader import BatchReader, batches_of_turn
+from hopsml.training.data.batch_reader import BatchReader, strided_batches
 from hopsml.training.data.shard_order import KnownShards
-from hopsml.training.data.shard_sampler import ShardSampler, TurnSampler
+from hopsml.training.data.shard_sampler import ShardSampler, StridedSampler
 from tests.helpers.clock import END_S
 from tests.unit.training.test_shard_order import SHARDS, WAVES, Arriving, rows_of, sampler
 
@@ -55,7 +55,7 @@ def test_batches_of_all_turns_are_those_of_the_worker(
     while not undivided.is_exhausted:
         wanted.append(rows_of(undivided.next_pieces()))
     for turn in range(turns):
-        one, found = TurnSampler(own(), turn, turns), []
+        one, found = StridedSampler(own(), turn, turns), []
         while not one.is_exhausted:
             found.append(rows_of(one.next_pieces()))
         assert found == wanted[turn::turns]
@@ -66,11 +66,11 @@ def test_batches_of_all_turns_are_those_of_the_worker(
 def test_turn_sampler_waits_for_the_wave_of_its_next_batch() -> None:
     shards = Arriving([[0], [1]], [4, 4])
     order = ShardSampler(shards, 2, 1, epochs=1, window=0, drop_last=False)
-    third = TurnSampler(order, 2, 3)
-    assert third.waits and shards.known == 1
+    third = StridedSampler(order, 2, 3)
+    assert third.needs_next_wave and shards.known == 1
     assert not third.is_exhausted and shards.known == 2
     assert rows_of(third.next_pieces()) == [(1, 0), (1, 1)]
-    assert third.is_exhausted and not third.waits
+    assert third.is_exhausted and not third.needs_next_wave
 
 
 @pytest.mark.parametrize(
@@ -79,23 +79,23 @@ def test_turn_sampler_waits_for_the_wave_of_its_next_batch() -> None:
 )
 def test_each_turn_reads_every_nth_batch(turn: int, turns: int, batches: list[int]) -> None:
     order = ShardSampler(KnownShards([10]), 2, 1, epochs=1, window=0, drop_last=False)
-    one = TurnSampler(order, turn, turns)
+    one = StridedSampler(order, turn, turns)
     found = []
     while not one.is_exhausted:
-        assert not one.waits
+        assert not one.needs_next_wave
         found.append(rows_of(one.next_pieces()))
     assert found == [[(0, 2 * batch), (0, 2 * batch + 1)] for batch in batches]
-    assert not one.waits and order.is_exhausted
+    assert not one.needs_next_wave and order.is_exhausted
 
 
 def test_batches_of_other_turns_are_skipped_only_when_the_next_own_batch_is_needed() -> None:
     order = ShardSampler(KnownShards([12]), 2, 1, epochs=1, window=0, drop_last=False)
-    second = TurnSampler(order, 1, 3)
-    assert order.done_in_epoch == 0
+    second = StridedSampler(order, 1, 3)
+    assert order.batches_done_in_epoch == 0
     second.next_pieces()
-    assert order.done_in_epoch == 2
-    assert not second.waits and order.done_in_epoch == 4
-    assert not second.is_exhausted and order.done_in_epoch == 4
+    assert order.batches_done_in_epoch == 2
+    assert not second.needs_next_wave and order.batches_done_in_epoch == 4
+    assert not second.is_exhausted and order.batches_done_in_epoch == 4
     second.next_pieces()
     with pytest.raises(StopIteration):
         second.next_pieces()
@@ -120,7 +120,7 @@ def test_loader_process_reads_only_shards_of_its_batches_without_a_thread() -> N
         return ShardSampler(KnownShards(Counted.shard_sizes), 10, 1, epochs=1, window=0, drop_last=False)
 
     source, threads = Counted(), threading.active_count()
-    found = [batch["id"].tolist() for batch in batches_of_turn(source, order(), 1, 3)]
+    found = [batch["id"].tolist() for batch in strided_batches(source, order(), 1, 3)]
     assert found == [[*range(10, 20)], [*range(40, 50)]]
     assert source.read_of == [0, 1, 0, 0, 1, 0] and threading.active_count() == threads
     reader = BatchReader(Counted(), order)

@@ -9,7 +9,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
-from hopsml.training.data.stored_files import grouped
+from hopsml.training.data.stored_files import group_files
 
 pytestmark = pytest.mark.fast
 
@@ -65,7 +65,7 @@ def test_unshuffled_files_are_in_the_order_of_their_names(images: Path) -> None:
     ],
 )
 def test_small_files_are_grouped_up_to_size_and_count_limits(sizes: list[int], groups: list[tuple[int, int]]) -> None:
-    assert grouped(sizes, 10, 4) == groups
+    assert group_files(sizes, 10, 4) == groups
 
 
 def test_shuffle_window_of_files_is_limited_by_memory(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def all_reduce(
     _refuse_compiled()
     if _is_alone():
         return [_itself(tensor) for tensor in tensors]
-    library = load()
+    library = load_operations()
     by_type: dict[Any, list[int]] = {}
     for position, tensor in enumerate(tensors):
         by_type.setdefault(tensor.dtype, []).append(position)
@@ -77,17 +77,17 @@ def all_reduce(
 
 def all_gather(value: Any, label: str = "") -> Any:
     """Return the members' rows concatenated in rank order; members may have different numbers of rows."""
-    return gathered_from(value, label)[0]
+    return gather_with_size(value, label)[0]
 
 
-def gathered_from(value: Any, label: str = "") -> tuple[Any, Any]:
+def gather_with_size(value: Any, label: str = "") -> tuple[Any, Any]:
     """Return the members' rows as ``all_gather`` does, and the number of members that they are from."""
     import tensorflow as tf
 
     _refuse_compiled()
     if _is_alone():
         return _itself(value), tf.constant(1)
-    library = load()
+    library = load_operations()
     with _on_host():
         found = library.hopsml_all_gather(order=_order(), value=value, label=label)
         return found.gathered, tf.shape(found.rows)[0]
@@ -98,21 +98,21 @@ def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
     _refuse_compiled()
     if _is_alone():
         return _itself(value)
-    library = load()
+    library = load_operations()
     with _on_host():
         return library.hopsml_broadcast(order=_order(), value=value, root=root, label=label)
 
 
 def rank() -> Any:
     """Return a tensor with the rank of this process at the time when it is computed."""
-    library = load()
+    library = load_operations()
     with _on_host():
         return library.hopsml_group().rank
 
 
 def size() -> Any:
     """Return a tensor with the number of members at the time when it is computed."""
-    library = load()
+    library = load_operations()
     with _on_host():
         return library.hopsml_group().size
 
@@ -122,11 +122,11 @@ def rank_and_size() -> tuple[int, int]:
     import tensorflow as tf
 
     with tf.init_scope():
-        group = load().hopsml_group()
+        group = load_operations().hopsml_group()
         return int(group.rank), int(group.size)
 
 
-def load() -> Any:
+def load_operations() -> Any:
     """Return the operations' Python functions; raise UnsupportedVersion if this TensorFlow has no library."""
     with _loading:
         return _loaded()
@@ -137,14 +137,14 @@ def _loaded() -> Any:
     """Load the library and register the operations' gradients."""
     import tensorflow as tf
 
-    path = library_of(tf.__version__)
+    path = library_path(tf.__version__)
     check_library(path, tf.__version__)
     library = tf.load_op_library(str(path))
     _register_gradients()
     return library
 
 
-def library_of(version: str) -> Path:
+def library_path(version: str) -> Path:
     """Return the path of the library for a version of TensorFlow: one for all patches of a minor version."""
     return LIBRARIES / f"libhopsml_tensorflow-{_minor(version)}.so"
 
@@ -209,7 +209,7 @@ def _is_alone() -> bool:
     """Return True if a call is not the group's: on a joining worker that has not reached the others' next batch."""
     import tensorflow as tf
 
-    return collective.is_aside() and tf.executing_eagerly()
+    return collective.makes_separate_calls() and tf.executing_eagerly()
 
 
 def _itself(value: Any) -> Any:
@@ -282,7 +282,7 @@ def hold_transfers(slot: str, transfers: Sequence[Transfer]) -> None:
         slot: name for the results, unique within the process.
         transfers: the transfers.
     """
-    library = load()
+    library = load_operations()
     for number, one in enumerate(transfers):
         place = {"order": _order(), "slot": f"{slot}/{number}", "label": LABEL}
         with _on_host():
@@ -296,7 +296,7 @@ def hold_transfers(slot: str, transfers: Sequence[Transfer]) -> None:
 def release_transfers() -> None:
     """Start all held transfers, at the beginning of the step during which they are sent."""
     with _on_host():
-        load().hopsml_release(order=_order())
+        load_operations().hopsml_release(order=_order())
 
 
 def collect_transfers(slot: str, types: Sequence[Sequence[Any]]) -> tuple[list[list[Any]], Any]:
@@ -311,7 +311,7 @@ def collect_transfers(slot: str, types: Sequence[Sequence[Any]]) -> tuple[list[l
     """
     import tensorflow as tf
 
-    library = load()
+    library = load_operations()
     results, there = [], tf.constant(True)
     for number, of_one in enumerate(types):
         with _on_host():
@@ -323,4 +323,4 @@ def collect_transfers(slot: str, types: Sequence[Sequence[Any]]) -> tuple[list[l
 
 def has_transfers(slot: str) -> bool:
     """Return True if there are results to collect now."""
-    return bool(load().hopsml_holds(slot=f"{slot}/0"))
+    return bool(load_operations().hopsml_holds(slot=f"{slot}/0"))

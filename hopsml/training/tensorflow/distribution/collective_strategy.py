@@ -143,7 +143,7 @@ def _supported(tensor: Any) -> Any:
 
 def _gathered(slices: Any, mean: bool) -> Any:
     """Return the sum or mean of sparse gradients."""
-    values, members = collective_ops.gathered_from(tf.convert_to_tensor(slices.values))
+    values, members = collective_ops.gather_with_size(tf.convert_to_tensor(slices.values))
     indices = collective_ops.all_gather(tf.convert_to_tensor(slices.indices))
     if mean:
         values = values / tf.cast(members, values.dtype)
@@ -187,8 +187,8 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
         """
         distribute_lib.Strategy.__init__(self, CollectiveExtended(self, gradients or GradientSettings()))
         install_loss_scaling()
-        gradient_hooks.install()
-        groups.remember(self)
+        gradient_hooks.install_gradient_hooks()
+        groups.remember_strategy(self)
         collective_stats.record_group("hopsml", self.num_replicas_in_sync)
 
 
@@ -266,7 +266,7 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
         if self.gradient_exchange is not None and self.gradient_exchange.settings.double_buffering:
             collective_ops.release_transfers()  # results of the previous step are sent during this one
         with tf.device(self._devices[0]), CollectiveReplicaContext(self._container_strategy()):
-            return group_state.averaging(fn)(*args, **kwargs)
+            return group_state.average_updated_statistics(fn)(*args, **kwargs)
 
     # ---- values of all workers
 
@@ -320,7 +320,7 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
 def _place() -> tuple[int, int]:
     """Return rank and number of workers; on a joining worker that prepares alone, those that it will have."""
-    return collective.prospect() or collective_ops.rank_and_size()
+    return collective.expected_rank_and_size() or collective_ops.rank_and_size()
 
 
 def _exchange(gradients: GradientSettings) -> GradientExchange | None:

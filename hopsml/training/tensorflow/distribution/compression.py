@@ -1,8 +1,8 @@
 """Compression of gradients for the reduction over the group: none, largest entries, low-rank matrices, or Adasum.
 
-A compression method has ``types`` (of the data received in each transfer), ``send`` and ``receive``; the group's
-operation is between these two. The state that a method retains between steps belongs to this worker only; it is in no
-commit and no checkpoint, and restarts from zeros.
+A compression method has ``received_types`` (of the data received in each transfer), ``make_transfers`` and
+``combine_received``; the group's operation is between the last two. The state that a method retains between steps
+belongs to this worker only; it is in no commit and no checkpoint, and restarts from zeros.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Compressor(ABC):
     """Compression method: turns some gradients, always of the same variables, into those of the group."""
 
     @abstractmethod
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the types of the received data, for each transfer."""
 
     @abstractmethod
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return the transfers that carry the gradients."""
 
     @abstractmethod
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the group's gradients as sums over all workers."""
 
-    def forget(self) -> None:  # noqa: B027 most methods keep no state
+    def reset(self) -> None:  # noqa: B027 most methods keep no state
         """Reset the state to that before the first step, with no remainder of earlier gradients."""
 
 
@@ -47,34 +47,34 @@ class NoCompression(Compressor):
         self._shapes, self._dtype = [variable.shape for variable in variables], dtype
         self._wire: Wire = wire if dtype.name == "float32" else "same"
 
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the types of the received data: one for each gradient."""
         return [[self._dtype] * len(self._shapes)]
 
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return one transfer that sums all gradients."""
         return [Transfer("sum", [tf.convert_to_tensor(one) for one in gradients], self._wire)]
 
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the received sums with the variables' shapes."""
         return [tf.ensure_shape(one, shape) for one, shape in zip(received[0], self._shapes, strict=True)]
 
 
-class Rows(Compressor):
+class SparseRows(Compressor):
     """No compression of one sparse gradient: its rows are gathered; members may have different numbers of rows."""
 
     def __init__(self, dtype: Any, index_type: Any, dense_shape: Sequence[int | None]) -> None:
         self._types, self._shape = (dtype, index_type), dense_shape
 
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the types of the received values and indices."""
         return [[one] for one in self._types]
 
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return one transfer for the values and one for the indices."""
         return [Transfer("rows", [gradients[0].values]), Transfer("rows", [gradients[0].indices])]
 
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the gathered rows as one sparse gradient."""
         (values,), (indices,) = received
         values = tf.ensure_shape(values, [None, *self._shape[1:]])
@@ -95,11 +95,11 @@ class TopK(Compressor):
         self._counts = [math.ceil(size * share) for size in self._sizes]
         self._left = [local_variable(tf.zeros([size]), "left") for size in self._sizes]
 
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the type of the received rows of values and positions."""
         return [[tf.float32]]
 
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return one transfer: a row of values, and a row with the bits of their positions."""
         values, places = [], []
         for gradient, left, count in zip(gradients, self._left, self._counts, strict=True):
@@ -113,11 +113,11 @@ class TopK(Compressor):
         pairs = tf.stack([tf.concat(values, 0), tf.bitcast(tf.concat(places, 0), tf.float32)])
         return [Transfer("rows", [pairs[None]])]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Clear the remainders of earlier gradients."""
         _clear(self._left)
 
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the sums of the received entries, added in rank order and so equal on all workers."""
         pairs = tf.ensure_shape(received[0][0], [None, 2, sum(self._counts)])
         sums = []
@@ -151,11 +151,11 @@ class PowerSgd(Compressor):
         ]
         self._steps = local_variable(tf.constant(0, tf.int64), "steps") if changes else None
 
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the types of the received data: one for each gradient."""
         return [[tf.float32] * len(self._shapes)]
 
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Sum the first matrices, and return one transfer that sums the second ones."""
         wholes = [tf.reshape(gradient, left.shape) + left for gradient, left in zip(gradients, self._left, strict=True)]
         rights = [right.read_value() for right in self._right]
@@ -173,7 +173,7 @@ class PowerSgd(Compressor):
         sent = [tf.matmul(base, whole, transpose_a=True) for whole, base in zip(wholes, self._base, strict=True)]
         return [Transfer("sum", sent)]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Clear the errors and the count of steps.
 
         The other members then see that this one has done no steps, and all restart with the first matrix.
@@ -182,7 +182,7 @@ class PowerSgd(Compressor):
         if self._steps is not None:
             self._steps.assign(0)
 
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the products of the two matrices, and update the errors."""
         members = tf.cast(collective_ops.size(), tf.float32)
         sums = []
@@ -208,12 +208,12 @@ class Adasum(Compressor):
         self._shapes, self._dtype = [variable.shape for variable in variables], dtype
         self._wire: Wire = wire if dtype.name == "float32" else "same"
 
-    def types(self) -> list[list[Any]]:
+    def received_types(self) -> list[list[Any]]:
         """Return the types of the received rows, and of their scales if sent as float16."""
         sent = self._dtype if self._wire == "same" else tf.as_dtype(self._wire)
         return [[sent], *([[tf.float32]] if self._wire == "float16" else [])]
 
-    def send(self, gradients: Sequence[Any]) -> list[Transfer]:
+    def make_transfers(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return one transfer with all gradients as a row, and one with their scales if sent as float16."""
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
         if self._wire == "same":
@@ -223,7 +223,7 @@ class Adasum(Compressor):
         rows = Transfer("rows", [tf.concat(small, 0)[None]])
         return [rows, Transfer("rows", [tf.stack(scales)[None]])] if self._wire == "float16" else [rows]
 
-    def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
+    def combine_received(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the adaptive sums of all workers' gradients."""
         sizes = [shape.num_elements() for shape in self._shapes]
         parts = [
@@ -278,7 +278,7 @@ def matrix_sides(shape: Any) -> tuple[int, int]:
     return int(math.prod(shape[:-1])), int(shape[-1])
 
 
-def compressible(variable: Any, dtype: Any, rank: int | None = None) -> bool:
+def is_compressible(variable: Any, dtype: Any, rank: int | None = None) -> bool:
     """Return True if compressing a variable's dense gradient saves data.
 
     Args:

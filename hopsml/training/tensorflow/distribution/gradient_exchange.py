@@ -26,9 +26,9 @@ from hopsml.training.tensorflow.distribution.compression import (
     Compressor,
     NoCompression,
     PowerSgd,
-    Rows,
+    SparseRows,
     TopK,
-    compressible,
+    is_compressible,
     local_variable,
 )
 
@@ -62,11 +62,11 @@ class GradientExchange:
         self._lists: dict[tuple[Any, ...], _List] = {}
         self._of_optimizer: weakref.WeakKeyDictionary[Any, dict[int, _List]] = weakref.WeakKeyDictionary()
         self._held: list[_Held] = []
-        if self.holds_back:
+        if self.withholds_gradients:
             atexit.register(self._warn)
 
     @property
-    def holds_back(self) -> bool:
+    def withholds_gradients(self) -> bool:
         """True if some steps apply nothing, or gradients other than those they were given."""
         return self.settings.double_buffering or self.settings.accumulate > 1
 
@@ -100,7 +100,7 @@ class GradientExchange:
         complete = tf.equal(one.steps, self.settings.accumulate)
         tf.cond(complete, _true(lambda: travel(one.taken())), _true(skip))
 
-    def knows(self, optimizer: Any) -> bool:
+    def has_exchanged(self, optimizer: Any) -> bool:
         """Return True if an optimizer has passed gradients; on a joining worker it may have skipped a training."""
         return optimizer in self._of_optimizer
 
@@ -121,7 +121,7 @@ class GradientExchange:
             if self.settings.double_buffering:
                 one.previous(apply_to, lambda: None)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state to that before the first step; called outside of functions.
 
         No gradients wait then, and compression has no remainders.
@@ -196,7 +196,7 @@ class _List:
     def forget(self) -> None:
         """Reset the state; transfers in progress belong to another generation and are dropped by themselves."""
         for way, _ in self._ways:
-            way.forget()
+            way.reset()
         if self.steps is not None:
             self.steps.assign(0)
             for one in self._sums:
@@ -206,13 +206,15 @@ class _List:
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """Return the group's gradients, reduced now."""
-        return self._each(lambda way, given: way.receive(collective_ops.make_transfers(way.send(given))), gradients)
+        return self._each(
+            lambda way, given: way.combine_received(collective_ops.make_transfers(way.make_transfers(given))), gradients
+        )
 
     def begin(self, gradients: Gradients) -> None:
         """Start the reduction of gradients during the next step."""
 
         def hold(way: Compressor, given: Gradients) -> Gradients:
-            collective_ops.hold_transfers(f"{self.held.slot}/{self._number(way)}", way.send(given))
+            collective_ops.hold_transfers(f"{self.held.slot}/{self._number(way)}", way.make_transfers(given))
             return given
 
         self._each(hold, gradients)
@@ -221,14 +223,16 @@ class _List:
         """Apply the gradients whose reduction was started last; call ``skip`` if there are none."""
         received, there = [], tf.constant(True)
         for way, _ in self._ways:
-            of_way, has = collective_ops.collect_transfers(f"{self.held.slot}/{self._number(way)}", way.types())
+            of_way, has = collective_ops.collect_transfers(
+                f"{self.held.slot}/{self._number(way)}", way.received_types()
+            )
             received.append(of_way)
             there = tf.logical_and(there, has)
 
         def receive_and_apply() -> None:
             found: Gradients = [None] * len(self._variables)
             for (way, positions), of_way in zip(self._ways, received, strict=True):
-                for position, gradient in zip(positions, way.receive(of_way), strict=True):
+                for position, gradient in zip(positions, way.combine_received(of_way), strict=True):
                     found[position] = gradient
             apply(found)
 
@@ -351,8 +355,8 @@ def _ways(
     rank = (settings.powersgd_rank or DEFAULT_POWERSGD_RANK) if settings.compression == "powersgd" else None
     for position, ((form, dtype, index_type), variable) in enumerate(zip(kinds, variables, strict=True)):
         if form == "sparse":
-            found.append((Rows(dtype, index_type, variable.shape), [position]))
-        elif settings.compression in ("topk", "powersgd") and compressible(variable, dtype, rank):
+            found.append((SparseRows(dtype, index_type, variable.shape), [position]))
+        elif settings.compression in ("topk", "powersgd") and is_compressible(variable, dtype, rank):
             compressed.append(position)
         else:
             dense.setdefault(dtype, []).append(position)

@@ -32,7 +32,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def install() -> None:
+def install_gradient_hooks() -> None:
     """Patch the optimizers of both Keras versions to use the strategy's exchange, as soon as they are imported."""
     global _installed
     if _installed:
@@ -57,20 +57,20 @@ def finish_updates(*optimizers: Any) -> None:
     """
     strategy = groups.latest_strategy()
     exchange = _of_strategy(strategy)
-    if exchange is None or not exchange.holds_back:
+    if exchange is None or not exchange.withholds_gradients:
         return
     for given in optimizers:
         optimizer = getattr(given, "optimizer", None) or given
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if exchange.knows(optimizer):
+        if exchange.has_exchanged(optimizer):
             strategy.run(_finish, args=(exchange, optimizer))
 
 
-def forget() -> None:
+def drop_withheld_gradients() -> None:
     """Drop withheld gradients and compression remainders of this process's optimizers, after a discarded batch."""
     exchange = _of_strategy(groups.latest_strategy())
     if exchange is not None:
-        exchange.forget()
+        exchange.reset()
 
 
 def _finish(exchange: GradientExchange, optimizer: Any) -> None:
@@ -142,7 +142,7 @@ def _install_keras3(module: ModuleType) -> None:
 
     def apply_gradients(self: Any, gradients: Any, trainable_variables: Any) -> None:
         exchange = _in_force()
-        if exchange is None or not exchange.holds_back:
+        if exchange is None or not exchange.withholds_gradients:
             apply(self, gradients, trainable_variables)
             return
         if self.gradient_accumulation_steps:
@@ -179,7 +179,7 @@ def _install_tf_keras_reduction(module: ModuleType) -> None:
         exchange = _in_force()
         if exchange is None:
             return original(grads_and_vars)
-        if exchange.holds_back:
+        if exchange.withholds_gradients:
             raise ArgumentError(
                 f"{exchange.settings.description} with gradients that are reduced before the optimizer gets them, as by "
                 "tf_keras's LossScaleOptimizer: it cannot hold them back; leave double_buffering and accumulate out, or use "
@@ -201,7 +201,7 @@ def _install_tf_keras(optimizer: Any) -> None:
         known = [pair for pair in pairs if pair[0] is not None]
         if _thread.reduced:
             return original(self, pairs, name, experimental_aggregate_gradients=False)
-        if exchange is None or not exchange.holds_back or not reduces or not known:
+        if exchange is None or not exchange.withholds_gradients or not reduces or not known:
             return original(self, pairs, name, **options)
         gradients, variables = zip(*known, strict=True)
 

@@ -77,7 +77,7 @@ class InstanceKeys:
     def __init__(self) -> None:
         self._first: dict[Signature, int] = {}
 
-    def of_list(self, groups: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> list[int]:
+    def assign_keys(self, groups: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> list[int]:
         """Return for each group of a list (element type, shapes) the first of as many keys as it has members."""
         seen: Counter[Signature] = Counter()
         keys = []
@@ -125,13 +125,13 @@ class MergeSettings:
     path: str  # "scoped_allocator" | "packs"
 
 
-def scope_of_run(context: WorkerContext | None) -> int | str:
+def merge_scope_of_run(context: WorkerContext | None) -> int | str:
     """Return the merge scope of this worker's run, else the default."""
     asked = context.spec.communication.merge_scope if context is not None else None
     return DEFAULT_MERGE_SCOPE if asked is None else asked
 
 
-def allocator_of_run(context: WorkerContext | None) -> bool | None:
+def scoped_allocator_of_run(context: WorkerContext | None) -> bool | None:
     """Return False if the run has disabled the scoped allocator, else None.
 
     None leaves the choice to ``set_merging``.
@@ -229,7 +229,7 @@ def _reduce_static(
         fence = _write_token(launcher, 1.0)
         with tf.control_dependencies([fence]):
             members = [_members(launcher, tensors, group) for group in groups]
-        keys = _KEYS.of_list([(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members])
+        keys = _KEYS.assign_keys([(inside[0].dtype.name, [tensor.shape for tensor in inside]) for inside in members])
         for number, (inside, key) in enumerate(zip(members, keys, strict=True)):
             with tf.name_scope(f"merged_{number}"), tf.control_dependencies([fence]):
                 reduced = [

@@ -22,8 +22,8 @@ from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.training import collective
 from hopsml.training.tensorflow import mirrored, parameter_servers, setup
 from hopsml.training.tensorflow.distribution.merging import (
-    allocator_of_run,
-    scope_of_run,
+    merge_scope_of_run,
+    scoped_allocator_of_run,
     set_merging,
 )
 
@@ -31,16 +31,16 @@ Implementation = Literal["auto", "tensorflow", "ring", "nccl", "hopsml"]
 LOST = "steps take about twice as long"
 
 
-class Chosen(NamedTuple):
+class ChosenCollectives(NamedTuple):
     """Chosen collectives and the reason, worded to follow "because"; it is empty outside of a run."""
 
     implementation: Implementation
     why: str
 
 
-def choose(
+def choose_collectives(
     context: WorkerContext | None, asked: Implementation, given: Sequence[str], gradients: Sequence[str] = ()
-) -> Chosen:
+) -> ChosenCollectives:
     """Return the collectives for this worker; imports TensorFlow if the choice depends on its devices.
 
     Args:
@@ -50,47 +50,47 @@ def choose(
         gradients: names of those that are settings of hopsml's collective; only one of the two is given.
     """
     if asked != "auto":
-        return Chosen(asked, "strategy() names them")
+        return ChosenCollectives(asked, "strategy() names them")
     if given:
-        return Chosen("tensorflow", f"strategy() was given {' and '.join(given)}")
+        return ChosenCollectives("tensorflow", f"strategy() was given {' and '.join(given)}")
     if gradients:
-        return Chosen("hopsml", f"strategy() was given {' and '.join(gradients)}")
+        return ChosenCollectives("hopsml", f"strategy() was given {' and '.join(gradients)}")
     if context is None:
-        return Chosen("tensorflow", "")
+        return ChosenCollectives("tensorflow", "")
     run = context.spec.communication
     if run.implementation != "auto":
-        return Chosen(run.implementation, "the run names them")
+        return ChosenCollectives(run.implementation, "the run names them")
     if run.tensorflow_only:
-        return Chosen("tensorflow", f"the run was given {' and '.join(run.tensorflow_only)}")
+        return ChosenCollectives("tensorflow", f"the run was given {' and '.join(run.tensorflow_only)}")
     if context.spec.honour_environment:
-        return Chosen("tensorflow", "honour_environment=True keeps a TF_CONFIG")
+        return ChosenCollectives("tensorflow", "honour_environment=True keeps a TF_CONFIG")
     if context.collective is None:
-        return Chosen("tensorflow", f"the {context.role} does not train in hopsml's collective")
+        return ChosenCollectives("tensorflow", f"the {context.role} does not train in hopsml's collective")
     if context.world_size == 1:
-        return Chosen("tensorflow", "there is one worker")
+        return ChosenCollectives("tensorflow", "there is one worker")
     if run.gradients.changed_names:
-        return Chosen("hopsml", f"the run was given {' and '.join(run.gradients.changed_names)}")
+        return ChosenCollectives("hopsml", f"the run was given {' and '.join(run.gradients.changed_names)}")
     if run.encryption:
-        return Chosen("hopsml", "it encrypts")
+        return ChosenCollectives("hopsml", "it encrypts")
     return _by_devices()
 
 
-def _by_devices() -> Chosen:
+def _by_devices() -> ChosenCollectives:
     """Choose hopsml's collectives for workers without GPUs, if its library for TensorFlow is present."""
     import tensorflow as tf
 
     if tf.config.get_visible_devices("GPU"):
-        return Chosen("tensorflow", "the workers have GPUs")
+        return ChosenCollectives("tensorflow", "the workers have GPUs")
     from hopsml.collective import library
     from hopsml.training.tensorflow.distribution import collective_ops
 
     try:
         library.load()
-        collective_ops.load()
+        collective_ops.load_operations()
     except (HopsmlError, tf.errors.OpError) as error:
         print(f"hopsml: gradients are reduced by TensorFlow's collectives, not by hopsml's: {LOST}. {error}")
-        return Chosen("tensorflow", f"hopsml's library for TensorFlow {tf.__version__} is missing")
-    return Chosen("hopsml", "the workers have no GPUs")
+        return ChosenCollectives("tensorflow", f"hopsml's library for TensorFlow {tf.__version__} is missing")
+    return ChosenCollectives("hopsml", "the workers have no GPUs")
 
 
 def strategy(
@@ -175,11 +175,11 @@ def strategy(
     if gradients.changed_names and (given or implementation not in ("auto", "hopsml")):
         other = " and ".join(given) or f"implementation={implementation!r}"
         raise ArgumentError(f"{' and '.join(gradients.changed_names)} with {other}: {ONLY_HOPSMLS}")
-    if parameter_servers.is_chief(context) or mirrored.applies(context):
+    if parameter_servers.is_chief(context) or mirrored.is_mirrored_run(context):
         setup.prepare(context)
         own = [*given, *gradients.changed_names, *(["implementation"] if implementation != "auto" else [])]
-        return (mirrored if mirrored.applies(context) else parameter_servers).strategy(own)
-    implementation, why = choose(context, implementation, given, gradients.changed_names)
+        return (mirrored if mirrored.is_mirrored_run(context) else parameter_servers).strategy(own)
+    implementation, why = choose_collectives(context, implementation, given, gradients.changed_names)
     collective_stats.record_choice_reason(why)
     if context is not None and context.world_size == 1:
         _say_without_effect(gradients if gradients.changed_names else _of_run(context))
@@ -190,9 +190,9 @@ def strategy(
                 "or choose implementation='tensorflow'"
             )
         return _own(context, timeout_s, gradients if gradients.changed_names else _of_run(context))
-    scope = checks.merge_scope("merge_scope", merge_scope) if merge_scope is not None else scope_of_run(context)
+    scope = checks.merge_scope("merge_scope", merge_scope) if merge_scope is not None else merge_scope_of_run(context)
     if scoped_allocator is None:
-        scoped_allocator = allocator_of_run(context)
+        scoped_allocator = scoped_allocator_of_run(context)
 
     import tensorflow as tf
 
@@ -238,7 +238,7 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
         if context is None:
             _say_without_effect(gradients)
         return tf.distribute.get_strategy()
-    group.use()
+    group.make_default()
     from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     return CollectiveStrategy(gradients)
@@ -253,7 +253,7 @@ def _say_without_effect(gradients: GradientSettings) -> None:
         )
 
 
-def mix_precision() -> None:
+def enable_mixed_precision() -> None:
     """Make Keras compute in float16 on GPUs, else in bfloat16, in this process; variables stay float32."""
     import tensorflow as tf
 

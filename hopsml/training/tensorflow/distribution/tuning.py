@@ -1,7 +1,8 @@
 """Measurements for the choice of collectives: a training function's gradients, and the time to reduce gradients like them.
 
-hopsml runs ``measure`` like any other training function, so it measures under the conditions of the training: on the
-same slots, with strategies created in the same way. TensorFlow's collectives and hopsml's are both active in each worker.
+hopsml runs ``measure_candidates`` like any other training function, so it measures under the conditions of the training:
+on the same slots, with strategies created in the same way. TensorFlow's collectives and hopsml's are both active in each
+worker.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Seen(BaseException):
         self.gradients = gradients
 
 
-def first_gradients(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Gradient]:
+def capture_first_gradients(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Gradient]:
     """Return the gradients that ``function(**arguments)`` computes first; none if it ends without any."""
     after_import("tensorflow", _watch)
     try:
@@ -48,7 +49,7 @@ def _watch(tensorflow: ModuleType) -> None:
 
     def gradient(tape: Any, *arguments: Any, **named: Any) -> Any:
         found = original(tape, *arguments, **named)
-        gradients = dense(found)
+        gradients = dense_gradients(found)
         if len(gradients) >= FEWEST:
             raise _Seen(gradients)
         return found
@@ -56,7 +57,7 @@ def _watch(tensorflow: ModuleType) -> None:
     tensorflow.GradientTape.gradient = gradient
 
 
-def dense(found: Any) -> list[Gradient]:
+def dense_gradients(found: Any) -> list[Gradient]:
     """Return shape and type of the dense gradients, which are reduced element by element.
 
     Gradients of embeddings are gathered instead.
@@ -74,7 +75,7 @@ Step = Callable[[], float]
 MOST_STEPS = 100  # of one measurement
 
 
-def measure(
+def measure_candidates(
     gradients: Sequence[Gradient], candidates: Sequence[Candidate], rounds: int, turn_s: float
 ) -> tuple[str, dict[str, list[float]]]:
     """Return the default collectives of a run that names none, and the step times by candidate.
@@ -94,8 +95,8 @@ def measure(
     group, context = collective.group(), current()
     if group is None or context is None:
         raise ArgumentError("one worker reduces no gradients, so there is nothing to tune; use at least two workers")
-    group.use()
-    steps = {one.name: reduction(strategy, one, gradients) for one in candidates}
+    group.make_default()
+    steps = {one.name: reduction_step(strategy, one, gradients) for one in candidates}
     slowest = max(_warm(step) for step in steps.values())
     count = max(1, min(MOST_STEPS, int(turn_s / float(collective.all_reduce(slowest, "max")))))
     names = list(steps)
@@ -107,7 +108,7 @@ def measure(
     # The slowest worker determines the group's time.
     slowest_of = collective.all_reduce([taken[name] for name in names], "max")
     unasked = replace(context, spec=structs.replace(context.spec, communication=Communication()))
-    default = strategies.choose(unasked, "auto", ()).implementation
+    default = strategies.choose_collectives(unasked, "auto", ()).implementation
     return default, {name: [float(value) for value in values] for name, values in zip(names, slowest_of, strict=True)}
 
 
@@ -129,7 +130,7 @@ def _turn_ms(step: Step, count: int) -> float:
     return statistics.median(times) * 1000
 
 
-def reduction(strategy: Any, candidate: Candidate, gradients: Sequence[Gradient]) -> Step:
+def reduction_step(strategy: Any, candidate: Candidate, gradients: Sequence[Gradient]) -> Step:
     """Return a step that creates gradients of these sizes and reduces them by the candidate; traced at once.
 
     Args:

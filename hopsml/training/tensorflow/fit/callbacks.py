@@ -24,7 +24,7 @@ from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.messages import ProgressSender
 from hopsml.training.tensorflow import groups, state_variables
 from hopsml.training.tensorflow.checkpoints import Checkpointer
-from hopsml.training.tensorflow.groups import in_group, latest_strategy
+from hopsml.training.tensorflow.groups import latest_strategy, spans_workers
 
 _function: tuple[str, Any] = ("", None)  # the function whose calls are counted: its run, and its trial
 _begun = 0
@@ -87,7 +87,7 @@ class FitCheckpointer(Checkpointer):
         """Return True if a later ``fit`` has a checkpoint, as seen by the chief."""
         begun = any(complete_checkpoints(folder) for folder in self._later())
         strategy = latest_strategy()
-        return bool(groups.broadcast_bytes(strategy, b"1" if begun else b"")) if in_group(strategy) else begun
+        return bool(groups.broadcast_bytes(strategy, b"1" if begun else b"")) if spans_workers(strategy) else begun
 
     def _later(self) -> Iterator[Path]:
         """Yield the folders of checkpoints of later fits, in this run and in the resumed one."""
@@ -256,7 +256,7 @@ class CheckpointCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save at the end of an epoch, if ``every`` is "epoch" or its number of steps has been reached."""
         self._epoch = epoch + 1
-        self._history = with_epoch(self._history, logs)
+        self._history = append_epoch(self._history, logs)
         if self._every == "epoch" or self._is_due():
             self._save()
 
@@ -273,7 +273,7 @@ class CheckpointCallback(FitHooks):
 
     def _step(self) -> int:
         """Return the number of the model's updates so far."""
-        return state_variables.updates(self.model)
+        return state_variables.update_count(self.model)
 
     def _save(self) -> Path:
         """Save a checkpoint of the present step."""
@@ -286,10 +286,10 @@ class CheckpointCallback(FitHooks):
         """Restore the history once Keras has created a new one; done once."""
         if self._gives_back:
             self._gives_back = False
-            give_history_back(self.model, self._history)
+            prepend_history(self.model, self._history)
 
 
-def with_epoch(history: Mapping[str, Sequence[Any]], logs: Logs) -> dict[str, list[Any]]:
+def append_epoch(history: Mapping[str, Sequence[Any]], logs: Logs) -> dict[str, list[Any]]:
     """Return a copy of a history with the metrics of one more epoch: numbers, or arrays of them as lists."""
     import numpy as np
 
@@ -299,7 +299,7 @@ def with_epoch(history: Mapping[str, Sequence[Any]], logs: Logs) -> dict[str, li
     return found
 
 
-def give_history_back(model: Any, history: Mapping[str, Sequence[Any]]) -> None:
+def prepend_history(model: Any, history: Mapping[str, Sequence[Any]]) -> None:
     """Let the history that ``fit`` will return begin with these values of earlier epochs."""
     kept = {name: list(values) for name, values in history.items()}
     model.history.history = kept
@@ -382,7 +382,9 @@ class ReportCallback(FitHooks):
         context = current()
         if context is None or not context.is_chief:
             return
-        context.send({"kind": "report", "step": state_variables.updates(self.model), "metrics": scalars(logs or {})})
+        context.send(
+            {"kind": "report", "step": state_variables.update_count(self.model), "metrics": scalars(logs or {})}
+        )
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:

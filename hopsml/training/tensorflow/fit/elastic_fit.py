@@ -15,16 +15,16 @@ from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.elastic import commits, elastic_state
 from hopsml.training.elastic.commits import Snapshot
-from hopsml.training.elastic.elastic_state import Given
+from hopsml.training.elastic.elastic_state import ReceivedState
 from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.fit import feeds
 from hopsml.training.tensorflow.fit.callbacks import (
     FitCheckpointer,
     FitHooks,
     Logs,
-    give_history_back,
+    append_epoch,
+    prepend_history,
     record_training,
-    with_epoch,
 )
 
 DECIDING = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "BackupAndRestore")
@@ -40,7 +40,7 @@ def read_counters(callbacks: Sequence[Any]) -> list[State]:
     return [(type(one).__name__, _counted(one)) for one in callbacks]
 
 
-def give_counters(callbacks: Sequence[Any], states: Sequence[State]) -> None:
+def restore_counters(callbacks: Sequence[Any], states: Sequence[State]) -> None:
     """Restore each callback's counters from those of its counterpart.
 
     The counterpart has the same position in the list and the same class.
@@ -82,7 +82,7 @@ def _is_plain(value: Any) -> bool:
 
 _fits = 0  # number of calls of ``fit`` in this process so far
 _batches = 0  # number of batches that they have done
-_given: Given | None = None  # on a joining worker: the state of the others, who are in a later call of ``fit``
+_given: ReceivedState | None = None  # on a joining worker: the state of the others, who are in a later call of ``fit``
 
 
 class ElasticCallback(FitHooks):
@@ -121,7 +121,7 @@ class ElasticCallback(FitHooks):
         self._went_on = False
         self._workers = 1  # number of workers that the data is divided among
         self._companions: tuple[Any, ...] = ()  # all callbacks of this fit
-        self._given: Given | None = None  # on a joining worker: state to take over at the first batch
+        self._given: ReceivedState | None = None  # on a joining worker: state to take over at the first batch
 
     def set_companions(self, callbacks: tuple[Any, ...]) -> None:
         """Store all callbacks of this ``fit``; called when training begins."""
@@ -132,10 +132,10 @@ class ElasticCallback(FitHooks):
         global _fits
         _fits += 1
         epochs = int((self.params or {}).get("epochs", 1))
-        self._feed = feeds.of_fit(self.model, epochs, self._scaling, self._reference, feeds.order_seed())
+        self._feed = feeds.create_feed(self.model, epochs, self._scaling, self._reference, feeds.order_seed())
         self._feed.between = self._between
         if self._feed.fixed:
-            collective.keep_out(self._feed.fixed)
+            collective.forbid_joining(self._feed.fixed)
         self._state = elastic_state.State(model=self.model, fit=_fits, done=0, history={}, rate=None)
         self._state._progress = None  # ReportCallback sends the progress instead
         if _given is not None:
@@ -150,7 +150,7 @@ class ElasticCallback(FitHooks):
             self._begin_anew()
         else:
             self._go_on(order, epochs)
-        if collective.prospect() is not None and self._state.done != epochs:
+        if collective.expected_rank_and_size() is not None and self._state.done != epochs:
             self._join_others(epochs)
 
     def _pass_over(self, epochs: int) -> None:
@@ -162,7 +162,7 @@ class ElasticCallback(FitHooks):
         assert self._feed is not None and self._state is not None
         self._feed.position.seed = order  # a continued run retains the order it began with
         self._state._begin(self._feed.position)
-        self._feed.join()
+        self._feed.update_share()
         self._went_on = True
         self._rate = _Rate(self._state.rate)
         # A fit that was complete is not repeated, however it ended; with more epochs it continues.
@@ -174,13 +174,13 @@ class ElasticCallback(FitHooks):
 
         assert self._feed is not None and self._state is not None
         with contextlib.suppress(tf.errors.OutOfRangeError, StopIteration):  # raised for a share without samples
-            self.model.train_function(self._feed.alone())
+            self.model.train_function(self._feed.tracing_iterator())
         given = self._state._meet()
         if given is not None:
-            collective.step_aside()  # Keras and callbacks reduce values that they reset before the first batch
+            collective.begin_separate_calls()  # Keras and callbacks reduce values that they reset before the first batch
             self._come_to(given, epochs)
 
-    def _come_to(self, given: Given, epochs: int) -> None:
+    def _come_to(self, given: ReceivedState, epochs: int) -> None:
         """Continue a joining worker at the others' position; their state is taken over at the first batch."""
         global _given
         assert self._feed is not None and self._state is not None
@@ -193,7 +193,7 @@ class ElasticCallback(FitHooks):
         _given, self._given = None, given
         self._feed.position.seed = int(position["seed"])
         self._feed.position.go_to(position)
-        self._feed.join()
+        self._feed.update_share()
         self._state._sampler, self._state._restored = self._feed.position, True
         self._state.history, self._went_on = commits.unpickle(values["history"]), True
         self._rate = _Rate(commits.unpickle(values["rate"]))
@@ -205,9 +205,9 @@ class ElasticCallback(FitHooks):
         assert self._feed is not None and self._state is not None
         if self._given is not None:
             given, self._given = self._given, None
-            collective.step_in()
+            collective.end_separate_calls()
             self._state._take_up(given)
-            give_counters(self._companions, given.beside)
+            restore_counters(self._companions, given.beside)
             _batches = self._state.batches
             return
         self._state.rate = self._rate.base
@@ -217,7 +217,7 @@ class ElasticCallback(FitHooks):
         """Start without a commit: from the values given, or from a checkpoint of a run of fixed size."""
         assert self._feed is not None and self._state is not None
         context = current()
-        self._feed.join()
+        self._feed.update_share()
         self._state._sampler = self._feed.position
         self._state._restored = True
         self._state._batches = _batches
@@ -237,7 +237,7 @@ class ElasticCallback(FitHooks):
         record_training()
         self._workers = self._feed.position.world_size
         self._restore_history()
-        self._feed.begin(epoch)
+        self._feed.begin_epoch(epoch)
         if self._state.batches and self._given is None:
             self._commit()
 
@@ -247,7 +247,7 @@ class ElasticCallback(FitHooks):
             return
         assert self._state is not None
         self._went_on = False
-        give_history_back(self.model, self._state.history)
+        prepend_history(self.model, self._state.history)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Set the learning rate for the group's present size, with linear scaling."""
@@ -277,7 +277,7 @@ class ElasticCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add the epoch's metrics to the history that is committed."""
         if self._state is not None and self._feed is not None:
-            self._state.history = with_epoch(self._state.history, logs)
+            self._state.history = append_epoch(self._state.history, logs)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Commit that this ``fit`` is complete, so that a restarted function skips it."""

@@ -21,9 +21,9 @@ from hopsml.cluster.worker.context import current
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.elastic.sampler import Sampler, Scaling, share
-from hopsml.training.tensorflow.fit.input_data import prompt, rows, sliceable
-from hopsml.training.tensorflow.groups import in_group
+from hopsml.training.elastic.sampler import Sampler, Scaling, worker_share
+from hopsml.training.tensorflow.fit.input_data import disable_autotuning, select_rows, to_sliceable
+from hopsml.training.tensorflow.groups import spans_workers
 
 # Names called by steps that pass their data on: of super(), and of keras.utils.
 _HANDING_ON = {"train_step", "unpack_x_y_sample_weight"}
@@ -31,7 +31,7 @@ _UNKNOWN = 1 << 40  # batches in an epoch of unknown length
 _latest: weakref.ref[Any] | None = None
 
 
-def install(trainer: ModuleType) -> None:
+def patch_epoch_iterator(trainer: ModuleType) -> None:
     """Patch Keras's epoch iterator to use a feed if one is set.
 
     Args:
@@ -55,7 +55,7 @@ def install(trainer: ModuleType) -> None:
     trainer.TensorFlowTrainer._maybe_symbolic_build = remember_then_build
 
 
-def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
+def create_feed(model: Any, epochs: int, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
     """Create the feed of the ``fit`` of ``model`` that is about to begin, in place of its epoch iterator.
 
     Args:
@@ -122,24 +122,24 @@ class Feed(ABC):
 
     def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
-        self._strategy, self._together = strategy, current() is not None and in_group(strategy)
+        self._strategy, self._together = strategy, current() is not None and spans_workers(strategy)
         self._epochs_told = 0  # number of epochs announced to a ``PyDataset``
         self.between: Callable[[], object] = lambda: (
             None
         )  # called between two batches, also before the first one of an epoch
 
-    def join(self) -> bool:
+    def update_share(self) -> bool:
         """Take this worker's share of the data; return True if the share has changed.
 
         The share is all of the data if the strategy spans one worker.
         """
-        rank, size = collective.place() if self._together else (0, 1)
+        rank, size = collective.rank_and_size() if self._together else (0, 1)
         if (rank, size) == (self.position.rank, self.position.world_size):
             return False
         self.position.join(rank, size)
         return True
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch: at the position if that lies in this epoch, else at the epoch's first batch."""
         if self.position.epoch != epoch:
             self.position.epoch, self.position.offset = epoch, 0
@@ -163,7 +163,7 @@ class Feed(ABC):
         """
         self.between()
         self._tell_of_epochs(epoch_iterator.data_adapter)
-        self.join()
+        self.update_share()
         step = self._next_step()
         iterator = self.iterator(step)
         while self.total is None or step < self.total:
@@ -173,7 +173,7 @@ class Feed(ABC):
             if self.total is not None and step >= self.total:
                 return  # a validation follows, by the workers that have begun the epoch
             self.between()
-            if self.join():  # members have failed or joined
+            if self.update_share():  # members have failed or joined
                 step = self._next_step()
                 iterator = self.iterator(step)
 
@@ -190,11 +190,11 @@ class Feed(ABC):
             told.on_epoch_begin()
             self._epochs_told += 1
 
-    def alone(self) -> Any:
+    def tracing_iterator(self) -> Any:
         """Return an iterator over the present epoch from its first batch, for a worker that joins the group.
 
         With it the worker traces its training step before it joins the others. The position is not changed; the state
-        of drawing from the data is reset (``renew``).
+        of drawing from the data is reset (``reset_drawing``).
         """
         position, self.position = self.position, copy.copy(self.position)
         self.position.offset = 0
@@ -202,9 +202,9 @@ class Feed(ABC):
             return self.iterator(0)
         finally:
             self.position = position
-            self.renew()
+            self.reset_drawing()
 
-    def renew(self) -> None:  # noqa: B027 arrays have no such state
+    def reset_drawing(self) -> None:  # noqa: B027 arrays have no such state
         """Reset the state of drawing from the data: the next iterator is like the first of the process."""
 
     def _next_step(self) -> int:
@@ -258,21 +258,21 @@ class ArrayFeed(Feed):
             self.position.world_size * local,
             range(self.position.rank * local, (self.position.rank + 1) * local),
         )
-        shares = [share(batch, replica, count) for batch in batches for replica in mine]
+        shares = [worker_share(batch, replica, count) for batch in batches for replica in mine]
         whole = np.array([len(batch) for batch in batches for _ in mine])
         lengths = np.array([len(one) for one in shares])
         indices = tf.RaggedTensor.from_row_lengths(np.concatenate([*shares, np.zeros(0, np.int64)]), lengths)
         weights = (lengths * count / np.maximum(whole, 1)).astype(np.float32)
-        inputs = sliceable(self._inputs)
+        inputs = to_sliceable(self._inputs)
         sizes = [self.position.size, *map(len, batches)]
         uneven = self._may_weight and any(size % (local * workers) for size in sizes for workers in self._group_sizes())
 
         def gather(chosen: Any, weight: Any) -> Any:
-            picked = rows(inputs, chosen)
+            picked = select_rows(inputs, chosen)
             return _weighted(picked, chosen, weight) if uneven else picked
 
         elements = tf.data.Dataset.from_tensor_slices((indices, weights))
-        return prompt(elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2))
+        return disable_autotuning(elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2))
 
     def _group_sizes(self) -> range:
         """Return the group sizes that traced functions have met or may meet; all must have weights, or none."""
@@ -327,25 +327,25 @@ class DatasetFeed(Feed):
         self._made = 0  # number of iterators made of it
         self._running: Any = None
 
-    def join(self) -> bool:
-        """Take this worker's share of the data, as ``Feed.join`` does; return True if the share changed.
+    def update_share(self) -> bool:
+        """Take this worker's share of the data, as ``Feed.update_share`` does; return True if the share changed.
 
         The data is divided again at once if it comes in the same order each time that it is iterated. Otherwise it is
         divided again from the next epoch on: copies of a dataset draw their orders from one sequence, so that the
         order of the present epoch cannot be repeated. A dataset that repeats without end has no next epoch, and its
         shares stay unchanged.
         """
-        if not super().join():
+        if not super().update_share():
             return False
         if self.fixed and self._made:
             if not self._stream:
                 self._distributed = None
             return False
-        self.renew()
+        self.reset_drawing()
         return True
 
-    def renew(self) -> None:
-        """Drop the iterators and the division of the data, as ``Feed.renew`` requires."""
+    def reset_drawing(self) -> None:
+        """Drop the iterators and the division of the data, as ``Feed.reset_drawing`` requires."""
         self._distributed, self._made, self._running = None, 0, None
 
     def iterator(self, first: int) -> Any:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import missing_column
-from hopsml.training.data.shard_order import first_filled, shards_of
-from hopsml.training.tensorflow.fit.input_data import prompt
-from hopsml.training.tensorflow.groups import in_group, latest_strategy
+from hopsml.training.data.batch_reader import missing_column_message
+from hopsml.training.data.shard_order import first_nonempty_shard, shards_of
+from hopsml.training.tensorflow.fit.input_data import disable_autotuning
+from hopsml.training.tensorflow.groups import latest_strategy, spans_workers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,7 +32,7 @@ class ElementForm:
     label: Names | None
     weight: str | None
 
-    def of(self, columns: Mapping[str, Any]) -> Any:
+    def build_element(self, columns: Mapping[str, Any]) -> Any:
         """Return an element made of values by column; raise ArgumentError for a missing column."""
         given = [names for names in (self.features, self.label, self.weight) if names is not None]
         parts = tuple(_of(names, columns) for names in given)
@@ -42,7 +42,7 @@ class ElementForm:
 def _of(names: Names, columns: Mapping[str, Any]) -> Any:
     """Return the values of one column, or a dict of those of several."""
     if missing := [name for name in ([names] if isinstance(names, str) else names) if name not in columns]:
-        raise ArgumentError(missing_column(missing, columns))
+        raise ArgumentError(missing_column_message(missing, columns))
     return columns[names] if isinstance(names, str) else {name: columns[name] for name in names}
 
 
@@ -62,7 +62,7 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
     def generate() -> Iterator[Any]:
         reader = batches.reader(next(iterations) * batches.epochs)
         with contextlib.closing(reader):
-            reader.join(*collective.place())
+            reader.join(*collective.rank_and_size())
             while not reader.is_exhausted:
                 yield from _elements(reader.next_chunk(), form)
 
@@ -80,7 +80,7 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
     )
     made = made.with_options(options)
     strategy = latest_strategy()
-    if in_group(strategy):
+    if spans_workers(strategy):
         _check_devices(strategy)
         made = strategy.distribute_datasets_from_function(lambda _: made)
     made._hopsml_feed = functools.partial(_feed, batches, form, signature)
@@ -106,23 +106,23 @@ def _feed(
 
         position: Any  # a ShardSampler
 
-        def begin(self, epoch: int) -> None:
+        def begin_epoch(self, epoch: int) -> None:
             if self.position.epoch != epoch:
                 self.position.begin_epoch(epoch)
 
-        def alone(self) -> Any:
+        def tracing_iterator(self) -> Any:
             return self._iterator({}, max(1, len(batches)))
 
         def iterator(self, first: int) -> Any:
-            self.total = first + self.position.left_in_epoch
-            return self._iterator(self.position.position(), self.position.left_in_epoch)
+            self.total = first + self.position.batches_left_in_epoch
+            return self._iterator(self.position.position(), self.position.batches_left_in_epoch)
 
         def _next_step(self) -> int:
-            return int(self.position.done_in_epoch)
+            return int(self.position.batches_done_in_epoch)
 
         def _iterator(self, position: Mapping[str, Any], count: int) -> Any:
             reader = rows.reader()
-            reader.join(*self.position.group)
+            reader.join(*self.position.rank_and_size)
             if position:
                 reader.go_to(position)
 
@@ -138,7 +138,7 @@ def _feed(
                 generate, output_signature=(signature, tf.TensorSpec((None,), tf.int64))
             )
             made = _divided(made).take(count)
-            return iter(strategy.distribute_datasets_from_function(lambda _: prompt(made)))
+            return iter(strategy.distribute_datasets_from_function(lambda _: disable_autotuning(made)))
 
     position: Any = rows.sampler()
     return RowsFeed(position, strategy, steps_per_execution)
@@ -157,10 +157,10 @@ def _check_devices(strategy: Any) -> None:
 def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
     """Return the shapes and types of elements, from the first shard with rows."""
     source = batches.source
-    filled = first_filled(shards_of(source))
+    filled = first_nonempty_shard(shards_of(source))
     if filled is None:
         raise ArgumentError("the data has no rows, so nobody can tell the shapes of its batches")
-    return form.of({name: _signature(column) for name, column in source.read(filled).items()})
+    return form.build_element({name: _signature(column) for name, column in source.read(filled).items()})
 
 
 def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]]:
@@ -170,7 +170,7 @@ def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]
     for is_empty, run in itertools.groupby(itertools.pairwise((0, *chunk.ends)), lambda bounds: bounds[0] == bounds[1]):
         batches = list(run)
         begin, end = batches[0][0], batches[-1][1]
-        rows = form.of({name: column[begin:end] for name, column in columns.items()})
+        rows = form.build_element({name: column[begin:end] for name, column in columns.items()})
         yield from (
             itertools.repeat((rows, []), len(batches))
             if is_empty

@@ -76,7 +76,7 @@ def _leaves(data: Any) -> list[Any]:
     return [leaf for part in data for leaf in _leaves(part)] if isinstance(data, tuple) else [data]
 
 
-def prompt(dataset: Any) -> Any:
+def disable_autotuning(dataset: Any) -> Any:
     """Return the dataset with autotuning disabled if the group may change; any other value unchanged.
 
     Ending an iterator waits for its tuning thread. That thread sleeps for as long as the iterator has lived, at most
@@ -106,12 +106,12 @@ def install_prompt_device_iterators() -> None:
         return
 
     def create_prompt(*arguments: Any, **options: Any) -> Any:
-        return prompt(create(*arguments, **options))
+        return disable_autotuning(create(*arguments, **options))
 
     multi_device_iterator_ops._create_device_dataset = create_prompt
 
 
-def copied(dataset: Any) -> Any:
+def copy_batches(dataset: Any) -> Any:
     """Return the dataset with copied batches, if these may share memory with Python; any other value unchanged.
 
     Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets
@@ -146,7 +146,7 @@ def shuffled_dataset(adapter: Any) -> Any:
     import tensorflow as tf
 
     samples, size = adapter._num_samples, adapter._batch_size
-    inputs = sliceable(adapter._inputs)
+    inputs = to_sliceable(adapter._inputs)
     within_batches = adapter._shuffle == "batch"
 
     def batches_of(number: Any) -> Any:
@@ -161,14 +161,16 @@ def shuffled_dataset(adapter: Any) -> Any:
         return tf.random.experimental.stateless_shuffle(chosen, [number, begin]) if within_batches else chosen
 
     numbers = tf.data.Dataset.random(rerandomize_each_iteration=True).take(1)
-    batches = numbers.flat_map(batches_of).map(lambda chosen: rows(inputs, chosen), num_parallel_calls=tf.data.AUTOTUNE)
+    batches = numbers.flat_map(batches_of).map(
+        lambda chosen: select_rows(inputs, chosen), num_parallel_calls=tf.data.AUTOTUNE
+    )
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def sliceable(inputs: Any) -> Any:
-    """Convert the arrays given to ``fit`` to a structure for ``rows``.
+def to_sliceable(inputs: Any) -> Any:
+    """Convert the arrays given to ``fit`` to a structure for ``select_rows``.
 
     Arrays become tensors, because an array would be embedded in the graph.
     """
@@ -184,8 +186,8 @@ def sliceable(inputs: Any) -> Any:
         return tree.map_structure(as_tensor, array_slicing.convert_to_sliceable(inputs, target_backend="tensorflow"))
 
 
-def rows(inputs: Any, chosen: Any) -> Any:
-    """Return the rows with these indices of every part of ``inputs``, a result of ``sliceable``."""
+def select_rows(inputs: Any, chosen: Any) -> Any:
+    """Return the rows with these indices of every part of ``inputs``, a result of ``to_sliceable``."""
     import tensorflow as tf
     from keras.src import tree
     from keras.src.trainers.data_adapters import array_slicing
@@ -219,7 +221,7 @@ class _Shuffling:
 
 
 def install_shared_orders() -> None:
-    """Patch Keras's adapter of a ``PyDataset`` to draw orders from the source that ``share_order`` sets."""
+    """Patch Keras's adapter of a ``PyDataset`` to draw orders from the source that ``share_batch_orders`` sets."""
     from keras.src.trainers.data_adapters import py_dataset_adapter
 
     adapter, enqueuer = py_dataset_adapter.PyDatasetAdapter, py_dataset_adapter.OrderedEnqueuer
@@ -241,7 +243,7 @@ def install_shared_orders() -> None:
     adapter._finite_generator, enqueuer._run = finite_generator, run_in_order
 
 
-def share_order(adapter: Any, strategy: Any) -> None:
+def share_batch_orders(adapter: Any, strategy: Any) -> None:
     """Make a ``PyDataset``'s adapter draw the chief's batch orders on every worker; all workers call it."""
     if not hasattr(adapter, "py_dataset"):
         return

@@ -75,7 +75,7 @@ _OTHER_SERVER = (
 )
 
 
-def endless(dataset_fn: Callable[[], Any]) -> Any:
+def repeat_endlessly(dataset_fn: Callable[[], Any]) -> Any:
     """Return the user's dataset, repeated endlessly; raise ArgumentTypeError if it is none."""
     import tensorflow as tf
 
@@ -216,7 +216,7 @@ class ServerLoop:
 
     def _dataset(self) -> Any:
         """Return the user's dataset; TensorFlow traces this method."""
-        return endless(self._dataset_fn)
+        return repeat_endlessly(self._dataset_fn)
 
     def _one_step(self, batches: Any) -> None:
         """Do one step on a worker and count it."""
@@ -268,7 +268,7 @@ class ServerLoop:
     def _logs(self) -> dict[str, float]:
         """Return the present metrics, with ``steps`` and ``staleness``."""
         done, seen = (int(value) for value in self._counts.numpy())
-        self.staleness = mean_passed(self._opened_at, done, seen)
+        self.staleness = mean_staleness(self._opened_at, done, seen)
         metrics = scalars(self._model.get_metrics_result())
         return {**metrics, "steps": float(done), "staleness": self.staleness}
 
@@ -284,7 +284,7 @@ class ServerLoop:
                     lost = False
                 return act()
             except Exception as error:
-                if not self._served or not tells_of_a_loss(error, has_trained=bool(self._newest_logs)):
+                if not self._served or not is_server_loss(error, has_trained=bool(self._newest_logs)):
                     raise
                 self._fruitless += 1  # also counts a further loss during a recovery
                 if self._fruitless > self._most_recoveries:
@@ -332,7 +332,7 @@ def _run_id() -> str:
     return context.run_id if context is not None else ""
 
 
-def mean_passed(first: int, done: int, seen: int) -> float:
+def mean_staleness(first: int, done: int, seen: int) -> float:
     """Return the mean number of other updates between a step's reading and its update.
 
     Each of the present steps found ``first`` to ``done - 1`` steps applied when it was counted, one number each.
@@ -359,7 +359,7 @@ def _writing(operations: Iterable[Any]) -> list[Any]:
     ]
 
 
-def tells_of_a_loss(error: Exception, has_trained: bool = True) -> bool:
+def is_server_loss(error: Exception, has_trained: bool = True) -> bool:
     """Return True if a call failed because a server is missing, or was restarted after its variables were created.
 
     A call meets a restarted server if the coordinator has connected again, for a worker that came back, before any

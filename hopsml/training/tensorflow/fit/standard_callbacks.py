@@ -54,7 +54,7 @@ def callbacks(
         raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
     if context.commits is not None:
         print("hopsml: fit() of tf_keras goes on at the last epoch's checkpoint, newcomers wait for it", flush=True)
-        collective.keep_out("fit() of tf_keras begins no epoch in its middle")
+        collective.forbid_joining("fit() of tf_keras begins no epoch in its middle")
     return [ReportCallback(), *events, CheckpointCallback(every=checkpoint_every_steps, keep=keep)]
 
 

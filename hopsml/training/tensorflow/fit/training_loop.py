@@ -11,12 +11,12 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.averaging import Algorithm, Averaging, averaging
+from hopsml.training.averaging import Algorithm, Averaging, create_averaging
 from hopsml.training.messages import ProgressSender, report
 from hopsml.training.tensorflow import parameter_servers
 from hopsml.training.tensorflow.distribution.strategy import strategy
 from hopsml.training.tensorflow.fit.callbacks import scalars
-from hopsml.training.tensorflow.fit.server_loop import ServerLoop, endless
+from hopsml.training.tensorflow.fit.server_loop import ServerLoop, repeat_endlessly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ class TrainingLoop:
             ArgumentError: an unknown algorithm or setting, async_sgd without parameter servers or another algorithm
                 with them, weight averaging in a group that may change, or a model that is not built and compiled.
         """
-        self._averaging = averaging(algorithm, settings)
+        self._averaging = create_averaging(algorithm, settings)
         _check_run(current(), algorithm, self._averaging)
         self._dataset_fn = dataset_fn
         self._strategy = _alone() if self._averaging is not None else strategy()
@@ -123,7 +123,7 @@ class TrainingLoop:
             self._step(self._batches)
             self._steps += 1
             if self._averaging is not None and self._averaging.is_due(self._steps) and number < steps:
-                self._assign(self._averaging.adopt(_values(self._trained), self._mean()))
+                self._assign(self._averaging.combine_weights(_values(self._trained), self._mean()))
             progress.send_progress(number, steps)
         if self._averaging is not None:
             self._pause(self._averaging)
@@ -145,7 +145,7 @@ class TrainingLoop:
 
     def _endless(self) -> Iterator[Any]:
         """Return an endless iterator over this worker's batches."""
-        dataset = endless(self._dataset_fn)
+        dataset = repeat_endlessly(self._dataset_fn)
         if self._averaging is not None:
             return iter(dataset)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
@@ -156,13 +156,13 @@ class TrainingLoop:
         """Start all workers with the chief's weights."""
         for variables in (self._trained, self._others):
             _assign(variables, _each(_values(variables), collective.broadcast))
-        chosen.begin(_values(self._trained), collective.place()[1])
+        chosen.begin(_values(self._trained), collective.rank_and_size()[1])
 
     def _pause(self, chosen: Averaging) -> None:
         """Set ``model`` to the weights trained so far, and store the worker's own weights for the next call."""
         own, others = _values(self._trained), _values(self._others)
         mean = self._mean()
-        self._assign(chosen.final(mean))
+        self._assign(chosen.final_weights(mean))
         self._paused = _Paused(own, others, mean, _values(self._trained))
 
     def _go_on(self, chosen: Averaging) -> None:
@@ -178,7 +178,7 @@ class TrainingLoop:
             self._steps = 0
             self._begin(chosen)
         elif chosen.is_due(self._steps):
-            self._assign(chosen.adopt(paused.own, paused.mean))
+            self._assign(chosen.combine_weights(paused.own, paused.mean))
         else:
             self._assign(paused.own)
             _assign(self._others, paused.others)

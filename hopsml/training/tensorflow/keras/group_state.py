@@ -27,7 +27,7 @@ from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, CollectiveError
 from hopsml.training import collective
 from hopsml.training.tensorflow import mirrored
-from hopsml.training.tensorflow.groups import broadcast_bytes, in_group
+from hopsml.training.tensorflow.groups import broadcast_bytes, spans_workers
 
 _ADDED = ("sum", "none")  # of Keras 3's variables; "none" is the default for a user's own metric
 
@@ -80,7 +80,7 @@ class Scorer:
         return float(result.reshape(())) if result.size == 1 else result
 
 
-def prediction(predict: Any) -> Callable[[Any], Any]:
+def batch_predictor(predict: Any) -> Callable[[Any], Any]:
     """Return a function that predicts a batch with a model; other callables are returned unchanged.
 
     A Keras model runs in inference mode and is traced once.
@@ -99,7 +99,7 @@ def _is_keras3(value: Any) -> bool:
     return any(kind.__module__.startswith("keras.") and kind.__name__ == "Layer" for kind in type(value).__mro__)
 
 
-def install_comparison() -> None:
+def install_state_comparison() -> None:
     """Patch ``fit`` of Keras 3 to compare the workers' state when training ends."""
     from keras.src.callbacks.callback_list import CallbackList
 
@@ -109,13 +109,13 @@ def install_comparison() -> None:
         original(self, logs)
         strategy, context = getattr(self.model, "distribute_strategy", None), current()
         regroups = context is not None and context.spec.group.regroups  # a worker that joins may skip this fit
-        if in_group(strategy) and not regroups:
-            name_differing(self.model, strategy)
+        if spans_workers(strategy) and not regroups:
+            report_differing_variables(self.model, strategy)
 
     CallbackList.on_train_end = on_train_end
 
 
-def name_differing(model: Any, strategy: Any) -> list[str]:
+def report_differing_variables(model: Any, strategy: Any) -> list[str]:
     """Print a warning about variables that differ from the chief's, and return their paths; all workers call it."""
     digests = {one.path: _digest(one) for one in model.non_trainable_variables if _is_own(one)}
     if not digests:  # the same on all workers: no collective operation is needed
@@ -169,7 +169,7 @@ _thread = _Thread()
 _steps_average = False
 
 
-def install_keras3() -> None:
+def patch_keras3_normalization() -> None:
     """Patch Keras 3's BatchNormalization so that all workers hold the same moving statistics."""
     from keras.src.layers import BatchNormalization
 
@@ -178,7 +178,7 @@ def install_keras3() -> None:
     _average_after_step()
 
 
-def install_tf_keras(module: ModuleType) -> None:
+def patch_tf_keras_normalization(module: ModuleType) -> None:
     """Patch the batch normalisation of tf_keras; ``module`` is the one that defines it."""
     _average_after_call(module.BatchNormalizationBase)
     _average_after_step()
@@ -195,22 +195,22 @@ def _average_after_step() -> None:
     original = mirrored_run._call_for_each_replica
 
     def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if keeps_one_set(strategy):
-            fn = averaging(fn)
+        if trains_one_model(strategy):
+            fn = average_updated_statistics(fn)
         return original(strategy, fn, args, kwargs)
 
     mirrored_run._call_for_each_replica = call_for_each_replica
 
 
-def keeps_one_set(strategy: Any) -> bool:
+def trains_one_model(strategy: Any) -> bool:
     """Return True if a strategy's replicas train one model: those of a group, and those mirrored in one process."""
     import tensorflow as tf
 
-    mirrors = mirrored.applies(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)
-    return in_group(strategy) or (mirrors and strategy.num_replicas_in_sync > 1)
+    mirrors = mirrored.is_mirrored_run(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)
+    return spans_workers(strategy) or (mirrors and strategy.num_replicas_in_sync > 1)
 
 
-def averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def average_updated_statistics(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Wrap ``fn`` so that the statistics that it has updated are averaged afterwards, in the replica's thread."""
 
     def step_then_average(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
@@ -252,7 +252,7 @@ def _note_update(variables: list[Any]) -> None:
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
-    if replica is None or not keeps_one_set(replica.strategy):
+    if replica is None or not trains_one_model(replica.strategy):
         return
     step = _thread.step
     if step is not None and step.graph is _function_graph():

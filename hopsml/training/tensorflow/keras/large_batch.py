@@ -19,7 +19,7 @@ import tensorflow as tf
 from hopsml.errors import ArgumentError
 from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.recipe import BatchPlan
-from hopsml.training.large_batch.schedules import number
+from hopsml.training.large_batch.schedules import check_number
 
 SPACE = SimpleNamespace(sqrt=tf.sqrt, sum=tf.reduce_sum, where=tf.where)
 # TensorFlow's name for a resource that is accessible only by its handle.
@@ -35,7 +35,7 @@ class _Layerwise(keras.optimizers.Optimizer):  # type: ignore[misc]
     def __init__(self, learning_rate: Any, weight_decay: float, exclude: Sequence[str], **others: Any) -> None:
         super().__init__(learning_rate=learning_rate, **others)
         # Not Keras's weight_decay, which lowers the weights separately instead of as part of the update.
-        self.decay = number("weight_decay", weight_decay, 0)
+        self.decay = check_number("weight_decay", weight_decay, 0)
         self.exclude = tuple(exclude)
         self.fused = True
 
@@ -111,7 +111,7 @@ class Momentum(_Layerwise):
         **others: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, exclude, **others)
-        self.momentum = number("momentum", momentum, 0, 1, below=True)
+        self.momentum = check_number("momentum", momentum, 0, 1, below=True)
         self.absorbs_rate = bool(absorbs_rate)
 
     def _factors(self, variable: Any, gradient: Any) -> tuple[Any, Any]:
@@ -178,7 +178,7 @@ class LARS(Momentum):
         **others: Any,
     ) -> None:
         super().__init__(learning_rate, momentum, weight_decay, exclude, absorbs_rate, **others)
-        self.trust, self.epsilon = number("trust", trust, 0, above=True), number("epsilon", epsilon, 0)
+        self.trust, self.epsilon = check_number("trust", trust, 0, above=True), check_number("epsilon", epsilon, 0)
 
     def _factors(self, variable: Any, gradient: Any) -> tuple[Any, Any]:
         """Return the factors of gradient and weight, which include the ratio of norms."""
@@ -221,9 +221,9 @@ class LAMB(_Layerwise):
         **others: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, exclude, **others)
-        self.beta_1 = number("beta_1", beta_1, 0, 1, below=True)
-        self.beta_2 = number("beta_2", beta_2, 0, 1, below=True)
-        self.epsilon = number("epsilon", epsilon, 0)
+        self.beta_1 = check_number("beta_1", beta_1, 0, 1, below=True)
+        self.beta_2 = check_number("beta_2", beta_2, 0, 1, below=True)
+        self.epsilon = check_number("epsilon", epsilon, 0)
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
         """Update a variable by TensorFlow's fused operations of Adam and gradient descent."""
@@ -298,11 +298,11 @@ class RMSpropWarmup(_Layerwise):
         **others: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, exclude, **others)
-        self.steps_per_epoch = int(number("steps_per_epoch", steps_per_epoch, 1))
-        self.momentum = number("momentum", momentum, 0, 1, below=True)
-        self.rho = number("rho", rho, 0, 1, below=True)
-        self.rms_rate, self.epsilon = number("rms_rate", rms_rate, 0), number("epsilon", epsilon, 0)
-        self.center, self.period = number("center", center, 0), number("period", period, 0, above=True)
+        self.steps_per_epoch = int(check_number("steps_per_epoch", steps_per_epoch, 1))
+        self.momentum = check_number("momentum", momentum, 0, 1, below=True)
+        self.rho = check_number("rho", rho, 0, 1, below=True)
+        self.rms_rate, self.epsilon = check_number("rms_rate", rms_rate, 0), check_number("epsilon", epsilon, 0)
+        self.center, self.period = check_number("center", center, 0), check_number("period", period, 0, above=True)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
         """Return the new weight, velocity and second moment."""

@@ -20,7 +20,7 @@ def reduce_statistics(model: Any) -> int:
             np.asarray(each, np.float64) for each in (one.moving_mean.numpy(), one.moving_variance.numpy())
         )
         for variable, value in zip(
-            (one.moving_mean, one.moving_variance), rules.reduced(mean, variance, all_reduce), strict=True
+            (one.moving_mean, one.moving_variance), rules.reduce_moments(mean, variance, all_reduce), strict=True
         ):
             variable.assign(value)
     return len(found)
@@ -52,10 +52,10 @@ def zero_last_gamma(model: Any) -> list[str]:
             f"zero_last_gamma({model.name}): no Add layer is fed by a BatchNormalization that has a gamma; residual blocks "
             "are found in functional models alone: for others give the normalisations, zero_last_gamma([layer, ...])"
         )
-    return zero(found)
+    return set_gammas_to_zero(found)
 
 
-def zero(layers: Any) -> list[str]:
+def set_gammas_to_zero(layers: Any) -> list[str]:
     """Set gamma of these layers to 0; return their names."""
     for layer in layers:
         if getattr(layer, "gamma", None) is None:

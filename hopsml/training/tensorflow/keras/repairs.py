@@ -30,13 +30,13 @@ from typing import Any
 from hopsml.cluster.worker.context import current
 from hopsml.training.tensorflow import state_variables
 from hopsml.training.tensorflow.fit import feeds, input_data
-from hopsml.training.tensorflow.groups import broadcast_bytes, in_group
+from hopsml.training.tensorflow.groups import broadcast_bytes, spans_workers
 from hopsml.training.tensorflow.keras import group_state, saving
 
 _prepares = False  # True while a step is traced for the variables that it creates, in whichever thread
 
 
-def install_first_build() -> None:
+def patch_optimizer_build() -> None:
     """Patch Keras's optimizers to only create their variables while a step is traced for that purpose."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -70,7 +70,7 @@ def build_model(model: Any, batch: Any) -> None:
         return
     if not _layers_are_built(model):
         _trace(model, batch)
-    build_for_commits(model, batch)
+    build_optimizers_for_commits(model, batch)
     if _layers_are_built(model):  # a call on unsuitable data could build a layer with wrong shapes
         with suppress(Exception):
             model._symbolic_build(data_batch=batch)
@@ -79,7 +79,7 @@ def build_model(model: Any, batch: Any) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def build_for_commits(model: Any, batch: Any) -> None:
+def build_optimizers_for_commits(model: Any, batch: Any) -> None:
     """Build optimizers that the model's own step uses, if a commit may be restored to it before its first step.
 
     Prints the names of those that cannot be built: a restarted run could not restore their variables from a commit.
@@ -151,27 +151,27 @@ def _preparing() -> Iterator[None]:
 _orders_are_drawn = False  # True while datasets made from arrays must be shuffled for a group
 
 
-def install(trainer: ModuleType) -> None:
+def install_repairs(trainer: ModuleType) -> None:
     """Apply all repairs to Keras 3.
 
     Args:
         trainer: the module ``keras.src.backend.tensorflow.trainer``.
     """
-    install_first_build()
+    patch_optimizer_build()
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
     _repair_shuffling(trainer)
     _repair_end_of_data(trainer)
-    feeds.install(trainer)
+    feeds.patch_epoch_iterator(trainer)
     from keras.src.backend.tensorflow import optimizer
     from keras.src.optimizers import loss_scale_optimizer
 
     _repair_gradient_shapes(optimizer.TFOptimizer)
     _repair_clipping(optimizer.TFOptimizer)
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
-    group_state.install_keras3()
-    saving.install(trainer)
-    group_state.install_comparison()
+    group_state.patch_keras3_normalization()
+    saving.patch_file_callbacks(trainer)
+    group_state.install_state_comparison()
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
@@ -185,7 +185,7 @@ def _repair_first_batch(trainer: ModuleType) -> None:
             original(self, iterator=iterator, data_batch=data_batch)
             batch = _specification(iterator._distributed_dataset) if strategy is None and iterator is not None else None
             if batch is not None:
-                build_for_commits(self, batch)
+                build_optimizers_for_commits(self, batch)
             return
         batch = data_batch if iterator is None else _specification(iterator._distributed_dataset)
         if batch is not None:
@@ -221,7 +221,7 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
     original = trainer.reduce_per_replica
 
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction not in ("auto", "mean", "sum") or not in_group(strategy):
+        if reduction not in ("auto", "mean", "sum") or not spans_workers(strategy):
             return original(values, strategy, reduction)
         flat = [_local(value) for value in tree.flatten(values)]
         reduced = strategy.extended.batch_reduce_to(
@@ -252,12 +252,12 @@ def _repair_shuffling(trainer: ModuleType) -> None:
     dataset_of = ArrayDataAdapter.get_tf_dataset
 
     def init(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not kwargs.get("shuffle") or not in_group(distribute_strategy):
+        if not kwargs.get("shuffle") or not spans_workers(distribute_strategy):
             original(self, distribute_strategy, *args, **kwargs)
             return
         with _one_order(distribute_strategy):
             original(self, distribute_strategy, *args, **kwargs)
-        input_data.share_order(self.data_adapter, distribute_strategy)
+        input_data.share_batch_orders(self.data_adapter, distribute_strategy)
 
     def get_tf_dataset(self: Any) -> Any:
         return input_data.shuffled_dataset(self) if _orders_are_drawn and self._shuffle else dataset_of(self)
@@ -269,7 +269,7 @@ def _repair_shuffling(trainer: ModuleType) -> None:
         # source.
         done = self._current_iterator is not None and self._num_batches and self._steps_seen >= self._num_batches
         one_pass = hasattr(self.data_adapter, "py_dataset") and self.steps_per_epoch is None
-        unused = done and one_pass and in_group(self._distribute_strategy)
+        unused = done and one_pass and spans_workers(self._distribute_strategy)
         return () if unused else get_iterator(self)
 
     trainer.TFEpochIterator._get_iterator = get_iterator_in_use
@@ -284,7 +284,7 @@ def _repair_end_of_data(trainer: ModuleType) -> None:
 
     def interrupted_warning(self: Any) -> None:
         is_expected = self.data_adapter.num_batches is None and not self.steps_per_epoch
-        if not (is_expected and in_group(self._distribute_strategy)):
+        if not (is_expected and spans_workers(self._distribute_strategy)):
             original(self)
 
     trainer.TFEpochIterator._interrupted_warning = interrupted_warning
@@ -360,7 +360,7 @@ def _is_summed() -> bool:
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
-    return replica is not None and group_state.keeps_one_set(replica.strategy)
+    return replica is not None and group_state.trains_one_model(replica.strategy)
 
 
 def _repair_finite_check(optimizer: Any) -> None:
@@ -372,7 +372,7 @@ def _repair_finite_check(optimizer: Any) -> None:
 
         finite = original(self, grads)
         replica = tf.distribute.get_replica_context()
-        if replica is None or not in_group(replica.strategy):
+        if replica is None or not spans_workers(replica.strategy):
             return finite
         votes = replica.strategy.extended._replica_ctx_all_reduce(
             tf.distribute.ReduceOp.MEAN, tf.cast(finite, tf.float32)

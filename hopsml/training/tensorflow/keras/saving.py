@@ -36,10 +36,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker.context import current
-from hopsml.training.checkpoint_files import FileDescription, umask, write_file
-from hopsml.training.checkpoint_writer import Handover, handover_of, pack
+from hopsml.training.checkpoint_files import FileDescription, read_umask, write_file
+from hopsml.training.checkpoint_writer import CheckpointSender, checkpoint_sender, pack
 from hopsml.training.tensorflow import groups
-from hopsml.training.tensorflow.groups import in_group, leads
+from hopsml.training.tensorflow.groups import is_leader, spans_workers
 from hopsml.training.tensorflow.state_variables import as_array
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _fit: bool | None = None  # True if the present fit has only callbacks of Keras 
 _saves: list[tuple[str, dict[str, Any]]] | None = None  # files, with their content, of a callback that is saving
 
 
-def save_by_agent(trainer: ModuleType) -> None:
+def install_agent_saving(trainer: ModuleType) -> None:
     """Patch both callbacks to save through the agent.
 
     Args:
@@ -83,7 +83,7 @@ def _copy_once(optimizer_class: Any) -> None:
     original = optimizer_class.save_own_variables
 
     def save_own_variables(self: Any, store: Any) -> None:
-        if not isinstance(store, NotedArrays):  # the user's own dict gets copies, as before
+        if not isinstance(store, RecordedArrays):  # the user's own dict gets copies, as before
             original(self, store)
             return
         for number, variable in enumerate(self.variables):
@@ -92,10 +92,10 @@ def _copy_once(optimizer_class: Any) -> None:
     optimizer_class.save_own_variables = save_own_variables
 
 
-def _handover() -> Handover | None:
+def _handover() -> CheckpointSender | None:
     """Return this worker's connection to its agent's checkpoint writer; None without one."""
     context = current()
-    return handover_of(context.checkpoints) if context is not None and context.checkpoints is not None else None
+    return checkpoint_sender(context.checkpoints) if context is not None and context.checkpoints is not None else None
 
 
 def _note_fits(trainer_class: Any) -> None:
@@ -164,8 +164,8 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
                 if asked:
                     setattr(self, _METADATA, asked)
         for path, content in found:
-            file = FileDescription(os.path.realpath(path), umask(), asked and os.path.abspath(asked), text)
-            if not handover.hand_over(pack(content, file, _WRITE), file.target):  # there is not enough memory
+            file = FileDescription(os.path.realpath(path), read_umask(), asked and os.path.abspath(asked), text)
+            if not handover.send_snapshot(pack(content, file, _WRITE), file.target):  # there is not enough memory
                 handover.wait_written()
                 write_file(file, functools.partial(write_model, arrays=content))
 
@@ -178,9 +178,9 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
     callback_class._save_model, callback_class.on_train_end = save_model, on_train_end
 
 
-def _check(handover: Handover) -> None:
+def _check(handover: CheckpointSender) -> None:
     """Raise OSError for saved files that could not be written."""
-    if lost := [path for path in handover.failed() if path.endswith(_FILES)]:
+    if lost := [path for path in handover.failed_targets() if path.endswith(_FILES)]:
         raise OSError(f"{', '.join(lost)} could not be written; the run's notes say why")
 
 
@@ -204,11 +204,11 @@ def read_model(model: Any, whole: bool) -> dict[str, NDArray[Any]]:
 
     class NotingStore(saving_lib.NpzIOStore):  # type: ignore[misc] # Keras accepts only its own stores
         def make(self, path: str, metadata: dict[str, str] | None = None) -> dict[str, Any]:
-            entry = NotedArrays()
+            entry = RecordedArrays()
             noted.append((path, metadata, entry))
             return entry
 
-    noted: list[tuple[str, dict[str, str] | None, NotedArrays]] = []
+    noted: list[tuple[str, dict[str, str] | None, RecordedArrays]] = []
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         assets = None
@@ -247,7 +247,7 @@ def write_model(place: str, arrays: dict[str, NDArray[Any]]) -> None:
         os.unlink(weights)
 
 
-class NotedArrays(dict[str, Any]):
+class RecordedArrays(dict[str, Any]):
     """Recording of the arrays that one object puts into the store, with their present values."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -262,7 +262,7 @@ class NotedArrays(dict[str, Any]):
 _scratch: Path | None = None
 
 
-def install(trainer: ModuleType) -> None:
+def patch_file_callbacks(trainer: ModuleType) -> None:
     """Patch the callbacks of Keras 3 that write files, so that workers other than the chief write to private places.
 
     Args:
@@ -273,7 +273,7 @@ def install(trainer: ModuleType) -> None:
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
     from keras.src.callbacks.tensorboard import TensorBoard
 
-    save_by_agent(trainer)  # before callbacks that read files at the end of training
+    install_agent_saving(trainer)  # before callbacks that read files at the end of training
     _write_privately(ModelCheckpoint, "filepath")
     _write_privately(TensorBoard, "log_dir", keep=True)
     _write_privately(CSVLogger, "filename")
@@ -322,7 +322,7 @@ def _write_privately(callback_class: Any, attribute: str, keep: bool = False) ->
 
     def set_model(self: Any, model: Any) -> None:
         strategy = model.distribute_strategy
-        if in_group(strategy) and not leads(strategy) and not getattr(self, "_hopsml_private", False):
+        if spans_workers(strategy) and not is_leader(strategy) and not getattr(self, "_hopsml_private", False):
             self._hopsml_private = True
             context = current()
             asked = str(getattr(self, attribute)).rstrip("/")
@@ -381,8 +381,8 @@ def _share_backup(callback_class: Any) -> None:
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
         strategy = self.model.distribute_strategy
-        if in_group(strategy) and "://" not in str(self.backup_dir):
-            groups.share_folder(strategy, Path(self.backup_dir))
+        if spans_workers(strategy) and "://" not in str(self.backup_dir):
+            groups.broadcast_folder(strategy, Path(self.backup_dir))
         original(self, logs)
 
     callback_class.on_train_begin = on_train_begin

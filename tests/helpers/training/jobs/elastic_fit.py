@@ -94,7 +94,7 @@ def _train(
         try:
             _call(fit, strategy, at, build)
         except BrokenOff:
-            hopsml.training.elastic.commits.writer_of(current().commits).wait()
+            hopsml.training.elastic.commits.writer_of(current().commits).wait_written()
         else:
             raise AssertionError("it was not broken off")
     _join(CommitPort(slots, announced[-1].slot if announced else -1, lambda *what: None))
@@ -188,7 +188,7 @@ def newcomer(slots: str) -> dict[str, Any]:
             if batch == 1 and name not in found:
                 feed = next(one for one in self.companions if isinstance(one, elastic_fit.ElasticCallback))._feed
                 before, total = feed.position.position(), feed.total
-                rows = [len(strategy.experimental_local_results(one[0])[0]) for one in feed.alone()]
+                rows = [len(strategy.experimental_local_results(one[0])[0]) for one in feed.tracing_iterator()]
                 assert feed.position.position() == before and feed.total == total
                 found[name] = [rows, feed.fixed]
                 self.model.stop_training = True
@@ -216,7 +216,7 @@ def _tuned(strategy: Any) -> list[bool]:
     found, fixed, iterate = [], current(), dataset_ops.DatasetV2.__iter__
     for group in (FixedGroup(2), ElasticGroup(2)):
         set_current(dataclasses.replace(fixed, spec=RunSpec(group=group)))
-        tuned = [input_data.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False]
+        tuned = [input_data.disable_autotuning(tf.data.Dataset.range(3)).options().autotune.enabled is not False]
 
         def noted(dataset: Any, tuned: list[bool] = tuned) -> Any:
             tuned.append(dataset.options().autotune.enabled is not False)
@@ -238,7 +238,7 @@ def _adopted() -> list[bool]:
 
     found = []
     for size, offset in ((1 << 20, 0), (1 << 20, 4), (16, 0)):
-        memory = reconfiguration.room(4 << 20)
+        memory = reconfiguration.allocate_buffer(4 << 20)
         array = memory[offset : offset + 4 * size].view(np.float32)
         array[:] = 3.0
         variable = tf.Variable(tf.zeros(size))
@@ -264,7 +264,7 @@ def _given(strategy: Any) -> list[Any]:
     theirs, mine = callbacks(), callbacks()
     x, y = _arrays()
     model.fit(x, y, epochs=4, verbose=0, callbacks=theirs)
-    elastic_fit.give_counters(mine, pickle.loads(pickle.dumps(elastic_fit.read_counters(theirs))))
+    elastic_fit.restore_counters(mine, pickle.loads(pickle.dumps(elastic_fit.read_counters(theirs))))
     stopping, plateau = mine[1:]
     return [
         stopping.wait,

@@ -37,7 +37,7 @@ def _round_trip(make: Callable[[], Made], folder: Path) -> list[list[float]]:
     state = hopsml.elastic.State(**values)
     step()
     state.commit(every=1)
-    state._writer.wait()
+    state._writer.wait_written()
     gone_on = [step(), step()]
     _join(CommitPort(slots, announced[-1].slot, announced.append))
     values, step = make()
@@ -65,13 +65,13 @@ def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
     step()
     state, found = hopsml.elastic.State(**values), []
     for commit in range(8):
-        variables = state_variables.collect(state._trackables())
+        variables = state_variables.collect_variables(state._trackables())
         expected = {key: np.array(variable.numpy()) for key, variable in variables.items()}
         state._batches = commit + 1
         state.commit(every=1)
         step()
         step()
-        state._writer.wait()
+        state._writer.wait_written()
         written = commits.decode(slots.read(announced[-1].slot))
         assert written.step == commit + 1 and written.arrays.keys() == expected.keys()
         found.append([key for key, array in written.arrays.items() if array.tobytes() != expected[key].tobytes()])

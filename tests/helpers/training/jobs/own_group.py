@@ -58,4 +58,4 @@ def join(folder: Path, rank: int, size: int, generation: int = 1, timeout_s: flo
         generation=generation,
         timeout_s=timeout_s,
     )
-    group.use()
+    group.make_default()

@@ -44,7 +44,7 @@ def save_and_restore() -> dict[str, Any]:
 
 def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
     """Send the chief's folder of 17 MiB, so that several messages are needed, with an empty file."""
-    from hopsml.training.tensorflow.groups import share_folder
+    from hopsml.training.tensorflow.groups import broadcast_folder
 
     context = current()
     assert context is not None
@@ -52,8 +52,8 @@ def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
         (folder / "below").mkdir(parents=True)
         (folder / "large").write_bytes(bytes(range(256)) * (17 * 4096) + b"odd")
         (folder / "below" / "empty").write_bytes(b"")
-    assert share_folder(strategy, folder)
-    assert not share_folder(strategy, folder / "missing")
+    assert broadcast_folder(strategy, folder)
+    assert not broadcast_folder(strategy, folder / "missing")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [[str(path.relative_to(folder)), digest([list(path.read_bytes())[::997]])] for path in files]
 

@@ -15,7 +15,7 @@ from hopsml.service import spec
 from hopsml.service.driver import run_task
 from hopsml.service.engine.local import end_reason_line
 from hopsml.service.render import spark_submit
-from hopsml.training.discovery import ListeningPlace, TaskPorts
+from hopsml.training.discovery import ListeningWorker, TaskPorts
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -128,7 +128,7 @@ def run(job_file: Path, name: str) -> str:
 @pytest.mark.local
 def test_function_task_runs_on_every_worker(job_file: Path) -> None:
     elsewhere = TaskPorts("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
-    elsewhere.announce(ListeningPlace(1, 0, 0, 1), "node2", {"rpc": 1})
+    elsewhere.write_addresses(ListeningWorker(1, 0, 0, 1), "node2", {"rpc": 1})
     assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
 
 
