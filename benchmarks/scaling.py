@@ -26,7 +26,7 @@ from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer
 from hopsml.tuning import scaling
-from hopsml.tuning.scaling import Cluster, LinkCosts, Measured, StepSettings, Training, fitted
+from hopsml.tuning.scaling import AllReduceMeasurement, Cluster, LinkCosts, StepSettings, TrainingCost, fit_link_costs
 
 WORKERS = (2, 3, 4)  # one worker has nothing to send
 LINKS = ("memory", "sockets")
@@ -64,15 +64,19 @@ def predict(workers: int, rounds: Rounds, name: str) -> float:
     single = {size * 1024: _reduction(rounds, f"1x{size}kB") for size in LINK_KB}
     several = {size * 1024: _reduction(rounds, f"{SEVERAL}x{size}kB") for size in LINK_KB}
     further = {size: max((several[size] - single[size]) / (SEVERAL - 1), 1e-6) for size in single}
-    link = fitted([Measured(workers, size, seconds) for size, seconds in further.items()])
+    link = fit_link_costs([AllReduceMeasurement(workers, size, seconds) for size, seconds in further.items()])
     per_step = statistics.median(max(0.0, single[size] - further[size]) for size in single)
     cluster = Cluster(link, link, workers_per_host=workers)
     many = gradient_sets.shapes_of(MANY)
-    one_pack = scaling.step(Training(0.0, (gradient_sets.bytes_of(many),)), cluster, workers, OURS).communication_s
+    one_pack = scaling.predict_step(
+        TrainingCost(0.0, (gradient_sets.bytes_of(many),)), cluster, workers, OURS
+    ).communication_s
     per_gradient = max(0.0, _reduction(rounds, MANY) - one_pack - per_step) / len(many)
     compute = statistics.median(rounds[f"{name}/compute"])
-    training = Training(compute, tuple(map(_bytes, gradient_sets.shapes_of(name))), per_gradient, per_step_s=per_step)
-    return scaling.step(training, cluster, workers, OURS).seconds
+    training = TrainingCost(
+        compute, tuple(map(_bytes, gradient_sets.shapes_of(name))), per_gradient, per_step_s=per_step
+    )
+    return scaling.predict_step(training, cluster, workers, OURS).seconds
 
 
 def _reduction(rounds: Rounds, load: str) -> float:
@@ -132,7 +136,7 @@ PREDICTED: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 def table() -> str:
     """Return a Markdown table of each method's efficiency with 8 to 1 024 workers, and the published values for 32."""
-    training = Training(V100_STEP_S, RESNET_50)
+    training = TrainingCost(V100_STEP_S, RESNET_50)
     lines = ["| network | way | " + " | ".join(map(str, PREDICTED)) + " |", "|---|---|" + "---|" * len(PREDICTED)]
     for label, network in CLOUD.items():
         cluster = Cluster(NVLINK, network, workers_per_host=8)

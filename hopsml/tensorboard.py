@@ -45,7 +45,7 @@ def logdir() -> str:
             "tensorboard.logdir() was called outside of a training function; use result.logdir of the run"
         )
     path = context.logdir or str(context.events_dir)
-    return _without_url(context, path) if _is_local() and urls.remote_of(path) is not None else path
+    return _without_url(context, path) if _is_local() and urls.mirrored_url(path) is not None else path
 
 
 def _is_local() -> bool:
@@ -103,7 +103,7 @@ def _run_above(named: str) -> RunDir:
     Raises:
         ArgumentError: There is none.
     """
-    from hopsml.storage.run_dir import find
+    from hopsml.storage.run_dir import find_run_dir
 
     above = [named]
     while "/" in named and len(above) <= _DEEPEST and urls.parent(above[-1]) != above[-1]:
@@ -111,8 +111,8 @@ def _run_above(named: str) -> RunDir:
     store = settings.project_url()
     for url in above:
         with contextlib.suppress(ArgumentError):
-            return find(url, store)
-    return find(named, store)  # raises the error that has the folder's name
+            return find_run_dir(url, store)
+    return find_run_dir(named, store)  # raises the error that has the folder's name
 
 
 def _directory_of(arguments: tuple[Any, ...], named: str) -> str:

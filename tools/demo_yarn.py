@@ -50,7 +50,7 @@ def train(cluster: Cluster) -> dict[str, Any]:
     project = f"{cluster.namenode_url}/Projects/demo"
     conf = spark_conf(executors=2, memory="1g", gpus=1)
     conf["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = project
-    command = submission.command(profiles.load("yarn-cluster"), str(SCRIPT), conf=conf)
+    command = submission.build_command(profiles.load("yarn-cluster"), str(SCRIPT), conf=conf)
     say(f"hopsml submit --profile yarn-cluster {SCRIPT.name}: spark-submit, two executors, one GPU each")
     with subprocess.Popen(command, env=submit_env(cluster.conf_dir), stderr=subprocess.PIPE, text=True) as job:
         app_id = follow(job)

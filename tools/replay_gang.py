@@ -29,7 +29,7 @@ from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.core import redact, settings
 from hopsml.core.decoding import MALFORMED
 from hopsml.errors import HopsmlError
-from hopsml.storage.run_dir import find
+from hopsml.storage.run_dir import find_run_dir
 
 _KINDS: tuple[type[GroupMachine], ...] = (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine)
 MACHINES = {one.__name__: one for one in _KINDS}
@@ -150,7 +150,7 @@ def _words(value: dict[str, Any]) -> str:
 def main(run: str) -> int:
     """Print the steps of a run's gang; return the exit status."""
     try:
-        for line in shown(find(run, settings.project_url()).read_gang_log()):
+        for line in shown(find_run_dir(run, settings.project_url()).read_gang_log()):
             print(line)
     except (Differs, HopsmlError) as error:
         print(f"replay_gang: {error}", file=sys.stderr)

@@ -17,7 +17,7 @@ def main() -> None:
     """Print the command for the script and arguments given on the command line."""
     profile = profiles.load("local-cluster")
     make_archives(profile.spark)
-    print(json.dumps(submission.command(profile, sys.argv[1], sys.argv[2:])))
+    print(json.dumps(submission.build_command(profile, sys.argv[1], sys.argv[2:])))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def make_archives(settings: Mapping[str, str]) -> None:
     """Make the class-data archives for these settings, if some are missing."""
     archives = [class_data.archive_of(role, settings) for role in class_data.OPTIONS]
     if not all(archive is not None and archive.is_file() for archive in archives):
-        class_data.make_archives(settings, spark_command.spark_submit())
+        class_data.make_archives(settings, spark_command.spark_submit_path())
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import gradient_sets
 from hopsml import experiment
 from hopsml.training.tensorflow.distribution import tuning
-from hopsml.tuning.choice import candidates
+from hopsml.tuning.choice import list_candidates
 
 TURN_S = 0.3
 
@@ -18,7 +18,7 @@ if __name__ == "__main__":
     found = {}
     for name in sets.split(","):
         gradients = [(shape, "float32") for shape in gradient_sets.shapes_of(name)]
-        given = {"gradients": gradients, "candidates": candidates(), "rounds": int(rounds), "turn_s": TURN_S}
+        given = {"gradients": gradients, "candidates": list_candidates(), "rounds": int(rounds), "turn_s": TURN_S}
         run = experiment.collective_all_reduce(
             tuning.measure_candidates, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
         )

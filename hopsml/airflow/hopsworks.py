@@ -174,7 +174,7 @@ def _execution(project_url: str, job_name: str) -> str:
 def _believed(url: str, what: str) -> dict[str, Any] | None:
     """Return the record at a URL, None without one. Raises ArgumentError if another user could have written it."""
     try:
-        trust.check(filesystem.for_url(url).status(url), what)
+        trust.check_trusted(filesystem.for_url(url).status(url), what)
     except PathNotFound:
         return None
     return run_dir.read_job_record(url)
@@ -184,7 +184,7 @@ def _fetched(path: str, folder: str) -> str:
     """Return the local path of a script; a script on the store is copied below ``folder``."""
     if urls.split(path)[0] in ("", "file"):
         return urls.split(path)[2]
-    trust.check(filesystem.for_url(path).status(path), "its content is executed")
+    trust.check_trusted(filesystem.for_url(path).status(path), "its content is executed")
     local = os.path.join(folder, "scripts", urls.split(path)[1].replace(":", "_"), urls.split(path)[2].lstrip("/"))
     os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
     filesystem.for_url(path).download(path, local)

@@ -248,7 +248,7 @@ def _make_folder(above: Path) -> None:
         mode = above.parent.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise PermissionError("all users may write to the folder above it")
-        privacy.make_own_folder(above)
+        privacy.ensure_private_folder(above)
     except PermissionError as error:
         raise ArgumentError(f"{above} cannot keep jobs: {error.strerror or error}; name a folder of your own") from None
 

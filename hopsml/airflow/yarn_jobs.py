@@ -39,8 +39,8 @@ RECORDS = "Airflow"  # folder in the project
 def find(request: Request) -> list[KnownJob]:
     """Return all applications with the request's tag, newest first."""
     found = []
-    yarn = ResourceManager.of_environment()
-    for application in yarn.find(request.tag):
+    yarn = ResourceManager.from_environment()
+    for application in yarn.find_by_tag(request.tag):
         state = application.lifecycle
         delivered = state is Lifecycle.FINISHED and _is_delivered(request, application.id)
         found.append(KnownJob(_job(yarn, application.id), state, delivered))
@@ -54,15 +54,15 @@ def start(request: Request) -> Job:
         ClusterError: spark-submit failed, and the message contains its output; or it did not end in time and was ended;
             or YARN does not list the application in time.
     """
-    yarn = ResourceManager.of_environment()
-    before = {application.id for application in yarn.find(request.tag)}
+    yarn = ResourceManager.from_environment()
+    before = {application.id for application in yarn.find_by_tag(request.tag)}
     asked = settings_of(request)
     said = _submit(submit_command(request, asked, "--detach", "--tag", request.tag), hidden_settings(asked))
     printed = _ID.findall(said)  # the last one, if YARN's list cannot be read any more
     deadline = time.monotonic() + SEEN_TIMEOUT_S
     while True:
         try:
-            fresh = [application.id for application in yarn.find(request.tag) if application.id not in before]
+            fresh = [application.id for application in yarn.find_by_tag(request.tag) if application.id not in before]
         except ClusterError:
             if not printed:
                 raise
@@ -116,7 +116,7 @@ def errors(job: Job) -> str:
 def end(job: Job) -> None:
     """Kill the application and wait for its end. Raises ClusterError if it does not end in time."""
     with contextlib.suppress(ApplicationNotFound):
-        submission.end(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
+        submission.end_application(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:

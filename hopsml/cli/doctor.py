@@ -35,7 +35,7 @@ def class_data(
             f"profile '{profile}' does not use class-data archives. If driver and executors share the disk of one "
             "machine, set class_data: true in the profile"
         )
-    for role, path in archives.make_archives(known.spark, spark_command.spark_submit()).items():
+    for role, path in archives.make_archives(known.spark, spark_command.spark_submit_path()).items():
         print(f"{role:8} {path.stat().st_size / 1e6:5.0f} MB  {path}")
 
 

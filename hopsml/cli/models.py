@@ -9,7 +9,7 @@ import typer
 
 from hopsml.cli.terminal import AsJson, print_plain
 from hopsml.tracking import listing
-from hopsml.tracking.listing import figure, short, table, time_text
+from hopsml.tracking.listing import format_table, number_text, short_text, time_text
 
 if TYPE_CHECKING:
     from hopsml.model.description import Signature
@@ -46,7 +46,9 @@ def ls(
     elif not found:
         print(f"no models in {settings.project_url(of)}", file=sys.stderr)
     else:
-        print("\n".join(table([COLUMNS, *(_row(version, _aliases(version, named)) for version in found)], NUMBERS)))
+        print(
+            "\n".join(format_table([COLUMNS, *(_row(version, _aliases(version, named)) for version in found)], NUMBERS))
+        )
 
 
 @app.command()
@@ -197,7 +199,7 @@ def _shape(shape: tuple[int | None, ...]) -> str:
 
 
 def _metrics(metrics: dict[str, float]) -> str:
-    return "  ".join(f"{short(name)}={figure(value)}" for name, value in metrics.items())
+    return "  ".join(f"{short_text(name)}={number_text(value)}" for name, value in metrics.items())
 
 
 def _size(count: int) -> str:

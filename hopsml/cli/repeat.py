@@ -207,7 +207,7 @@ def parse_arguments(text_: str) -> dict[str, Any]:
 
 def evaluation_text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> str:
     """Return one line per checkpoint for the terminal; ``*`` marks the best one."""
-    from hopsml.tracking.listing import figure, table
+    from hopsml.tracking.listing import format_table, number_text
 
     if not judged:
         return "the run has no complete checkpoint"
@@ -215,11 +215,11 @@ def evaluation_text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, A
     rows = [
         (
             f"{'* ' if one.step == best else '  '}step {one.step}",
-            one.problem or "  ".join(f"{key}={figure(value)}" for key, value in one.metrics.items()),
+            one.problem or "  ".join(f"{key}={number_text(value)}" for key, value in one.metrics.items()),
         )
         for one in judged
     ]
-    return "\n".join(table(rows))
+    return "\n".join(format_table(rows))
 
 
 def evaluation_as_dict(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def resume(
 def comparison_text(outcome: Rerun) -> str:
     """Return the comparison of rerun and original, for the terminal."""
     from hopsml.cli.terminal import difference_row
-    from hopsml.tracking.listing import table
+    from hopsml.tracking.listing import format_table
 
     verdict = outcome.verdict
     names = (outcome.original.run_id, outcome.result.run_id)
@@ -312,12 +312,12 @@ def comparison_text(outcome: Rerun) -> str:
             f"{', '.join(verdict.compared) or 'neither run returned a value'}\n{names[0]}  "
             f"{outcome.original.url}\n{names[1]}  {outcome.result.run_dir}"
         )
-    lines = ["the results differ:", *table([("", *names), *map(difference_row, verdict.differing)])]
+    lines = ["the results differ:", *format_table([("", *names), *map(difference_row, verdict.differing)])]
     if verdict.causes:
         lines += [
             "",
             "recorded differences between the runs:",
-            *table([("", *names), *map(difference_row, verdict.causes)]),
+            *format_table([("", *names), *map(difference_row, verdict.causes)]),
         ]
     else:
         lines += [

@@ -14,7 +14,17 @@ from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, found_run, prin
 from hopsml.cli.watch import cancel, follow, logs, metrics, status
 from hopsml.core.states import Lifecycle
 from hopsml.tracking import listing
-from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
+from hopsml.tracking.listing import (
+    COLUMNS,
+    GAP,
+    NUMBERS,
+    duration_text,
+    fit_runs_to_width,
+    format_table,
+    run_cells,
+    short_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from hopsml.storage.mailbox import ProfileRequest
@@ -48,7 +58,7 @@ def profile(
 
     directory = found_run(run)
     if show:
-        print("".join(f"{entry.url}\n" for entry in mailbox.kept_profiles(directory)), end="")
+        print("".join(f"{entry.url}\n" for entry in mailbox.list_profiles(directory)), end="")
         return
     request = mailbox.checked_profile_request(rank, seconds, form, idle)
     _check_running(directory)
@@ -114,7 +124,7 @@ def ls(
     from hopsml.tracking import catalog
 
     url = project or settings.project_url()
-    found = catalog.recent(url, last or None)
+    found = catalog.recent_runs(url, last or None)
     if as_json:
         print(listing.json_line([_row_as_json(run) for run in found]))
     elif not found:
@@ -126,13 +136,13 @@ def ls(
 def _print_table(found: list[StoredRun]) -> None:
     """Print runs: on a terminal fitted to its width, with colours; into a pipe or file complete, one line per run."""
     if not sys.stdout.isatty():
-        print("\n".join(table([COLUMNS, *(row(run) for run in found)], NUMBERS)))
+        print("\n".join(format_table([COLUMNS, *(run_cells(run) for run in found)], NUMBERS)))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    columns, *lines = fitted(found, console.width)
+    columns, *lines = fit_runs_to_width(found, console.width)
     console.print(Text(GAP.join(columns).rstrip(), style="dim"))
     for cells in lines:
         styles = [_STYLES.get(cell.strip(), "") for cell in cells] if len(cells) > 1 else ["dim"]
@@ -179,7 +189,7 @@ def compare(
     if not found and not source:
         print("no recorded value differs")
         return
-    print_plain("\n".join(table([("", one.run_id, other.run_id), *map(difference_row, found)])))
+    print_plain("\n".join(format_table([("", one.run_id, other.run_id), *map(difference_row, found)])))
     if source:
         print_plain("\n" + source)
 
@@ -202,8 +212,8 @@ def rm(
     for stored in found:
         if stored.state == RUNNING and not force:
             raise ArgumentError(
-                f"run {stored.run_id} has no status.json, and its last change was {duration(stored.quiet_s)} ago: it may "
-                f"still be running. Nothing was deleted. Cancel it (hopsml runs cancel {stored.run_id}), or add --force"
+                f"run {stored.run_id} has no status.json, and its last change was {duration_text(stored.quiet_s)} ago: it "
+                f"may still be running. Nothing was deleted. Cancel it (hopsml runs cancel {stored.run_id}), or add --force"
             )
     if not yes:
         _print_table(found)
@@ -214,7 +224,7 @@ def rm(
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
     for stored in found:
         for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
-        order.forget(stored.directory)
+        order.remove_from_unsent(stored.directory)
         print(f"deleted {stored.directory.url}")
 
 
@@ -233,7 +243,7 @@ def sync(
     from hopsml.tracking.mlflow import order, sender, store
 
     url = project or settings.project_url()
-    directories = [found_run(run, url) for run in runs or []] or [RunDir(run) for run in order.pending(url)]
+    directories = [found_run(run, url) for run in runs or []] or [RunDir(run) for run in order.list_unsent_runs(url)]
     if directories:
         store.limit_waiting(CALL_TIMEOUT_S)
     stores: dict[str, store.Store] = {}
@@ -309,7 +319,7 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
         "state": run.state,
         "name": record.get("name"),
         "started": time_text(record.get("started")),
-        "duration": duration(run.seconds),
+        "duration": duration_text(run.seconds),
         **({metric[0]: metric[1]} if metric else {}),
     }
     inputs = [*(around.pop("inputs", None) or []), *run.inputs]
@@ -318,7 +328,7 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
         ("error", status.pop("error", "")),
         ("result", run.outputs),
         ("arguments", record.pop("arguments", None)),
-        ("inputs", {str(entry.get("url")): short(entry, 200) for entry in inputs}),
+        ("inputs", {str(entry.get("url")): short_text(entry, 200) for entry in inputs}),
         ("request (run.json)", record),
         ("end (status.json)", status),
         ("environment (environment.json)", around),
@@ -338,7 +348,7 @@ def _indented(content: Any) -> str:
 def _entry(name: str, value: Any, width: int) -> str:
     if isinstance(value, dict) and len(value) > 1:
         return f"  {name}\n" + "\n".join(f"  {line}" for line in _indented(value).splitlines())
-    return f"  {name:{width}}  {short(value, 100_000)}"
+    return f"  {name:{width}}  {short_text(value, 100_000)}"
 
 
 for _command in (

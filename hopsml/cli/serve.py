@@ -75,11 +75,11 @@ def run(
     os.close(lifeline)
     try:
         print(status, flush=True)
-        if not detach and starting.wait(status.supervisor):
+        if not detach and starting.wait_for_exit(status.supervisor):
             raise typer.Exit(1)
     except KeyboardInterrupt:
         os.close(ours)  # the supervisor ends when this pipe is closed, after it has answered open requests
-        starting.wait(status.supervisor)
+        starting.wait_for_exit(status.supervisor)
 
 
 @app.command()
@@ -123,7 +123,7 @@ def ls(as_json: AsJson = False) -> None:
     from hopsml.serving import manager
     from hopsml.serving.definitions import servings_url
     from hopsml.tracking import listing
-    from hopsml.tracking.listing import table
+    from hopsml.tracking.listing import format_table
 
     found = manager.servings()
     if as_json:
@@ -134,7 +134,7 @@ def ls(as_json: AsJson = False) -> None:
         rows = [
             (one.name, one.model, str(one.version or ""), one.state, _ready(one), one.url or one.why) for one in found
         ]
-        print("\n".join(table([("NAME", "MODEL", "VERSION", "STATE", "READY", "URL"), *rows])))
+        print("\n".join(format_table([("NAME", "MODEL", "VERSION", "STATE", "READY", "URL"), *rows])))
 
 
 def _ready(one: ServingStatus) -> str:

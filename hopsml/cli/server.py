@@ -86,7 +86,7 @@ def _private_page(page: str) -> Path:
     from hopsml.storage import privacy
 
     folder = Path.home() / ".hopsml" / "ui"
-    privacy.make_own_folder(folder, denied=0o077)
+    privacy.ensure_private_folder(folder, denied=0o077)
     for left in folder.glob("*.html"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > PAGE_S:
@@ -99,13 +99,13 @@ def _private_page(page: str) -> Path:
 
 def log_handler() -> logging.Handler:
     """Return a handler that logs to the terminal, without control characters and forged lines of jobs' messages."""
-    from hopsml.tracking.listing import plain
+    from hopsml.tracking.listing import strip_control_sequences
 
     class PlainFormatter(logging.Formatter):
         """Formatter that indents further lines, so that every unindented line begins an entry."""
 
         def format(self, record: logging.LogRecord) -> str:
-            return plain(super().format(record)).replace("\n", "\n    ")
+            return strip_control_sequences(super().format(record)).replace("\n", "\n    ")
 
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))

@@ -387,13 +387,13 @@ def metrics(job: JobArgument, json: AsJson = False) -> None:
             f"no run of job {job} has reported metrics yet; call hopsml.report in the training function", err=True
         )
     from hopsml.cli.terminal import print_rows
-    from hopsml.tracking.listing import figure
+    from hopsml.tracking.listing import number_text
 
     for run in found:
         print_plain(f"run {run.id}: {run.state}" + (f", trial {run.trial}" if run.trial else ""))
         rows: list[tuple[str, ...]] = [("metric", "last", "step", "lowest", "highest", "reports")]
         for one in run.metrics:
-            rows.append((one.name, *map(figure, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))
+            rows.append((one.name, *map(number_text, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))
         if run.metrics:
             print_rows(rows, numbers=rows[0][1:])
 

@@ -101,10 +101,10 @@ def submit(
     from hopsml import submission
     from hopsml.core import profiles, redact
     from hopsml.errors import ArgumentError, RunCancelled
-    from hopsml.submission.spark_command import hidden_from_environment
+    from hopsml.submission.spark_command import pop_hidden_settings
 
     chosen = profiles.load(profile or SETTINGS.profile or "yarn-cluster")
-    settings = {**hidden_from_environment(os.environ), **_settings(conf or [])}
+    settings = {**pop_hidden_settings(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: the timeout must be greater than 0 seconds")
     if timeout is not None and detach:
@@ -158,11 +158,11 @@ def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str
 
     from hopsml.errors import ArgumentError
     from hopsml.experiment import whole_script
-    from hopsml.submission.script import read
+    from hopsml.submission.script import parse_script
 
     if framework not in whole_script.VERBS:
         raise ArgumentError(f"--framework {framework}: the framework must be one of {', '.join(whole_script.VERBS)}")
-    read(script)  # reports an unreadable script before the submission
+    parse_script(script)  # reports an unreadable script before the submission
     return str(whole_script.write_driver(framework, Path(script), Path(folder), torch_backend))
 
 

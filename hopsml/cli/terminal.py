@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.tracking.listing import cut, plain, short, table
+from hopsml.tracking.listing import format_table, short_text, strip_control_sequences, truncate_to_width
 
 if TYPE_CHECKING:
     from hopsml.storage.run_dir import RunDir
@@ -60,11 +60,11 @@ def print_rows(
         wraps: title of the column that is wrapped on a narrow terminal.
         is_cut: True to print one line for each row, which is cut at the width of a terminal.
     """
-    rows = [[plain(cell) for cell in row] for row in rows]
+    rows = [[strip_control_sequences(cell) for cell in row] for row in rows]
     if is_cut or not sys.stdout.isatty():
-        lines = table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))
+        lines = format_table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))
         columns = shutil.get_terminal_size().columns
-        print("\n".join([cut(line, columns) for line in lines] if sys.stdout.isatty() else lines))
+        print("\n".join([truncate_to_width(line, columns) for line in lines] if sys.stdout.isatty() else lines))
         return
     from rich.console import Console
     from rich.table import Table
@@ -80,7 +80,7 @@ def print_rows(
 
 def difference_row(found: Difference) -> tuple[str, str, str]:
     """Return a row for a difference: name, and the shortened value on each side."""
-    return f"{found.section}: {found.name}", short(found.left), short(found.right)
+    return f"{found.section}: {found.name}", short_text(found.left), short_text(found.right)
 
 
 LONGEST = 1 << 16  # characters of an incomplete sequence; of a longer one only the beginning is removed
@@ -99,7 +99,7 @@ _OPEN = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_TEXT_FOLL
 
 def print_plain(text: str, *, to_stderr: bool = False) -> None:
     """Print text of other users, such as names, causes and job files, without any control character."""
-    print(plain(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    print(strip_control_sequences(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
 def without_control_sequences(pieces: Iterable[str]) -> Iterator[str]:

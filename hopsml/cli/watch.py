@@ -79,23 +79,23 @@ def trial_counts(counts: dict[str, Any]) -> str:
 
 def config_text(values: dict[str, Any]) -> str:
     """Return a configuration as text, such as ``lr=0.1  act=relu``."""
-    from hopsml.tracking.listing import short
+    from hopsml.tracking.listing import short_text
 
     return "  ".join(
-        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={short(value)}"
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={short_text(value)}"
         for name, value in values.items()
     )
 
 
 def search_progress(found: dict[str, Any]) -> str:
     """Return trials, best value and its configuration in a line of at most 80 characters including "hopsml: "."""
-    from hopsml.tracking.listing import cut
+    from hopsml.tracking.listing import truncate_to_width
 
     best = found["best"]
     text = f"trials {trial_counts(found['trials'])}"
     if best is not None:
         text += f"; best {found['metric']} {best['value']:.6g}  {config_text(best['config'])}"
-    return cut(text, PLACES - len("hopsml: "))
+    return truncate_to_width(text, PLACES - len("hopsml: "))
 
 
 def wrapped(text: str, indent: int) -> str:
@@ -164,8 +164,8 @@ def metrics(
 
     directory = found_run(run)
     search = search_reader(directory, directory.read_run())
-    reports = catalog.Reports(directory.metrics) if search is None else _OfTrials(search)
-    found = list(reports.more())
+    reports = catalog.ReportReader(directory.metrics) if search is None else _OfTrials(search)
+    found = list(reports.read_new_reports())
     if last:
         found = found[-last:]
     columns: list[str] = []
@@ -190,7 +190,7 @@ class _OfTrials:
     def __init__(self, search: SearchReader) -> None:
         self._search = search
 
-    def more(self) -> Iterator[dict[str, Any]]:
+    def read_new_reports(self) -> Iterator[dict[str, Any]]:
         """Yield the reports since the last call. Raises StorageError."""
         for one in self._search.read_new_reports():
             yield {"trial": one.trial, "number": one.number, "step": one.step, self._search.metric: one.value}
@@ -200,14 +200,14 @@ def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
     has_ended = False
     while not has_ended:
         has_ended = catalog.read(directory, brief=True).state in states.ENDS
-        yield list(reports.more())
+        yield list(reports.read_new_reports())
         if not has_ended:
             time.sleep(METRICS_POLL_S)
 
 
 def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> list[str]:
     """Print the rows, with new titles if a metric is new; return the columns for the rows that follow."""
-    from hopsml.tracking.listing import figure, table, time_text
+    from hopsml.tracking.listing import format_table, number_text, time_text
 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
     if as_json:
@@ -215,10 +215,10 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
             print(listing.json_line(report))
     elif reports:
         times = any("time" in report for report in reports)
-        rows = [tuple(figure(report.get(name)) for name in names) for report in reports]
+        rows = [tuple(number_text(report.get(name)) for name in names) for report in reports]
         if times:
             rows = [(time_text(one.get("time")), *row) for one, row in zip(reports, rows, strict=True)]
-        lines = table([("time", *names) if times else tuple(names), *rows])
+        lines = format_table([("time", *names) if times else tuple(names), *rows])
         print("\n".join(lines if names != columns else lines[1:]))
     sys.stdout.flush()
     return names
@@ -246,7 +246,7 @@ def logs(
     if search is not None:
         search.read_new_reports()
     is_empty = True
-    for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
+    for piece in run_logs.read_rank_logs(directory, rank, generation) if search is None else search.output():
         is_empty = is_empty and not piece
         sys.stdout.buffer.write(piece)
     if search is None and (note := catalog.empty_log_note(directory, rank, generation)):
@@ -280,7 +280,7 @@ def follow(
     from hopsml import submission
 
     if end:
-        ended = submission.end(what)
+        ended = submission.end_application(what)
         submission.to_stderr(f"{ended.id}: {ended.state}, {ended.final_status}")
         return
     with submission.Interrupts() as interrupts:
@@ -303,14 +303,14 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
         ) from None
     if end:
         cancel(directory.url)
-    output, state, progress = catalog.Output(directory, rank), "", ""
+    output, state, progress = catalog.OutputReader(directory, rank), "", ""
     search = search_reader(directory, directory.read_run())
     if search is not None:
         to_stderr(f"output of the trials: hopsml runs logs {directory.run_id}, or {search.folder_of('TRIAL')}")
     try:
         while True:
             stored = catalog.read(directory, brief=True)  # before the output, so that the last output is not lost
-            for text in output.more():
+            for text in output.read_new_text():
                 sys.stdout.write(text)
             sys.stdout.flush()
             if search is not None and (now := search_progress(search_facts(search, stored.state))) != progress:
@@ -355,10 +355,10 @@ def status(run: RunArgument, as_json: AsJson = False) -> None:
 
 
 def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
-    from hopsml.tracking.catalog import driver_lives
+    from hopsml.tracking.catalog import is_driver_alive
 
     ended, process = stored.status or {}, stored.run.get("driver_process") or {}
-    lives = driver_lives(process) if stored.status is None else None
+    lives = is_driver_alive(process) if stored.status is None else None
     return {
         "run": stored.run_id,
         "name": stored.run.get("name"),
@@ -383,9 +383,9 @@ def _text(name: str, value: Any) -> str:
     from hopsml.tracking import listing
 
     if name == "seconds":
-        return listing.duration(value)
+        return listing.duration_text(value)
     if name == "reported":
         return listing.time_text(value)
     if isinstance(value, dict):
-        return "  ".join(f"{key}={listing.figure(content)}" for key, content in value.items())
+        return "  ".join(f"{key}={listing.number_text(content)}" for key, content in value.items())
     return str(value)

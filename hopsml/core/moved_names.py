@@ -105,6 +105,7 @@ _MOVED = {
     "states:end": "hopsml.core.states:final_state",
     "tracebacks": "hopsml.core.tracebacks",
     "tracking.code": "hopsml.tracking.provenance",
+    "tracking.inputs:attach": "hopsml.tracking.inputs:start_recording",
     "tracking.machine": "hopsml.tracking.provenance",
     "tracking.seeds": "hopsml.tracking.inputs",
     "training.discovery.lookup": "hopsml.training.discovery",

@@ -223,9 +223,9 @@ class RecordWriter:
             pause_s, now = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S), time.monotonic()
             if not waiting or now + pause_s > began + patience_s or self.cut.is_set():
                 return {**failed, **{name: _reason(error) for name, error in passing.items()}}
-            if reminder.is_due(now):
+            if reminder.reschedule_if_due(now):
                 first, limit = next(iter(passing.values())), f"{patience_s:g} s ({Settings.storage_retry_s.name})"
-                since = f" for {backoff.in_words(now - began)}" if rounds > 1 else ""
+                since = f" for {backoff.duration_text(now - began)}" if rounds > 1 else ""
                 self.tell(f"{_named(waiting)} cannot be written{since}; retrying for {limit}: {_reason(first)}")
             self.cut.wait(pause_s)
             self.while_waiting()
@@ -262,7 +262,7 @@ class RecordWriter:
         final = self.error_of(storing, error)
         content = status(final, storing)
         may_retry_s = min(PATIENCE_S, SETTINGS.storage_retry_s) if final is not None else None
-        late = self.write({"status.json": lambda: self.directory.end(content)}, may_retry_s)
+        late = self.write({"status.json": lambda: self.directory.write_status_once(content)}, may_retry_s)
         if not late:
             return unrecorded, final
         unrecorded |= late

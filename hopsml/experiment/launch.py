@@ -32,7 +32,7 @@ from hopsml.storage import filesystem, mailbox, privacy, run_dir, urls
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking import inputs
 from hopsml.tracking.mlflow.order import RunGroup
-from hopsml.tracking.record import Recording
+from hopsml.tracking.record import RunRecordWriter
 
 SUMMARY = ".summary.json"
 # Names of positional arguments after the function, in the predecessor's newer and older releases.
@@ -111,7 +111,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
     """
     application = applications.get_or_start(plans[0].profile, plans[0].spec.keep_warm_s)
     launch_dir, earlier = _create_or_take_over(plans, table, application)
-    recording = Recording(launch_dir, None).start()
+    recording = RunRecordWriter(launch_dir, None).start()
     started_s, error, results, summary = time.time(), None, list[Result](), None
     try:
         placed = [_placed(single, *place, launch_dir, earlier) for single, place in _places(plans)]
@@ -158,7 +158,7 @@ def _create_or_take_over(
     plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
 ) -> tuple[RunDir, str]:
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
-    store, resources = settings.project_url(), inputs.resources_of(plans[0].resources)
+    store, resources = settings.project_url(), inputs.resource_urls(plans[0].resources)
     record = plan.launch_record(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.reserve_run_to_continue(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
@@ -199,7 +199,7 @@ class CancelRequests:
     """Poller of cancellation requests in a launch's directory, on a thread; a request ends all runs under way."""
 
     def __init__(self, launch_dir: RunDir) -> None:
-        self._launch_dir, self._polling = launch_dir, mailbox.Polling.of(launch_dir.url)
+        self._launch_dir, self._polling = launch_dir, mailbox.Polling.for_url(launch_dir.url)
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._runs: list[Run] = []

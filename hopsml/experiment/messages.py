@@ -59,7 +59,7 @@ class ProfileRequestHandler:
         try:
             self._settle(*self._under_way)
             if self._under_way is not None:
-                mailbox.answer_profile_request(self._directory, wish, "failed", "the run has ended")
+                mailbox.record_profile_state(self._directory, wish, "failed", "the run has ended")
         except StorageError:
             pass
 
@@ -69,12 +69,12 @@ class ProfileRequestHandler:
             return
         if is_first:
             old = "it was requested before this attempt of the run started; repeat the request"
-            mailbox.answer_profile_request(self._directory, wish, "failed", old)
+            mailbox.record_profile_state(self._directory, wish, "failed", old)
             return
         path = mailbox.profile_path(wish, time.time())
         until = time.monotonic() + wish.seconds + mailbox.PROFILE_PATIENCE_S
         self._under_way = wish, path, until
-        mailbox.answer_profile_request(self._directory, wish, "taking")
+        mailbox.record_profile_state(self._directory, wish, "taking")
         profile_request = TakeProfile(self._run_id, -1, wish.id, wish.seconds, wish.format, wish.idle, path)
         self._send_request(wish.rank, profile_request)
 
@@ -84,9 +84,9 @@ class ProfileRequestHandler:
             problem = f"the agent of rank {wish.rank} has not answered: it or its worker is stopped, or has ended"
         if problem is None:
             return
-        mailbox.answer_profile_request(self._directory, wish, "failed" if problem else "done", problem or path)
+        mailbox.record_profile_state(self._directory, wish, "failed" if problem else "done", problem or path)
         self._under_way = None
-        mailbox.trim_profiles(self._directory)
+        mailbox.delete_old_profiles(self._directory)
 
     def _answer_to(self, wish: ProfileRequest) -> str | None:
         """Return the agent's answer: an error, "" for success, None if there is none; the answer stays queued."""

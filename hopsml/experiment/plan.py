@@ -51,15 +51,15 @@ from hopsml.experiment.run_role import StandaloneRun
 from hopsml.experiment.takeover import SignOfLife
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, find
+from hopsml.storage.run_dir import RunDir, find_run_dir
 from hopsml.tracking import inputs
 from hopsml.tracking import record as run_record
 from hopsml.tracking.mlflow.order import RunGroup
-from hopsml.tracking.record import Recording
+from hopsml.tracking.record import RunRecordWriter
 from hopsml.training import prepare
 
 HOOKS = (
-    "hopsml.tracking.inputs:attach", "hopsml.tracking.provenance:record_worker", "hopsml.training.prepare:prepare",
+    "hopsml.tracking.inputs:start_recording", "hopsml.tracking.provenance:record_worker", "hopsml.training.prepare:prepare",
 )  # fmt: skip
 
 # Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.
@@ -138,8 +138,8 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = _settled(spec, captured)
     _refuse_plaintext(spec)
     store = settings.project_url()
-    resources = inputs.resources_of(plan.resources)
-    resume_url = find(spec.resume, store).url if spec.resume else ""
+    resources = inputs.resource_urls(plan.resources)
+    resume_url = find_run_dir(spec.resume, store).url if spec.resume else ""
     application = applications.get_or_start(plan.profile, spec.keep_warm_s, spec.modules)
     group, bare, alike = _group(spec, application)
     spec = replace(spec, group=group)
@@ -283,7 +283,7 @@ def _start_run(
     recording = None
     if standing.recorded:
         payload = None if captured.unrecorded else captured.payload
-        recording = Recording(directory, payload, more=_facts(application), code_of=plan.rerun_of).start()
+        recording = RunRecordWriter(directory, payload, more=_facts(application), code_of=plan.rerun_of).start()
     run = Run(
         state,
         directory,
@@ -312,7 +312,7 @@ def _taken(run: Run, successor: str) -> None:
     run.cancel(f"another driver has continued it in {successor}")
 
 
-def _before_status(recording: Recording | None, events: EventsFolderCreator) -> None:
+def _before_status(recording: RunRecordWriter | None, events: EventsFolderCreator) -> None:
     events.wait()
     if recording is not None:
         recording.join()
@@ -435,7 +435,7 @@ def _record(
         "attempt": application.earlier_runs.attempt,
         "user": settings.project_name(),
         "driver": platform.node(),
-        **run_record.of_driver(),
+        **run_record.driver_record(),
         **plan.standing.record_entries(),
     }
     cleaned: dict[str, Any] = redact.record(record)

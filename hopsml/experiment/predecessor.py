@@ -83,7 +83,7 @@ def begin(
             f"begin(local_logdir={local_logdir!r:.80}): the driver has no such folder; write below the directory that "
             "begin() returns"
         )
-    resources = inputs.resources_of(versioned_resources)
+    resources = inputs.resource_urls(versioned_resources)
     manager = recorded(name, description=description)
     run = manager.__enter__()
     inputs.copy_resources(resources, run.run_dir)

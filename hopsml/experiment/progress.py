@@ -154,7 +154,7 @@ def run_observer_maker() -> Callable[[RunState, str, str], Observer]:
             return RunDisplay(state, name, run_dir).show()
 
         def lines() -> Observer:
-            return RunLines(state.run_id, log=lambda: RunDir(run_dir).log(state.begun, 0))
+            return RunLines(state.run_id, log=lambda: RunDir(run_dir).log_url(state.begun, 0))
 
         return _display_or_lines(live, display, lines, f"run {state.run_id}")
 

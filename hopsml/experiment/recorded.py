@@ -23,7 +23,7 @@ from hopsml.experiment.ending import status_record
 from hopsml.storage import run_dir, urls
 from hopsml.storage.run_dir import create_run_dir
 from hopsml.tracking import listing, record
-from hopsml.tracking.record import Recording
+from hopsml.tracking.record import RunRecordWriter
 
 
 @dataclass
@@ -68,7 +68,7 @@ def recorded(
         StorageError: the run directory cannot be written; names the path.
     """
     application, started_s = applications.current_id(), time.time()
-    about = record.of_driver()
+    about = record.driver_record()
     request = {
         "verb": "recorded",
         "name": name or PurePath(str(about.get("script") or "")).stem or "no-name",
@@ -82,7 +82,7 @@ def recorded(
     }
     directory = create_run_dir(settings.project_url(), application, request, share=share)
     run_dir.announce_run(directory, application)
-    recording = Recording(directory, None).start()
+    recording = RunRecordWriter(directory, None).start()
     run = Recorded(directory.run_id, directory.url)
     try:
         yield run

@@ -19,7 +19,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications, plan, takeover
 from hopsml.experiment.result import Result
-from hopsml.storage.run_dir import RunDir, find
+from hopsml.storage.run_dir import RunDir, find_run_dir
 from hopsml.tracking import catalog, compare, record
 from hopsml.tracking.compare import Comparison
 
@@ -61,10 +61,10 @@ def rerun(
             and the error that ended the rerun if it failed.
     """
     applications.set_profile_variables(profile)  # which may set the project's URL
-    original = find(run, settings.project_url())
+    original = find_run_dir(run, settings.project_url())
     again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     result = plan.start(again).result()
-    verdict = compare.same_result(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
+    verdict = compare.compare_results(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
     return Rerun(original, result, verdict)
 
 
@@ -96,7 +96,7 @@ def resume(
             otherwise as ``submit``.
     """
     applications.set_profile_variables(profile)
-    directory = find(run, settings.project_url())
+    directory = find_run_dir(run, settings.project_url())
     _check_may_go_on(directory)
     again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     return plan.start(continuation_plan(again, directory)).result()
@@ -110,7 +110,7 @@ def _check_may_go_on(directory: RunDir) -> None:
             f"run {directory.run_id} has finished, so it cannot be resumed; experiment.rerun repeats it, and "
             f"collective_all_reduce(..., resume={directory.run_id!r}) continues training from its last checkpoint"
         )
-    if successor := directory.successor():
+    if successor := directory.read_successor():
         raise takeover.already_resumed_error(directory, successor)
     if status is None and takeover.driver_lives(directory):
         raise ArgumentError(f"run {directory.run_id} is still running; cancel it first, or wait for its end")
@@ -131,7 +131,7 @@ def build(
     preflight: str | None = None,
 ) -> plan.Plan:
     """Return the plan for repeating a recorded run; starts nothing, and does not run its code."""
-    directory = find(run, settings.project_url())
+    directory = find_run_dir(run, settings.project_url())
     with decoding.understood(f"the records of run {directory.run_id} are", "start its script again instead"):
         return _rebuilt(directory, profile, progress, secrets or {}, preflight)
 
@@ -152,7 +152,7 @@ def _rebuilt(
             f"run {directory.run_id} is a launch of several combinations; give the folder of one of them in "
             f"{directory.url}: {names:.200}"
         )
-    shipped = record.shipped(directory, recorded)
+    shipped = record.read_shipped_function(directory, recorded)
     spec = _spec(directory, recorded, secrets)
     what = f"run {directory.run_id}"
     captured = Captured(

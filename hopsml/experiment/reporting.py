@@ -24,7 +24,7 @@ from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK, TrackedRun
-from hopsml.tracking.mlflow.order import Order, RunGroup, key_of
+from hopsml.tracking.mlflow.order import Order, RunGroup, run_key
 from hopsml.training import prepare
 
 EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"
@@ -117,7 +117,7 @@ def track_in_mlflow(
         return
     try:
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
-        followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
+        followed = LINK.track_run(order, run.directory, record, lambda text: _note(run, text))
         run.observe(mark_immediate(lambda change: _pass_on(followed, change)))
         # Workers may have reported before the run was observed. An evaluator's few reports are read from its folder in
         # any case: the last one can be missed if the evaluator ends right after it.
@@ -172,8 +172,8 @@ class TrialTracker:
             filesystem.for_url(directory.metrics).write_bytes(directory.metrics, lines.encode())
             directory.write_status(status)
             order = replace(self._order, run_name=title)
-            followed = LINK.follow(order, directory, record, lambda text: logger.warning("%s: %s", title, text))
-            followed.rows(entries.report_rows(reports))
+            followed = LINK.track_run(order, directory, record, lambda text: logger.warning("%s: %s", title, text))
+            followed.send_rows(entries.report_rows(reports))
             followed.end()
         except Exception:  # a record of a trial must not fail it
             logger.warning("%s is not sent to MLflow", title, exc_info=True)
@@ -181,7 +181,7 @@ class TrialTracker:
 
 def group_of(run_url: str, name: str) -> RunGroup:
     """Return the MLflow group of a search's trials: below the search's own run, which has the same key."""
-    return RunGroup(key_of(run_url), name, 0, ends_itself=True)
+    return RunGroup(run_key(run_url), name, 0, ends_itself=True)
 
 
 def _order_of(
@@ -216,10 +216,10 @@ def _active_run_id() -> str:
 def _pass_on(followed: TrackedRun, change: Change) -> None:
     """Queue the values of a change; called on the coordinator's thread, takes microseconds."""
     if change.kind == "report" and change.rank == 0:
-        followed.rows(entries.rows(change.metrics, change.time, change.step))
+        followed.send_rows(entries.metric_rows(change.metrics, change.time, change.step))
     elif change.kind == "system":
         values = {entries.system_name(change.rank, key): value for key, value in change.metrics.items()}
-        followed.rows(entries.rows(values, change.time, change.step))
+        followed.send_rows(entries.metric_rows(values, change.time, change.step))
 
 
 def _note(run: Run, text: str) -> None:

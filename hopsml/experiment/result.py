@@ -16,7 +16,7 @@ from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
 from hopsml.search.metric import differing_reports
 from hopsml.storage import filesystem, urls
-from hopsml.storage.run_dir import RunDir, step_of
+from hopsml.storage.run_dir import RunDir, parse_step_name
 from hopsml.tracking import listing
 
 _PATHS = {
@@ -224,7 +224,7 @@ class Result(tuple[str, Any]):
             *_contents(RunDir(self.run_dir)),
             ("  result", ", ".join(name for name in _RECORDS if name not in self.unrecorded) or "not recorded"),
         ]
-        return "\n".join([*listing.labelled(rows), self.json()])
+        return "\n".join([*listing.format_labelled(rows), self.json()])
 
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, number of workers, run id, run directory, state and others.
@@ -298,7 +298,7 @@ def _files(url: str) -> str:
 
 
 def _checkpoints(url: str) -> str:
-    steps = sorted(step for file in _list(url) if (step := step_of(urls.name(file.url))) is not None)
+    steps = sorted(step for file in _list(url) if (step := parse_step_name(urls.name(file.url))) is not None)
     return f"{len(steps)}, the last at step {steps[-1]}" if steps else "none"
 
 

@@ -191,7 +191,7 @@ class Run(Handle[Result]):
         self._writer = RecordWriter(run_dir, self._note)
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
-        self._requests = mailbox.Polling.of(run_dir.url) if heeds_requests else None
+        self._requests = mailbox.Polling.for_url(run_dir.url) if heeds_requests else None
         self._profiling = ProfileRequestHandler(run_dir, state.run_id, profile) if heeds_requests and profile else None
         if self._profiling is not None:
             state.observe(self._profiling.on_change)
@@ -332,9 +332,9 @@ class Run(Handle[Result]):
         live = self.state.log(rank)
         if live:
             return live
-        if not run_logs.of_rank(self.directory, rank):
+        if not run_logs.logs_of_rank(self.directory, rank):
             return ""
-        return b"".join(run_logs.pieces(self.directory, rank)).decode(errors="replace")
+        return b"".join(run_logs.read_rank_logs(self.directory, rank)).decode(errors="replace")
 
     def observe(self, observer: Observer) -> None:
         """Call ``observer`` with every change, on a separate thread; see ``cluster.driver.run_state.Change``."""
@@ -400,7 +400,7 @@ class Run(Handle[Result]):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed, as the run has just ended
                     self.on_request(reason)
-            elif self._requests.is_usual:
+            elif self._requests.is_storage_responding:
                 self._poll_profile_requests()
         self.state.wait()
         if self._profiling is not None:
@@ -423,7 +423,7 @@ class Run(Handle[Result]):
 
     def _result(self) -> Result:
         value = self._value()
-        metrics = result_as_dict(value, self.directory.log(self.state.begun, 0), self._metric_key)
+        metrics = result_as_dict(value, self.directory.log_url(self.state.begun, 0), self._metric_key)
         layout = self.state.layout
         return Result(
             self.directory.events,

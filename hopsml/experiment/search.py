@@ -26,7 +26,7 @@ from hopsml.search.contract import End, Outcome
 from hopsml.search.metric import finite_or_none
 from hopsml.search.registry import ARGUMENTS_ELSEWHERE
 from hopsml.search.space.space import Searchspace
-from hopsml.storage.run_dir import find
+from hopsml.storage.run_dir import find_run_dir
 from hopsml.tracking import inputs
 
 # Names of positional arguments after the function.
@@ -119,7 +119,7 @@ def _rows(item: Any, space: Searchspace) -> Iterable[Mapping[str, Any]]:
         return [item]
     if isinstance(rows := getattr(item, "rows", None), list):
         return rows
-    return rows_of(find(item, settings.project_url()), space)
+    return rows_of(find_run_dir(item, settings.project_url()), space)
 
 
 def continue_search(
@@ -166,7 +166,7 @@ def submit_continued(
     """Start ``continue_search`` and return at once with a handle."""
     extra = checks.whole_number("num_trials", num_trials, at_least=0)
     applications.set_profile_variables(profile)  # which may set the project's URL
-    directory = find(run, settings.project_url())
+    directory = find_run_dir(run, settings.project_url())
     call = recorded.load_call(directory)
     lines = recorded.read_event_log(directory)
     if directory.read_status() is None:

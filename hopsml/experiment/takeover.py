@@ -65,16 +65,16 @@ class SignOfLife:
 
     def give(self) -> None:
         """Write a sign of life, or report that another run continues this one. Raises StorageError."""
-        if successor := self._directory.successor():
+        if successor := self._directory.read_successor():
             self._on_taken(successor)
             return
         self._beats += 1
-        sign = {"process": provenance.who(), "beat": self._beats, "time": time.time()}
+        sign = {"process": provenance.process_identity(), "beat": self._beats, "time": time.time()}
         if self._state.progress is not None:
             sign["progress"] = dict(zip(("done", "total", "unit"), self._state.progress, strict=True))
         self._directory.write_json(self._directory.driver_json, sign)
         if (generation := self._state.generation) - self._tidied >= TIDY_GENERATIONS:
-            run_logs.delete_surplus(self._directory, self._state.begun)
+            run_logs.delete_surplus_logs(self._directory, self._state.begun)
             self._tidied = generation
 
 
@@ -83,15 +83,15 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
 
     Args:
         directory: run directory.
-        driver: the driver's process, as from ``provenance.who``; by default that of the run record.
+        driver: the driver's process, as from ``provenance.process_identity``; by default that of the run record.
 
     Raises:
         StorageError: The run directory cannot be read.
     """
     who = driver or directory.read_run().get("driver_process") or {}
-    if who == provenance.who():
+    if who == provenance.process_identity():
         return directory.url in _under_way
-    if catalog.driver_lives(who) is False or _silent_s(directory) > OLD_S:
+    if catalog.is_driver_alive(who) is False or _silent_s(directory) > OLD_S:
         return False
     before, deadline = _last(directory), time.monotonic() + WATCH_S
     log.warning("waiting %g s for a heartbeat of the driver of %s", WATCH_S, directory.url)
@@ -108,7 +108,7 @@ def _silent_s(directory: RunDir) -> float:
     This machine's clock may be a day ahead: a run under way would be taken for a dead one.
     """
     changed_s = catalog.last_change_s(directory)
-    now_s = tree.store_now_s(directory.url)
+    now_s = tree.read_store_clock_s(directory.url)
     return 0.0 if now_s is None else now_s - changed_s  # None: it is not ours to write to
 
 
@@ -304,9 +304,9 @@ def hand_over_run(url: str, successor: RunDir) -> None:
     """
     left = RunDir(url)
     try:
-        left.hand_over(successor.url)
+        left.write_successor(successor.url)
     except PathExists:
-        if (other := left.successor()) != successor.url:
+        if (other := left.read_successor()) != successor.url:
             error = already_resumed_error(left, other)
             _close(successor, Lifecycle.CANCELLED, str(error))
             raise error from None
@@ -323,12 +323,12 @@ def record_failed_start(url: str, successor: RunDir, error: BaseException) -> No
     with contextlib.suppress(HopsmlError):
         _close(successor, Lifecycle.FAILED, f"it could not be started: {str(error) or type(error).__name__}")
         if url:
-            RunDir(url).take_back(successor.url)
+            RunDir(url).remove_successor(successor.url)
 
 
 def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None:
     """Write the final status of a run whose driver cannot write it."""
-    directory.end(status_record(directory.run_id, state, None, error, **more))
+    directory.write_status_once(status_record(directory.run_id, state, None, error, **more))
 
 
 def checkpoint_of(url: str) -> tuple[str, int]:
@@ -360,8 +360,8 @@ def later_fit_checkpoints(url: str) -> tuple[tuple[str, int, int], ...]:
     last: int | None = None  # of the newest run that has any checkpoint
     for directory in _chain(url):
         here = {1: -1} if checkpoints.latest_complete(directory.checkpoints) is not None else {}
-        for fit in directory.further_fits():
-            step = checkpoints.latest_sound(directory.checkpoints_of(fit))
+        for fit in directory.list_further_fits():
+            step = checkpoints.latest_sound(directory.checkpoints_of_fit(fit))
             if step is not None:
                 here[fit] = step
         if last is None and here:

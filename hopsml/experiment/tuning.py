@@ -21,7 +21,16 @@ from hopsml.errors import ArgumentError
 from hopsml.experiment import collective, plan, tuned
 from hopsml.experiment.options import RunOptions
 from hopsml.training.tensorflow.distribution import tuning
-from hopsml.tuning.choice import OURS, TENSORFLOWS, Candidate, Fastest, Gradient, bytes_of, candidates, choose
+from hopsml.tuning.choice import (
+    OURS,
+    TENSORFLOWS,
+    Candidate,
+    Fastest,
+    Gradient,
+    choose,
+    list_candidates,
+    total_gradient_bytes,
+)
 
 ROUNDS = 9
 TURN_S = 0.3
@@ -85,7 +94,7 @@ def tune_for_options(
     options: RunOptions, *, lossy: Iterable[str] = (), file: str | None = None, rounds: int = ROUNDS
 ) -> Tuning:
     """Tune for the arguments of a run, as ``tune_communication``; ``rounds``: measurements of each candidate."""
-    tried, function = candidates(lossy), capture.name_of(options.train_fn)
+    tried, function = list_candidates(lossy), capture.name_of(options.train_fn)
     gradients, workers = _observed(options)
     trained = workers - int(options.evaluator)
     if trained < 2:
@@ -98,7 +107,7 @@ def tune_for_options(
     choice = choose(taken, default_candidate(default).name)
     chosen = next(one for one in tried if one.name == choice.chosen)
     url = file or tuned.record_url(function, workers)
-    found = Tuning(function, workers, len(gradients), bytes_of(gradients), choice, chosen.settings(), url)
+    found = Tuning(function, workers, len(gradients), total_gradient_bytes(gradients), choice, chosen.settings(), url)
     tuned.write_record(url, _record(found))
     return found
 

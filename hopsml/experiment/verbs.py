@@ -47,7 +47,7 @@ def worker_environment(value: Mapping[str, str] | None, share: str | None) -> di
     checked = checks.variables("environment", value or {})
     if share is None:
         return checked
-    privacy.mode_of(checks.text("share", share))
+    privacy.share_mode(checks.text("share", share))
     return {**checked, privacy.VARIABLE: share}
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
-from hopsml.hdfs.files import AnyPath, path_inside, to_local, to_url
+from hopsml.hdfs.files import AnyPath, copy_target, local_absolute_path, to_url
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
@@ -28,7 +28,7 @@ def copy_to_hdfs(
         PathNotFound: if there is no such local file.
         PathExists: if the target exists and ``overwrite`` is False; it is an IOError.
     """
-    local = to_local(local_path)
+    local = local_absolute_path(local_path)
     if not os.path.exists(local):
         raise PathNotFound(f"cannot copy {local}: there is no such local file or directory", local)
     target = urls.join(to_url(relative_hdfs_path, project), os.path.basename(local))
@@ -49,7 +49,7 @@ def copy_to_local(
     An existing copy is retained if each of its files is as long as the original and not older; else it is replaced, as
     with ``overwrite``. The local directory must exist.
     """
-    url, folder = to_url(hdfs_path, project), to_local(local_path)
+    url, folder = to_url(hdfs_path, project), local_absolute_path(local_path)
     if not os.path.isdir(folder):
         raise PathNotFound(f"cannot copy to {folder}: there is no such local directory", folder)
     found = for_url(url).status(url)
@@ -83,7 +83,7 @@ def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False)
 
     Without ``overwrite`` an existing target raises PathExists; with it the target is replaced as a whole.
     """
-    source, target = to_url(src_hdfs_path), path_inside(to_url(dest_hdfs_path), to_url(src_hdfs_path))
+    source, target = to_url(src_hdfs_path), copy_target(to_url(dest_hdfs_path), to_url(src_hdfs_path))
     is_dir = for_url(source).status(source).is_dir
     _refuse_itself(source, target)
     _refuse_present(target, overwrite)
@@ -103,7 +103,7 @@ def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False)
 
 def move(src: AnyPath, dest: AnyPath) -> None:
     """Rename a file or directory; INTO the target if that is a directory."""
-    source, target = to_url(src), path_inside(to_url(dest), to_url(src))
+    source, target = to_url(src), copy_target(to_url(dest), to_url(src))
     tree.move(source, target)
 
 

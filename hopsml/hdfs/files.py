@@ -67,13 +67,13 @@ def abs_path(hdfs_path: AnyPath) -> str:
 def get_plain_path(hdfs_path: AnyPath) -> str:
     """Return the path without scheme and host: ``/Projects/p/x``."""
     text = path_text(hdfs_path)
-    return urls.split(urls.remote_of(text) or text)[2]
+    return urls.split(urls.mirrored_url(text) or text)[2]
 
 
 def to_url(path: AnyPath, project: str | None = None) -> str:
     """Return the URL for a path given by the user."""
     text = path_text(path)
-    remote = urls.remote_of(text)
+    remote = urls.mirrored_url(text)
     if remote:
         _make_as_it_is_here(text, remote)
         return remote
@@ -91,7 +91,7 @@ def to_url(path: AnyPath, project: str | None = None) -> str:
     head = f"/Projects/{project or project_name()}"
     if is_local and (text == head or text.startswith(head + "/")):
         return root + text[len(head) :]
-    return urls.base(root) + text
+    return urls.scheme_and_authority(root) + text
 
 
 def _make_as_it_is_here(local: str, remote: str) -> None:
@@ -112,12 +112,12 @@ def path_text(path: AnyPath) -> str:
     return os.fsdecode(path)
 
 
-def to_local(path: AnyPath) -> str:
+def local_absolute_path(path: AnyPath) -> str:
     """Return an absolute path of this machine; relative ones start at the working directory."""
     return os.path.abspath(urls.split(path_text(path))[2])
 
 
-def path_inside(target: str, source: str) -> str:
+def copy_target(target: str, source: str) -> str:
     """Return the target, or the source's name in it if it is a directory."""
     found = status_or_none(target)
     return urls.join(target, urls.name(source)) if found and found.is_dir else target
@@ -224,7 +224,7 @@ def lsl(hdfs_path: AnyPath, recursive: bool = False, project: str | None = None)
 def glob(hdfs_path: AnyPath, recursive: bool = False, project: str | None = None) -> list[str]:
     """Return the full paths that match a pattern of ``* ? [...]``; with ``recursive`` also all paths below them."""
     pattern = to_url(hdfs_path, project)
-    head, path = urls.base(pattern), urls.split(pattern)[2]
+    head, path = urls.scheme_and_authority(pattern), urls.split(pattern)[2]
     found = [head + ("/" if path.startswith("/") else "")]
     for part in path.strip("/").split("/"):
         found = [match for url in found for match in _matches(url, part)]

@@ -147,7 +147,7 @@ def _work(
         prefix,
         batch_size,
         SETTINGS.model_cache,
-        trust.trusted(),
+        trust.trusted_owners(),
     )
 
 

@@ -25,7 +25,7 @@ from hopsml.model.flavors.contract import SavedModel
 from hopsml.model.version import Version, sha256
 from hopsml.storage import checkpoints, run_dir, urls
 from hopsml.storage.filesystem import exists, for_url
-from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines, step_of
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_json_lines, parse_step_name
 from hopsml.storage.tree import copy_tree, local_files
 from hopsml.tracking import inputs, provenance
 
@@ -59,7 +59,7 @@ def lineage_of_run(run_url: str, noted: list[dict[str, Any]] | None = None) -> L
     run = RunDir(run_url)
     around = _record(run, run.environment_json)
     repository = (around.get("code") or {}).get("git") or {}
-    data = [*(around.get("inputs") or []), *(run.read_lines(run.inputs) if noted is None else noted)]
+    data = [*(around.get("inputs") or []), *(run.read_json_lines(run.inputs) if noted is None else noted)]
     return Lineage(run.run_id, run_url, str(repository.get("commit", "")), repository.get("dirty"), _unique(data))
 
 
@@ -69,14 +69,16 @@ def lineage_of_worker(context: WorkerContext) -> Lineage:
         text = (context.events_dir.parent / "inputs.jsonl").read_text(encoding="utf-8")
     except OSError:
         text = ""
-    return lineage_of_run(context.run_url, parse_lines(text))
+    return lineage_of_run(context.run_url, parse_json_lines(text))
 
 
 def lineage_of_driver() -> Lineage:
     """Return the lineage outside a run: the code of this process, and the inputs that it recorded."""
-    script = provenance.script()
-    repository, _ = provenance.git(script.parent if script is not None else Path.cwd())
-    return Lineage("", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.declared()))
+    script = provenance.script_path()
+    repository, _ = provenance.git_state(script.parent if script is not None else Path.cwd())
+    return Lineage(
+        "", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.recorded_inputs())
+    )
 
 
 def enclosing_run_url(url: str) -> str:
@@ -215,8 +217,8 @@ def _check_checkpoints(folder: Path, source: str) -> None:
     for manifest in sorted(folder.rglob(checkpoints.MANIFEST)) if folder.is_dir() else []:
         root = manifest.parent
         name = urls.name(source) if root == folder else root.name
-        if step_of(name) is not None:
-            checkpoints.check(root, urls.join(source, *root.relative_to(folder).parts))
+        if parse_step_name(name) is not None:
+            checkpoints.verify_checksums(root, urls.join(source, *root.relative_to(folder).parts))
 
 
 def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origin: Lineage) -> Version:
@@ -224,7 +226,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
     found = {name: ModelFile((folder / name).stat().st_size, sha256(folder / name)) for name in local_files(folder)}
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
-    run_dir.make_project(urls.parent(urls.parent(asked.url)))
+    run_dir.ensure_project_folder(urls.parent(urls.parent(asked.url)))
     lock = directory.acquire_version(asked.url, asked.version, asked.overwrite)
     try:
         lock = lock.fill(folder)
@@ -264,12 +266,12 @@ def _temporary_folder() -> Iterator[Path]:
 
 def _located(given: str, project: str | None) -> str:
     """Return the URL of a path: local, on the remote file system, or relative to the project."""
-    remote = urls.remote_of(given)
+    remote = urls.mirrored_url(given)
     if urls.split(given)[0]:
         places = [given]
     else:
         root = settings.project_url(project)
-        in_project = urls.join(root, given) if not given.startswith("/") else urls.base(root) + given
+        in_project = urls.join(root, given) if not given.startswith("/") else urls.scheme_and_authority(root) + given
         places = [os.path.abspath(given), *([remote] if remote else []), in_project]
     for place in dict.fromkeys(places):
         if exists(place):

@@ -31,7 +31,7 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
-from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store, limited_waiting
+from hopsml.tracking.mlflow.store import MlflowMissing, MlflowRefused, MlflowUnreachable, Store, limited_waiting
 
 _MOST_PASSED_OVER = 50  # numbers, each of which costs a few requests to MLflow
 
@@ -132,7 +132,7 @@ def _numbers(store: Store, name: str, model_url: str) -> dict[str, int]:
     """Return MLflow's number -> number in the directory, for versions whose files are in the model's directory."""
     return {
         version: int(urls.name(source))
-        for version, source in store.sources(name).items()
+        for version, source in store.version_sources(name).items()
         if urls.name(source).isdecimal() and urls.parent(source) == model_url
     }
 
@@ -151,11 +151,11 @@ def _register(store: Store, version: Version) -> None:
     tags = {name: text for name, text in tags.items() if text}
     # Numbers of incomplete or deleted versions are skipped in MLflow as well, so that both registries have the same
     # numbers, but only up to a limit: a version is identified by its source and its tag in any case.
-    made = store.register(version.name, version.url, run_id, tags, known.description)
+    made = store.register_version(version.name, version.url, run_id, tags, known.description)
     if 0 < version.version - int(made) <= _MOST_PASSED_OVER:
         while int(made) < version.version:
             store.delete_version(version.name, made)
-            made = store.register(version.name, version.url, run_id, tags, known.description)
+            made = store.register_version(version.name, version.url, run_id, tags, known.description)
 
 
 def _run_id(run_url: str) -> str:
@@ -175,7 +175,7 @@ def _attempt(otherwise: str, action: Callable[[Any], T]) -> T | None:
     try:
         with limited_waiting(CALL_TIMEOUT_S):
             return action(Store(uri))
-    except (MlflowAway, MlflowMissing, MlflowRefused) as error:
+    except (MlflowUnreachable, MlflowMissing, MlflowRefused) as error:
         logger.warning("%s (%s)", otherwise, error)
         return None
 

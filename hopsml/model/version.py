@@ -181,8 +181,8 @@ class Version(Mapping[str, Any]):
         if not self.description.artifacts:
             return
         place, what = urls.join(self.url, MODEL_JSON), "loading a model executes its content"
-        believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
-        trust.check(for_url(self.url).status(self.url), what, believed)
+        believed = trust.own_owner_names(place) | trust.trusted_owners() | frozenset(trusted)
+        trust.check_trusted(for_url(self.url).status(self.url), what, believed)
         data, _ = trust.read_bytes(place, what, owners=believed)
         if _loaded_parts(decode(data, place)) != _loaded_parts(self.description):
             raise ModelNotFound(
@@ -231,7 +231,7 @@ def _default_cache() -> Path:
 def _private(folder: Path) -> Path:
     """Return the folder, which is created if necessary."""
     try:
-        privacy.make_own_folder(folder)
+        privacy.ensure_private_folder(folder)
     except PermissionError as error:
         raise ArgumentError(
             f"cache_folder={str(folder)!r}: models are loaded from this folder, but other users can write to it "

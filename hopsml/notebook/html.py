@@ -16,7 +16,7 @@ from hopsml.notebook import style
 from hopsml.notebook.run_timeline import Point, thinned
 from hopsml.notebook.style import duration
 from hopsml.notebook.view import NUMBERS, Cell, CurveView, Pairs, ProgressView, ResultView, StageView, Table, View
-from hopsml.tracking.listing import table
+from hopsml.tracking.listing import format_table
 
 BAR = 24  # characters of a progress bar
 CURVE = 24  # characters of a learning curve
@@ -35,7 +35,7 @@ def render_text(view: View) -> str:
     lines += [curve_text(one) for one in view.curves]
     lines += _pairs(view.result, "result: ")
     if view.table.rows:
-        lines += table([view.table.columns, *([_text_cell(cell) for cell in row] for row in view.table.rows)])
+        lines += format_table([view.table.columns, *([_text_cell(cell) for cell in row] for row in view.table.rows)])
     lines += [view.table.more] if view.table.more else []
     lines += [f"note: {note}" for note in view.notes]
     if view.log:

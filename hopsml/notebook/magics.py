@@ -121,13 +121,13 @@ def register(shell: Any) -> None:
 def runs(last: int = 20, project: str = "") -> RunsTable:
     """Show the runs of a project as a table, the most recent first."""
     url = project or settings.project_url()
-    return RunsTable(catalog.recent(url, last or None), url)
+    return RunsTable(catalog.recent_runs(url, last or None), url)
 
 
 def logs(run: str = "", rank: int = 0) -> None:
     """Print the output of a rank of a run, in all generations of its group."""
     directory = directory_of(run)
-    for piece in run_logs.pieces(directory, rank):
+    for piece in run_logs.read_rank_logs(directory, rank):
         print(piece.decode(errors="replace"), end="")
     if note := catalog.empty_log_note(directory, rank):
         print(note)
@@ -161,7 +161,7 @@ def directory_of(run: str) -> RunDir:
         if note:
             print(f"hopsml: {note}", file=sys.stderr)
         return directory
-    youngest = catalog.recent(project, 1)
+    youngest = catalog.recent_runs(project, 1)
     if not youngest:
         raise ArgumentError(f"there are no runs in {project}; set HOPSML_PROJECT_URL to the project of the runs")
     return youngest[0].directory
@@ -180,9 +180,9 @@ def _one_sentence() -> Iterator[None]:
 
 def _cells(run: StoredRun) -> list[HtmlCell]:
     """Return the cells of a run's row in the table."""
-    cells = listing.row(run)
+    cells = listing.run_cells(run)
     colours = [style.state_colour(run.state) if column == listing.STATE else "" for column in range(len(cells))]
-    return [HtmlCell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
+    return [HtmlCell(listing.short_text(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
 
 
 class RunsTable:
@@ -194,7 +194,7 @@ class RunsTable:
     def __repr__(self) -> str:
         if not self.runs:
             return f"no runs in {self.project_url}"
-        return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)], listing.NUMBERS))
+        return "\n".join(listing.format_table([listing.COLUMNS, *map(listing.run_cells, self.runs)], listing.NUMBERS))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return the table as plain text and HTML, for IPython."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
-from hopsml.tracking.listing import plain
+from hopsml.tracking.listing import strip_control_sequences
 
 Point = tuple[float, float]
 KEPT = 512  # most points; when there are more, they are thinned to half
@@ -274,4 +274,4 @@ def plain_line(line: str) -> str:
     Of a line with carriage returns only the last non-empty part is visible.
     """
     kept = [part for part in line.rstrip("\r").split("\r") if part]
-    return plain(kept[-1] if kept else "")
+    return strip_control_sequences(kept[-1] if kept else "")

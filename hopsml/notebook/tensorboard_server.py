@@ -50,10 +50,10 @@ class EventCopy:
         try:
             copy_grown_files(self._events, self.folder)
         except StorageError as error:
-            if self._outage.failed(time.monotonic()):
+            if self._outage.record_failure(time.monotonic()):
                 log.warning("the shown events cannot be updated; retrying: %s", error)
         else:
-            if self._outage.succeeded():
+            if self._outage.record_success():
                 log.warning("the shown events are updated again")
 
 

@@ -314,11 +314,15 @@ def _project_url(wanted: ServerSettings) -> str:
 def _archives(wanted: ServerSettings) -> tuple[str, ...]:
     """Return the URLs of stores for jobs' packed environments. Raises ArgumentError for a URL of no shared storage."""
     for url in wanted.archives:
-        if not urls.base(url) or urls.is_local(url) or urls.split(url)[0] in ("http", "https", "ftp", "local"):
+        if (
+            not urls.scheme_and_authority(url)
+            or urls.is_local(url)
+            or urls.split(url)[0] in ("http", "https", "ftp", "local")
+        ):
             raise ArgumentError(f"--archives {url}: it is the URL of shared storage: write hdfs:///environments")
     if wanted.archives:
         return wanted.archives
-    project, cluster = urls.base(_project_url(wanted)), settings.default_fs() or ""
+    project, cluster = urls.scheme_and_authority(_project_url(wanted)), settings.default_fs() or ""
     if not project or urls.is_local(project):
         return ()
     names = {f"{urls.split(project)[0]}://", cluster} - {""}  # the cluster's own file system, with and without its host

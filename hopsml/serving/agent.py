@@ -38,11 +38,11 @@ from hopsml.serving.messages import (
     ForwardToReplica,
     FromAgent,
     FromReplica,
-    LogSent,
     ReplicaEnded,
+    ReplicaLogLines,
     ReplicaMessage,
     ReplicaStarted,
-    RouteKept,
+    RouteRejected,
     SendLog,
     ServedVersion,
     ServingSettings,
@@ -53,8 +53,8 @@ from hopsml.serving.messages import (
     decode_for_agent,
     encode_for_agents,
 )
-from hopsml.serving.replica_launcher import LocalProcess
-from hopsml.serving.request_log import Shipper
+from hopsml.serving.replica_launcher import LocalReplica
+from hopsml.serving.request_log import RequestLogUploader
 from hopsml.storage import urls
 
 if TYPE_CHECKING:
@@ -171,19 +171,19 @@ class ServingAgent:
         """
         self._tokens = tokens
         self._folder, self._line, self._settings, self._host, self._means = folder, line, settings, host, means
-        self._process: LocalProcess | None = None
+        self._process: LocalReplica | None = None
         self._listening: asyncio.Task[None] | None = None
         self._to_replica: asyncio.Queue[ToReplica] = asyncio.Queue()
         self._telling: asyncio.Task[None] | None = None
         self._files: dict[int, ServedVersion] = {}  # files on this machine
 
-    async def live(self) -> None:
+    async def handle_messages(self) -> None:
         """Handle messages until the supervisor ends the agent.
 
         Raises:
             SupervisorLostError: The connection ended before.
         """
-        shipper = Shipper(self._folder, self._settings)
+        shipper = RequestLogUploader(self._folder, self._settings)
         shipping = asyncio.create_task(shipper.run())
         try:
             while (message := await self._line.receive()) is not None:
@@ -194,7 +194,7 @@ class ServingAgent:
         finally:
             await self._end()
             shipping.cancel()
-            await shipper.last()
+            await shipper.upload_remaining()
 
     async def _do(self, message: object) -> None:
         """Handle one message of the supervisor."""
@@ -233,17 +233,17 @@ class ServingAgent:
         self._listening = asyncio.create_task(self._listen(self._process))
         self._telling = asyncio.create_task(self._tell(self._process, self._to_replica))
 
-    async def _listen(self, process: LocalProcess) -> None:
+    async def _listen(self, process: LocalReplica) -> None:
         """Forward the messages of the replica, then report how it ended."""
-        while (message := await process.line.receive()) is not None:
+        while (message := await process.connection.receive()) is not None:
             self._line.send(ReplicaMessage(message))  # type: ignore[arg-type]
-        process.line.close()
-        how = await process.ended()
+        process.connection.close()
+        how = await process.wait_for_end()
         if self._process is process:
             self._process = None
         self._line.send(ReplicaEnded(how))
 
-    async def _tell(self, process: LocalProcess, messages: asyncio.Queue[ToReplica]) -> None:
+    async def _tell(self, process: LocalReplica, messages: asyncio.Queue[ToReplica]) -> None:
         """Forward messages to the replica in order; before a route, download the files of its versions."""
         while True:
             message = await messages.get()
@@ -252,10 +252,10 @@ class ServingAgent:
                     here = {number: await self._here(number, one) for number, one in message.versions.items()}
                 except (HopsmlError, OSError) as error:
                     reason = redact.text(f"the files of the model cannot be fetched on {socket.gethostname()}: {error}")
-                    self._line.send(ReplicaMessage(RouteKept(message.route.number, reason)))
+                    self._line.send(ReplicaMessage(RouteRejected(message.route.number, reason)))
                     continue
                 message = FollowRoute(message.route, here)
-            process.line.send(message)
+            process.connection.send(message)
 
     async def _here(self, number: int, one: ServedVersion) -> ServedVersion:
         """Return a version with its files on this machine.
@@ -266,17 +266,19 @@ class ServingAgent:
         if known is None or known.description != one.description or not Path(known.files).is_dir():
             url = urls.join(self._settings.project, MODELS, one.description.name, str(one.description.version))
             version = Version(url, one.description)
-            files = await asyncio.to_thread(version.local_files, definitions.models_folder(), self._settings.trusted)
+            files = await asyncio.to_thread(
+                version.local_files, definitions.model_cache_folder(), self._settings.trusted
+            )
             known = self._files[number] = ServedVersion(str(files), one.description)
         return known
 
-    def _log(self, last: int) -> LogSent:
+    def _log(self, last: int) -> ReplicaLogLines:
         """Return the newest lines of the replica's log."""
         paths = self._folder.logs()
         if not paths:
-            return LogSent(socket.gethostname(), "")
+            return ReplicaLogLines(socket.gethostname(), "")
         lines = paths[-1].read_text(errors="replace").splitlines()[-last:]
-        return LogSent(f"{socket.gethostname()}:{paths[-1]}", "\n".join(lines))
+        return ReplicaLogLines(f"{socket.gethostname()}:{paths[-1]}", "\n".join(lines))
 
     async def _end(self) -> None:
         """Kill the remaining replica, if any."""
@@ -312,7 +314,7 @@ def run_agent(bootstrap: AgentBootstrap, means: AgentResources) -> None:
 
 def _own_folder() -> tuple[ServingFolder, int]:
     """Return a private folder of this agent, and its lock, which marks the folder as in use."""
-    above = definitions.machines_folder() / "places"
+    above = definitions.local_servings_folder() / "places"
     above.mkdir(mode=0o700, exist_ok=True)
     lock_name = ServingFolder(above).lock.name
     file_locks.delete_abandoned_folders(above, "*", lock_name)
@@ -343,6 +345,8 @@ async def _connected(
         folder.write_token(welcome.token)
         folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
         # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
-        folder.requests.symlink_to(definitions.request_segments_folder(welcome.settings.name, welcome.settings.project))
+        folder.requests.symlink_to(
+            definitions.ensure_request_segments_folder(welcome.settings.name, welcome.settings.project)
+        )
         host = connection.local_address[0]  # the driver can reach this address
-        await ServingAgent(folder, line, welcome.settings, host, means, tokens).live()
+        await ServingAgent(folder, line, welcome.settings, host, means, tokens).handle_messages()

@@ -29,12 +29,12 @@ from hopsml.serving.messages import (
     ForwardToReplica,
     FromAgent,
     FromReplica,
-    LogSent,
     ReplicaAlive,
     ReplicaEnded,
+    ReplicaLogLines,
     ReplicaMessage,
     ReplicaStarted,
-    RouteTurned,
+    RouteActivated,
     SendLog,
     StartReplica,
     ToAgent,
@@ -61,9 +61,9 @@ class AgentConnection:
         self.connection, self.hello = connection, hello
         self.process: RemoteReplica | None = None
         self.started: asyncio.Future[ReplicaStarted] | None = None
-        self.log: asyncio.Future[LogSent] | None = None
+        self.log: asyncio.Future[ReplicaLogLines] | None = None
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection to the agent; its replica counts as ended."""
         if self.started is not None and not self.started.done():
             self.started.set_result(ReplicaStarted(error=f"its agent on {self.hello.machine} was lost"))
@@ -83,8 +83,8 @@ class RemoteReplica:
         self._place, self.number, self._give_up = place, number, give_up
         self.pid = 0
         self.address = ("", 0)
-        self.line = self
-        self.where = f"on {place.hello.machine}, shown by `hopsml serve logs`"
+        self.connection = self
+        self.log_location = f"on {place.hello.machine}, shown by `hopsml serve logs`"
         self.follows = False  # a route, so that it answers requests
         self._heard: asyncio.Queue[FromReplica | None] = asyncio.Queue()
         self._how = ""
@@ -125,7 +125,7 @@ class RemoteReplica:
         if not self._over.is_set():
             self._give_up(self._place)
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait for the replica's end, and return how it ended."""
         await self._over.wait()
         return self._how
@@ -160,7 +160,7 @@ class AgentServer:
 
     # ------------------------------------------------------------------------------------------ replica launcher
 
-    async def start(self, number: int) -> RemoteReplica:
+    async def start_replica(self, number: int) -> RemoteReplica:
         """Start a replica on a free agent, and wait for one if necessary.
 
         Raises:
@@ -187,7 +187,7 @@ class AgentServer:
         process.pid, process.address = started.pid, (started.host, started.port)
         return process
 
-    def machines(self) -> tuple[str, ...]:
+    def replica_hosts(self) -> tuple[str, ...]:
         """Return the host names of the machines on which replicas run."""
         return tuple(one.hello.machine for one in self._places if one.process is not None)
 
@@ -206,7 +206,7 @@ class AgentServer:
     # ------------------------------------------------------------------------------------------ agents
 
     @asynccontextmanager
-    async def open(self, host: str) -> AsyncIterator[int]:
+    async def listen(self, host: str) -> AsyncIterator[int]:
         """Accept agents for the duration of the context, which yields the port.
 
         At the end, all agents are requested to end, and waited for.
@@ -262,7 +262,7 @@ class AgentServer:
     def _hear(self, place: AgentConnection, message: FromAgent) -> None:
         """Handle a message of an agent."""
         process = place.process
-        if isinstance(message, LogSent) and place.log is not None:
+        if isinstance(message, ReplicaLogLines) and place.log is not None:
             place.log.set_result(message)
             place.log = None
         elif isinstance(message, ReplicaStarted):
@@ -276,9 +276,13 @@ class AgentServer:
                 process.mark_ended(message.how)
             self._vacate(place)
         elif isinstance(message, ReplicaMessage) and process is not None:
-            if isinstance(message.message, RouteTurned):
+            if isinstance(message.message, RouteActivated):
                 process.follows = True
-            if process.follows and self.front is not None and isinstance(message.message, RouteTurned | ReplicaAlive):
+            if (
+                process.follows
+                and self.front is not None
+                and isinstance(message.message, RouteActivated | ReplicaAlive)
+            ):
                 self.front.add_replica(process.number, process.address)
             process.add_message(message.message)
 
@@ -306,7 +310,7 @@ class AgentServer:
         with contextlib.suppress(ValueError):
             self._free.remove(place)
         self._gone(place)
-        place.lose()
+        place.disconnect()
         self._changed.set()
 
     def _gone(self, place: AgentConnection) -> None:

@@ -20,7 +20,7 @@ from hopsml.core.metrics import Counts, prometheus_text
 from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, receiving, request_log
 from hopsml.serving.loaded_versions import Batcher, DeadlinePassed, QueueFull
-from hopsml.serving.receiving import Receive, RequestRefused, Send, bad_request, body_in_time, check_token, not_found
+from hopsml.serving.receiving import Receive, RequestRefused, Send, bad_request, check_token, not_found, receive_body
 from hopsml.serving.routes import NoSuchVersion
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ class RestApplication:
         except Exception as error:
             log.exception("a request failed")
             answer = _Answer(500, bodies.dumps({"error": f"{type(error).__name__}: {error}"[:1000]}))
-        self._meter.answered(answer.version, answer.status, time.perf_counter() - began)
+        self._meter.count_answer(answer.version, answer.status, time.perf_counter() - began)
         await _send(send, answer, scope["method"] == "HEAD")
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> _Answer:
         """Authorize a request and dispatch it by its path."""
         headers = dict(scope["headers"])
-        target = receiving.parse(scope["method"], scope["path"])
+        target = receiving.parse_target(scope["method"], scope["path"])
         if target.what not in _OPEN:
             check_token(self._name, self._token, headers)
             mark_authenticated(scope)
@@ -107,7 +107,7 @@ class RestApplication:
             return await self._predict(target, body, deadline)
         return await self._tell(target)
 
-    def _check_name(self, target: receiving.Target) -> None:
+    def _check_name(self, target: receiving.RequestTarget) -> None:
         """Refuse a request for another model."""
         if target.model != self._name:
             raise not_found(f"there is no model '{target.model[:80]}' here; this serving has the model {self._name}")
@@ -118,9 +118,9 @@ class RestApplication:
         """Return the body of a request within the limits."""
         if b"inference-header-content-length" in headers:
             raise bad_request("tensors as binary data are not supported; send them as JSON")
-        return await body_in_time(self._limits, headers, receive, deadline)
+        return await receive_body(self._limits, headers, receive, deadline)
 
-    async def _predict(self, target: receiving.Target, body: bytes, deadline: float) -> _Answer:
+    async def _predict(self, target: receiving.RequestTarget, body: bytes, deadline: float) -> _Answer:
         """Compute a prediction and write it to the request log."""
         began = time.perf_counter()
         version = self._chosen(target)
@@ -141,11 +141,11 @@ class RestApplication:
                     seconds = time.perf_counter() - began
                     said = (time.time(), version, asked.inputs, outputs, status, seconds, asked.id)
                     size = _size(asked.inputs, outputs or {})
-                    self._log.write(await self._beside(size, partial(request_log.line, *said)))
+                    self._log.write(await self._beside(size, partial(request_log.format_line, *said)))
             if target.what == "predict":
-                answer = partial(bodies.answer_v1, outputs, asked)
+                answer = partial(bodies.encode_answer_v1, outputs, asked)
             else:
-                answer = partial(bodies.answer_v2, outputs, asked, self._name, version)
+                answer = partial(bodies.encode_answer_v2, outputs, asked, self._name, version)
             return _Answer(200, await self._beside(_size(outputs), answer), version=version)
         except RequestRefused as refused:
             refused.version = version
@@ -153,16 +153,16 @@ class RestApplication:
         finally:
             self._holder.end_request(version)
 
-    def _chosen(self, target: receiving.Target) -> int:
+    def _chosen(self, target: receiving.RequestTarget) -> int:
         """Return the version that answers a request."""
         try:
-            return self._holder.choose(target.version, target.label)
+            return self._holder.choose_version(target.version, target.label)
         except NoSuchVersion as error:
             if not self._holder.is_ready:
                 raise RequestRefused(503, f"{error}; try again soon", {"retry-after": "1"}) from None
             raise not_found(str(error)) from None
 
-    async def _asked(self, target: receiving.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
+    async def _asked(self, target: receiving.RequestTarget, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
         """Parse the body of a request."""
         signature, missing = batcher.model.signature, contract.missing_replacements(batcher.model)
         named = {name: one.signature.inputs for name, one in contract.signatures_of(batcher.model).items()}
@@ -183,7 +183,7 @@ class RestApplication:
     async def _computed(self, batcher: Batcher, asked: bodies.InferenceRequest, deadline: float) -> Arrays:
         """Compute a prediction with its deadline; errors become HTTP errors."""
         try:
-            return await batcher.of_signature(asked.signature).predict(asked.inputs, deadline)
+            return await batcher.signature_batcher(asked.signature).predict(asked.inputs, deadline)
         except QueueFull as error:
             raise RequestRefused(429, f"{error}; try again, or start more replicas", {"retry-after": "1"}) from None
         except DeadlinePassed as error:
@@ -198,7 +198,7 @@ class RestApplication:
 
     # ------------------------------------------------------------------------------------------ information
 
-    async def _tell(self, target: receiving.Target) -> _Answer:
+    async def _tell(self, target: receiving.RequestTarget) -> _Answer:
         """Answer a request for health, metrics or metadata."""
         what, holder = target.what, self._holder
         if what == "live":
@@ -226,7 +226,7 @@ class RestApplication:
         platform = holder.platform(version)
         return _Answer(200, bodies.dumps(bodies.metadata_v2(self._name, versions, platform, signature)))
 
-    def _versions(self, target: receiving.Target) -> _Answer:
+    def _versions(self, target: receiving.RequestTarget) -> _Answer:
         """Answer a request for the states of versions, in TensorFlow Serving's form."""
         states = self._holder.versions
         if target.version is not None or target.label is not None:

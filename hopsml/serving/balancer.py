@@ -32,7 +32,7 @@ class Balancer:
         """Remove a replica that does not answer any more."""
         self._addresses.pop(replica, None)
 
-    def choose(self, tried: Collection[int] = ()) -> tuple[int, tuple[str, int]] | None:
+    def choose_replica(self, tried: Collection[int] = ()) -> tuple[int, tuple[str, int]] | None:
         """Return the replica with the fewest requests and its address; of equal ones, the least recently chosen.
 
         Args:

@@ -97,7 +97,7 @@ def parse_v1(
     Args:
         body: Body of the request.
         inputs: Inputs of the model.
-        missing: As for ``tensors.array_of``.
+        missing: As for ``tensors.parse_array``.
         named: Inputs by name of the model's further signatures, which ``signature_name`` selects.
 
     Raises:
@@ -133,20 +133,20 @@ def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingV
                     f"instances[{number}] must be an object with {', '.join(rows[0])}, like the first row"
                 )
         return {
-            name: tensors.array_of(name, [row[name] for row in rows], tensor, missing)
+            name: tensors.parse_array(name, [row[name] for row in rows], tensor, missing)
             for name, tensor in inputs.items()
         }
-    return {name: tensors.array_of(name, rows, tensor, missing) for name, tensor in _only(inputs, "instances")}
+    return {name: tensors.parse_array(name, rows, tensor, missing) for name, tensor in _only(inputs, "instances")}
 
 
 def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
     """Return arrays by input from values by input."""
     if isinstance(columns, dict) and columns.keys() != {"b64"}:
         tensors.check_names(columns, inputs)
-        found = {name: tensors.array_of(name, columns[name], tensor, missing) for name, tensor in inputs.items()}
+        found = {name: tensors.parse_array(name, columns[name], tensor, missing) for name, tensor in inputs.items()}
     else:
-        found = {name: tensors.array_of(name, columns, tensor, missing) for name, tensor in _only(inputs, "inputs")}
-    return tensors.check_rows(found)
+        found = {name: tensors.parse_array(name, columns, tensor, missing) for name, tensor in _only(inputs, "inputs")}
+    return tensors.check_row_counts(found)
 
 
 def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, TensorSpec]]:
@@ -159,12 +159,12 @@ def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, Tenso
     return list(inputs.items())
 
 
-def answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
+def encode_answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
     """Return the answer by TensorFlow Serving's interface.
 
     The form is ``{"predictions": [...]}`` for rows and ``{"outputs": ...}`` for inputs; a single output is not named.
     """
-    values = {name: tensors.plain(array) for name, array in outputs.items()}
+    values = {name: tensors.to_json_value(array) for name, array in outputs.items()}
     if not asked.by_rows:
         return dumps({"outputs": next(iter(values.values())) if len(values) == 1 else values})
     if len(values) == 1:
@@ -212,7 +212,7 @@ def parse_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
     Args:
         body: Body of the request.
         signature: Signature of the model.
-        missing: As for ``tensors.array_of``.
+        missing: As for ``tensors.parse_array``.
 
     Raises:
         RequestRefused: (400) The body is invalid.
@@ -236,7 +236,7 @@ def parse_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
             )
     number_of = content.get("id")
     return InferenceRequest(
-        tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of)
+        tensors.check_row_counts(arrays), outputs=wanted, id=None if number_of is None else str(number_of)
     )
 
 
@@ -266,24 +266,24 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
         flat = [value for row in flat for value in row]
     if len(shape) != len(tensor.shape):
         raise bad_request(
-            f"input '{name}': its shape has {len(shape)} dimensions, but the model takes {tensors.described(tensor)}"
+            f"input '{name}': its shape has {len(shape)} dimensions, but the model takes {tensors.describe_tensor(tensor)}"
         )
     if len(flat) != (count := math.prod(shape)):
         raise bad_request(f"input '{name}': its data have {len(flat)} values, but its shape {shape} has {count}")
     if not count:
         raise bad_request(f"input '{name}': it has no rows")
-    array = tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,)), missing)
-    return tensors.shaped(name, array.reshape(shape), tensor)
+    array = tensors.parse_array(name, flat, TensorSpec(tensor.dtype, (None,)), missing)
+    return tensors.check_shape(name, array.reshape(shape), tensor)
 
 
-def answer_v2(outputs: Arrays, asked: InferenceRequest, model: str, version: int) -> bytes:
+def encode_answer_v2(outputs: Arrays, asked: InferenceRequest, model: str, version: int) -> bytes:
     """Return ``{"model_name", "model_version", "id", "outputs": [{"name", "datatype", "shape", "data"}]}``."""
     shown = [
         {
             "name": name,
             "datatype": DATATYPES.get(array.dtype.name, "BYTES"),
             "shape": list(array.shape),
-            "data": tensors.plain(array.reshape(-1)),
+            "data": tensors.to_json_value(array.reshape(-1)),
         }
         for name, array in outputs.items()
         if not asked.outputs or name in asked.outputs

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def server_of(name: str) -> ServerRecord:
+def find_server(name: str) -> ServerRecord:
     """Return the server of a name.
 
     Raises:
@@ -84,7 +84,7 @@ def post_json(record: ServerRecord, path: str, content: Any, timeout_s: float) -
     raise ArgumentError(text) if status in (400, 404, 413) else ServingError(text)
 
 
-def by_input(rows: Any) -> Any:
+def rows_to_columns(rows: Any) -> Any:
     """Convert rows that are dicts to a dict of lists by input; other values are returned unchanged.
 
     Raises:
@@ -102,7 +102,7 @@ def by_input(rows: Any) -> Any:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def array_of(value: Any) -> NDArray[Any]:
+def to_array(value: Any) -> NDArray[Any]:
     """Return an output as an array; ``null`` among numbers becomes NaN."""
     import numpy as np
 
@@ -126,7 +126,7 @@ def _post(
     connection = http.client.HTTPConnection(where, timeout=timeout_s)
     try:
         headers = {"content-type": "application/json"}
-        if borne := token_of(record) if token is None else token:
+        if borne := read_token(record) if token is None else token:
             headers["authorization"] = f"Bearer {borne}"
         connection.connect()
         # On YARN other users' processes are expected: containers may run as a user of the cluster's.
@@ -139,7 +139,7 @@ def _post(
         connection.close()
 
 
-def token_of(record: ServerRecord) -> str:
+def read_token(record: ServerRecord) -> str:
     """Return the token for requests to a server; empty if there is none.
 
     The token is read from this machine's folder or, for a server on a cluster, from its private folder, else from
@@ -148,7 +148,7 @@ def token_of(record: ServerRecord) -> str:
     own = ""
     if record.is_on_cluster:
         with contextlib.suppress(StorageError, ArgumentError):  # another user's; the variable may have its token
-            granted = server_records.of_launch(record.name, settings.project_url(), record.launch)
+            granted = server_records.read_launch_access(record.name, settings.project_url(), record.launch)
             own = granted.token if granted is not None else ""
     elif record.is_here:
         own = ServingFolder(Path(record.folder)).read_token()
@@ -174,13 +174,13 @@ def _plain(value: Any) -> Any:
     )
 
 
-def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
+def send_driver_command(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
     """Send a command to the driver of a serving on a cluster; None if the driver cannot be reached.
 
     Raises:
         ServingError: The driver does not answer in time, refuses the command, or the serving was restarted.
     """
-    granted = server_records.of_launch(record.name, settings.project_url(), record.launch)
+    granted = server_records.read_launch_access(record.name, settings.project_url(), record.launch)
     if granted is None:
         raise ServingError(
             f"'{record.name}' was restarted during the request, or its tokens were revoked; send the request again"
@@ -198,7 +198,9 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
     return decode_answer(answer)
 
 
-def ask_supervisor(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
+def send_supervisor_command(
+    folder: ServingFolder, command: Command, timeout_s: float | None
+) -> SupervisorAnswer | None:
     """Send a command to the supervisor of a serving on this machine; None if it is not running or has ended.
 
     Raises:

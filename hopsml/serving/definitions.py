@@ -92,16 +92,16 @@ class ServingFolder:
                     file.write(text)
 
 
-def folder_of(name: str, project: str) -> ServingFolder:
+def ensure_serving_folder(name: str, project: str) -> ServingFolder:
     """Return the folder of a serving, which is created if necessary; ``project`` is the project's URL."""
-    path = machines_folder() / f"{name}-{_digest(project)}"
+    path = local_servings_folder() / f"{name}-{_digest(project)}"
     path.mkdir(mode=0o700, exist_ok=True)
     return ServingFolder(path)
 
 
-def request_segments_folder(name: str, project: str) -> Path:
+def ensure_request_segments_folder(name: str, project: str) -> Path:
     """Return the folder for segments of a cluster serving's request log, shared by all its agents on this machine."""
-    path = machines_folder() / "requests" / f"{name}-{_digest(project)}"
+    path = local_servings_folder() / "requests" / f"{name}-{_digest(project)}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
@@ -111,7 +111,7 @@ def _digest(project: str) -> str:
     return hashlib.sha256(project.encode()).hexdigest()[:12]
 
 
-def machines_folder() -> Path:
+def local_servings_folder() -> Path:
     """Return the private folder of this user's servings on this machine.
 
     It is named by ``HOPSML_SERVING_FOLDER``; by default it is below the temporary folder.
@@ -122,7 +122,7 @@ def machines_folder() -> Path:
     named = SETTINGS.serving_folder
     path = Path(named) if named else Path(tempfile.gettempdir(), f"hopsml-serving-{os.geteuid()}")
     try:
-        privacy.make_own_folder(path, denied=0o077)
+        privacy.ensure_private_folder(path, denied=0o077)
     except PermissionError as error:
         raise ArgumentError(
             f"{path} contains tokens, but other users have access to it ({error}); remove their rights (chmod 700), "
@@ -131,9 +131,9 @@ def machines_folder() -> Path:
     return path.absolute()
 
 
-def models_folder() -> Path:
+def model_cache_folder() -> Path:
     """Return the folder for copies of models' files on this machine, by content."""
-    path = machines_folder() / "models"
+    path = local_servings_folder() / "models"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
 
@@ -165,12 +165,12 @@ def server_url(name: str, project: str) -> str:
     return urls.join(project, SERVING, f"{name}{SERVER}")
 
 
-def requests_url(name: str, project: str) -> str:
+def request_log_url(name: str, project: str) -> str:
     """Return the URL of a serving's request log; ``project`` is the project's URL."""
     return urls.join(project, SERVING, f"{name}.requests")
 
 
-def private_url(name: str, project: str) -> str:
+def private_folder_url(name: str, project: str) -> str:
     """Return the URL of the private folder of a serving on a cluster; ``project`` is the project's URL."""
     return urls.join(project, SERVING, f"{name}.private")
 

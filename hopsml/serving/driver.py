@@ -32,11 +32,11 @@ from hopsml.core.processes import write_no_core_dumps
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.agent_server import AgentServer
-from hopsml.serving.front import Front, listening
+from hopsml.serving.front import Front, serve_front
 from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServing, SupervisorAnswer
 from hopsml.serving.server_records import LaunchOutcome, ServerRecord, ServingAccess
 from hopsml.serving.starting import LOOPBACK
-from hopsml.serving.supervisor import Supervisor, bound
+from hopsml.serving.supervisor import Supervisor, listening_socket
 
 log = logging.getLogger("hopsml.serving")
 
@@ -63,11 +63,11 @@ class ClusterServing:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
-        with contextlib.closing(bound(own or bind, settings.port)) as listener:
+        with contextlib.closing(listening_socket(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
             keeper = await self._keep_tokens()
-            await asyncio.to_thread(server_records.register_on_cluster, settings.project, record)
+            await asyncio.to_thread(server_records.register_cluster_server, settings.project, record)
             try:
                 await self._answering(listener, host, bind)
             finally:
@@ -97,7 +97,7 @@ class ClusterServing:
         front = Front(self._settings.name, self._settings.limits, self._granted.token, self._granted.control, self._do)
         self._door.front = front
         self._supervisor = Supervisor(self._settings, self._door, listener.getsockname()[:2])
-        async with self._door.open(bind) as port, listening(front, listener) as drain:
+        async with self._door.listen(bind) as port, serve_front(front, listener) as drain:
             self._hold_places(host, port)
             starting = asyncio.create_task(self._supervisor.start())
             stopped = asyncio.create_task(self._stopped.wait())
@@ -137,7 +137,7 @@ class ClusterServing:
     def _release(self, record: ServerRecord) -> None:
         """Delete the server record; an error is logged."""
         try:
-            server_records.release_on_cluster(self._settings.project, record)
+            server_records.release_cluster_server(self._settings.project, record)
         except StorageError as error:
             log.warning("the record of this server cannot be deleted: %s", error)
 
@@ -149,8 +149,8 @@ class ClusterServing:
             return self._supervisor.status()
         if isinstance(command, LogsRequest):
             return msgspec.structs.replace(self._supervisor.status(), logs=await self._door.logs(command.last))
-        answer = await self._supervisor.answer(command)
-        return msgspec.structs.replace(answer, machines=self._door.machines())
+        answer = await self._supervisor.execute_command(command)
+        return msgspec.structs.replace(answer, machines=self._door.replica_hosts())
 
     # ------------------------------------------------------------------------------------------ Spark
 
@@ -167,7 +167,7 @@ class ClusterServing:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the serving has ended before
                 loop.call_soon_threadsafe(self._job_ended, problem)
 
-        body = place_body(host, port, self._door.identity.certificate, self._agents_token, self._has_tokens)
+        body = agent_task_body(host, port, self._door.identity.certificate, self._agents_token, self._has_tokens)
         arguments = (self._context, self._settings.replicas, body, ended)
         job: threading.Thread = InheritableThread(target=_run_job, args=arguments)
         job.daemon = True
@@ -198,7 +198,7 @@ def _run_job(context: Any, replicas: int, body: Callable[[Iterator[int]], Iterat
         ended(redact.text((str(error).strip() or type(error).__name__)[:2000]))
 
 
-def place_body(
+def agent_task_body(
     host: str, port: int, certificate: str, token: str, has_tokens: bool = False
 ) -> Callable[[Iterator[int]], Iterator[int]]:
     """Return the body of a Spark task: run an agent until the driver ends it.
@@ -233,7 +233,7 @@ def main(name: str, launch: str) -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     redact.mask_logger("hopsml")
     project = hopsml_settings.project_url()
-    granted = server_records.of_launch(name, project, launch)
+    granted = server_records.read_launch_access(name, project, launch)
     if granted is None:
         sys.exit(f"hopsml: this start of '{name}' in {project} has ended, since a later start has replaced it")
     from pyspark import SparkContext

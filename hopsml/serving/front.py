@@ -25,7 +25,7 @@ from hopsml.core.newer_python import asyncio_timeout_at, asyncio_wait_for
 from hopsml.serving.balancer import Balancer, is_sent_again
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
-from hopsml.serving.receiving import Receive, RequestRefused, Send, body_in_time, check_token, http_server, start_server
+from hopsml.serving.receiving import Receive, RequestRefused, Send, check_token, http_server, receive_body, start_server
 
 CONNECT_TIMEOUT_S = 5.0
 KEPT_S = 30.0  # less than the keep-alive time of replicas
@@ -33,7 +33,7 @@ KEPT_S = 30.0  # less than the keep-alive time of replicas
 Headers = list[tuple[bytes, bytes]]
 
 
-class NotReached(ConnectionError):
+class ReplicaUnreachable(ConnectionError):
     """Error for a replica to which no connection could be opened, so that it has not received the request."""
 
 
@@ -58,14 +58,14 @@ class _Connection:
         self.used_s = time.monotonic()
 
 
-class Connections:
+class ReplicaConnections:
     """Pool of connections to all replicas, by replica number."""
 
     def __init__(self) -> None:
         self._idle: dict[int, list[_Connection]] = {}
         self._all: dict[int, set[_Connection]] = {}
 
-    def end(self, replica: int) -> None:
+    def close_connections(self, replica: int) -> None:
         """Close all connections to a replica that has ended; waiting requests fail with ReplicaLost."""
         self._idle.pop(replica, None)
         for one in self._all.pop(replica, ()):
@@ -116,7 +116,9 @@ class Connections:
         try:
             reader, writer = await asyncio_wait_for(asyncio.open_connection(*address), CONNECT_TIMEOUT_S)
         except OSError as error:  # includes TimeoutError
-            raise NotReached(f"replica {replica} at {address[0]}:{address[1]} cannot be reached: {error}") from error
+            raise ReplicaUnreachable(
+                f"replica {replica} at {address[0]}:{address[1]} cannot be reached: {error}"
+            ) from error
         connection = _Connection(reader, writer)
         self._all.setdefault(replica, set()).add(connection)
         return connection
@@ -179,7 +181,7 @@ class Front:
             do: Function that carries out a command.
         """
         self._name, self._limits, self._token, self._control, self._do = name, limits, token, control, do
-        self._balancer, self._connections = Balancer(), Connections()
+        self._balancer, self._connections = Balancer(), ReplicaConnections()
         self._changed = asyncio.Event()
 
     def add_replica(self, replica: int, address: tuple[str, int]) -> None:
@@ -190,7 +192,7 @@ class Front:
     def remove_replica(self, replica: int) -> None:
         """Remove a replica that has ended; its requests are sent to other replicas."""
         self._balancer.remove_replica(replica)
-        self._connections.end(replica)
+        self._connections.close_connections(replica)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle one HTTP request; other ASGI events are ignored."""
@@ -220,7 +222,7 @@ class Front:
         check_token(self._name, self._control if path == CONTROL else self._token, headers)
         mark_authenticated(scope)
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
-        body = await body_in_time(self._limits, headers, receive, until)
+        body = await receive_body(self._limits, headers, receive, until)
         if path == CONTROL:
             return await self._commanded(body)
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -247,7 +249,7 @@ class Front:
             self._balancer.begin_request(replica)
             try:
                 return await self._connections.send_request(replica, address, method, target, headers, body)
-            except NotReached:
+            except ReplicaUnreachable:
                 self._balancer.remove_replica(replica)
             except ReplicaLost as error:
                 self._balancer.remove_replica(replica)
@@ -264,7 +266,7 @@ class Front:
 
     async def _chosen(self, tried: set[int], until: float) -> tuple[int, tuple[str, int]]:
         """Return an available replica; wait until the deadline if there is none."""
-        while (chosen := self._balancer.choose(tried)) is None:
+        while (chosen := self._balancer.choose_replica(tried)) is None:
             self._changed.clear()
             try:
                 async with asyncio_timeout_at(until):
@@ -280,7 +282,7 @@ class Front:
 
 
 @asynccontextmanager
-async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def serve_front(front: Front, listener: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Answer requests at this socket; yields a function that stops it after all received requests are answered."""
     server = http_server(front, timeout_graceful_shutdown=int(DRAIN_S))
     server.capture_signals = contextlib.nullcontext  # the driver handles signals

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hopsml.core import redact
 from hopsml.model.flavors.contract import signatures_of
-from hopsml.serving.routes import Load, Route, RouteAction, Router, RouteRefused, Turned, Unload
+from hopsml.serving.routes import LoadVersion, Route, RouteAction, Router, RouteRefused, RouteTookEffect, UnloadVersion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ Arrays = dict[str, "NDArray[Any]"]
 _ABOUT_INPUTS = ("InvalidArgumentError", "InvalidArgument")  # of TensorFlow and of ONNX Runtime
 
 
-def takes_batches(signature: Signature) -> bool:
+def accepts_batches(signature: Signature) -> bool:
     """Return True if rows of several requests can be computed in one call.
 
     The first dimension of all inputs and outputs must be variable.
@@ -46,7 +46,7 @@ class IncompleteOutputs(Exception):
     """Error for a model that does not return all outputs of its signature."""
 
 
-def try_out(model: LoadedModel) -> str:
+def warm_up_model(model: LoadedModel) -> str:
     """Call a model with one row, and with two if it accepts batches, because first calls are slow.
 
     Returns:
@@ -57,10 +57,10 @@ def try_out(model: LoadedModel) -> str:
         IncompleteOutputs: An output of the signature is missing.
         Exception: Errors of the model that are not caused by the row.
     """
-    row = trial_row(model.signature)
+    row = warm_up_row(model.signature)
     try:
         outputs = model.predict(row)
-        if takes_batches(model.signature):
+        if accepts_batches(model.signature):
             model.predict({name: array.repeat(2, axis=0) for name, array in row.items()})
     except Exception as error:
         if isinstance(error, ValueError) or type(error).__name__ in _ABOUT_INPUTS:
@@ -72,7 +72,7 @@ def try_out(model: LoadedModel) -> str:
     return ""
 
 
-def trial_row(signature: Signature) -> Arrays:
+def warm_up_row(signature: Signature) -> Arrays:
     """Return zeros, or empty texts, for each input, with size 1 for variable dimensions."""
     import numpy as np
 
@@ -92,7 +92,11 @@ class LoadedVersions:
     """Loaded versions of a model, with their routes and request queues."""
 
     def __init__(
-        self, load: Loader, limits: ServingLimits, meter: ReplicaMeter, tell: Callable[[Turned | RouteRefused], None]
+        self,
+        load: Loader,
+        limits: ServingLimits,
+        meter: ReplicaMeter,
+        tell: Callable[[RouteTookEffect | RouteRefused], None],
     ) -> None:
         """Initialize the holder without versions.
 
@@ -126,11 +130,11 @@ class LoadedVersions:
         return self._router.versions
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of requests in the queues of all versions."""
         return sum(len(batcher) for batcher in self._batchers.values())
 
-    def follow(self, route: Route) -> None:
+    def switch_to(self, route: Route) -> None:
         """Load the versions of a route, and switch to it when they are loaded.
 
         Loading for an earlier route may hang, so the new route does not wait for it.
@@ -140,9 +144,9 @@ class LoadedVersions:
             self._loading = ThreadPoolExecutor(1, "load")
         self._carry_out(self._router.switch_to(route))
 
-    def choose(self, version: int | None, label: str | None) -> int:
-        """Return the version that answers a request; see ``Router.choose``."""
-        return self._router.choose(version, label)
+    def choose_version(self, version: int | None, label: str | None) -> int:
+        """Return the version that answers a request; see ``Router.choose_version``."""
+        return self._router.choose_version(version, label)
 
     def batcher(self, version: int) -> Batcher:
         """Return the request queue of a loaded version."""
@@ -168,11 +172,11 @@ class LoadedVersions:
     def _carry_out(self, actions: Iterable[RouteAction]) -> None:
         """Carry out the actions of the router."""
         for action in actions:
-            if isinstance(action, Load):
+            if isinstance(action, LoadVersion):
                 task = asyncio.create_task(self._loaded(action.version))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            elif isinstance(action, Unload):
+            elif isinstance(action, UnloadVersion):
                 log.info("version %s was unloaded", action.version)
                 del self._batchers[action.version], self._platforms[action.version]
                 self._computing.pop(action.version).shutdown(wait=False)
@@ -186,7 +190,9 @@ class LoadedVersions:
             model, platform = await loop.run_in_executor(self._loading, self._tried_out, version)
         except Exception as error:  # noqa: BLE001 any error of a model's code is the reason of the failure
             log.warning("version %s cannot be served:\n%s", version, redact.text(traceback.format_exc()))
-            self._carry_out(self._router.failed(version, redact.text(f"{type(error).__name__}: {error}"[:2000])))
+            self._carry_out(
+                self._router.version_failed(version, redact.text(f"{type(error).__name__}: {error}"[:2000]))
+            )
             return
         self._computing[version] = ThreadPoolExecutor(1, f"compute-{version}")
         self._batchers[version] = Batcher(
@@ -194,16 +200,16 @@ class LoadedVersions:
             self._computing[version],
             most_rows=self._limits.batch_rows,
             most_waiting=self._limits.queue_requests,
-            on_batch=self._meter.batch,
+            on_batch=self._meter.count_batch,
         )
         self._platforms[version] = platform
         log.info("version %s was loaded", version)
-        self._carry_out(self._router.loaded(version))
+        self._carry_out(self._router.version_loaded(version))
 
     def _tried_out(self, version: int) -> tuple[LoadedModel, str]:
         """Load a version and warm it up with a row of zeros, if it accepts that."""
         model, platform = self._load(version)
-        if cold := try_out(model):
+        if cold := warm_up_model(model):
             text = redact.text(cold[:500])
             log.warning(
                 "version %s cannot compute a row of zeros for warm-up, so its first requests take longer: %s",
@@ -222,7 +228,7 @@ class DeadlinePassed(Exception):
 
 
 @dataclass(eq=False)
-class Waiting:
+class QueuedRequest:
     """Waiting request: its arrays, their number of rows, and the future of its answer."""
 
     inputs: Arrays
@@ -234,13 +240,13 @@ class Waiting:
         self.form = tuple((array.dtype.str, array.shape[1:]) for array in self.inputs.values())
 
 
-def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
+def pop_batch(waiting: deque[QueuedRequest], most_rows: int) -> list[QueuedRequest]:
     """Remove a batch from the head of the queue; empty if no request waits.
 
     Requests stay in order; one with more rows than ``most_rows`` is a separate batch. Requests that are already
     answered or abandoned are dropped.
     """
-    batch: list[Waiting] = []
+    batch: list[QueuedRequest] = []
     rows = 0
     while waiting:
         head = waiting[0]
@@ -288,9 +294,9 @@ class Batcher:
         """
         self.model = model
         self._executor, self._on_batch = executor, on_batch
-        self._most_rows = most_rows if takes_batches(model.signature) else 0
+        self._most_rows = most_rows if accepts_batches(model.signature) else 0
         self._most_waiting = most_waiting
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[QueuedRequest] = deque()
         self._computing: asyncio.Task[None] | None = None
         limits: _Limits = {"most_rows": most_rows, "most_waiting": most_waiting, "on_batch": on_batch}
         self._named = {name: Batcher(one, executor, **limits) for name, one in signatures_of(model).items()}
@@ -298,7 +304,7 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._waiting) + sum(len(batcher) for batcher in self._named.values())
 
-    def of_signature(self, name: str) -> Batcher:
+    def signature_batcher(self, name: str) -> Batcher:
         """Return the queue of a further signature of the model; this one for any other name."""
         return self._named.get(name, self)
 
@@ -319,7 +325,7 @@ class Batcher:
         first = next(iter(inputs.values()), None)
         rows = 1 if first is None or not first.shape else int(first.shape[0])
         loop = asyncio.get_running_loop()
-        request = Waiting(inputs, rows, loop.create_future())
+        request = QueuedRequest(inputs, rows, loop.create_future())
         timer = loop.call_at(deadline, _too_late, request)
         self._waiting.append(request)
         if self._computing is None:
@@ -331,10 +337,10 @@ class Batcher:
 
     async def _compute(self) -> None:
         """Compute batches while requests wait; if this is cancelled, all of them fail."""
-        batch: list[Waiting] = []
+        batch: list[QueuedRequest] = []
         try:
             while self._waiting:
-                if batch := next_batch(self._waiting, self._most_rows):
+                if batch := pop_batch(self._waiting, self._most_rows):
                     _answer(batch, await self._results(batch))
         finally:
             self._computing = None
@@ -342,22 +348,22 @@ class Batcher:
             self._waiting.clear()
             _answer(left, [RuntimeError("the computation of the batch was cancelled")] * len(left))
 
-    async def _results(self, batch: Sequence[Waiting]) -> Sequence[Arrays | Exception]:
+    async def _results(self, batch: Sequence[QueuedRequest]) -> Sequence[Arrays | Exception]:
         """Return one answer, or error, for each request; an error outside the model is that of all requests."""
         try:
             self._on_batch(sum(one.rows for one in batch))
-            return await asyncio.get_running_loop().run_in_executor(self._executor, compute, self.model, batch)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, compute_batch, self.model, batch)
         except Exception as error:  # noqa: BLE001 the executor has ended, or on_batch failed: the requests must not wait
             return [error] * len(batch)
 
 
-def _too_late(request: Waiting) -> None:
+def _too_late(request: QueuedRequest) -> None:
     """Fail a request whose deadline has passed."""
     if not request.answer.done():
         request.answer.set_exception(DeadlinePassed("the request was not computed within its deadline"))
 
 
-def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> None:
+def _answer(batch: Sequence[QueuedRequest], results: Sequence[Arrays | Exception]) -> None:
     """Set the answers of a batch's requests."""
     for one, result in zip(batch, results, strict=True):
         if one.answer.done():
@@ -368,7 +374,7 @@ def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> 
             one.answer.set_result(result)
 
 
-def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Exception]:
+def compute_batch(model: LoadedModel, batch: Sequence[QueuedRequest]) -> list[Arrays | Exception]:
     """Return one answer, or error, for each request of the batch."""
     if len(batch) == 1:
         return [_alone(model, batch[0])]
@@ -378,11 +384,11 @@ def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Excep
         return [_alone(model, one) for one in batch]
 
 
-def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
+def _alone(model: LoadedModel, request: QueuedRequest) -> Arrays | Exception:
     """Compute one request alone; exceptions are returned."""
     try:
         outputs = model.predict(request.inputs)
-        return _checked(outputs, request.rows) if takes_batches(model.signature) else outputs
+        return _checked(outputs, request.rows) if accepts_batches(model.signature) else outputs
     except SystemExit as left:  # it would end the replica and all its requests
         return RuntimeError(f"its code called sys.exit({left.code!r})")
     except BaseException as error:  # noqa: BLE001 the error is the answer
@@ -391,7 +397,7 @@ def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
         return RuntimeError(f"its code raised {error!r}")  # which no future can pass on, or which would end the batcher
 
 
-def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
+def _together(model: LoadedModel, batch: Sequence[QueuedRequest]) -> list[Arrays]:
     """Compute a batch in one call, and split the outputs."""
     import numpy as np
 

@@ -97,7 +97,7 @@ def start(
         ModelNotFound: (ArgumentError) The model, version or alias does not exist.
         ServingError: The port is in use, or a replica cannot load the model; the message has the reason.
     """
-    starting.check_installed()
+    starting.check_server_packages()
     earlier = definitions.find_definition(definitions.checked_name(name)) or ServingDefinition(name, model or name)
     given = {
         "model": model,
@@ -110,7 +110,7 @@ def start(
         "profile": profile,
     }
     definition = msgspec.structs.replace(earlier, **{key: value for key, value in given.items() if value is not None})
-    cluster = submitter.checked_profile(definition.profile)
+    cluster = submitter.spark_profile(definition.profile)
     if cluster is not None and (without_token or lifeline >= 0):
         raise ArgumentError(
             "without_token and lifeline apply to servings on this machine only; omit them with "
@@ -122,7 +122,7 @@ def start(
             "and receives requests from other machines; omit host for the address of the driver, or give another "
             "address of that machine"
         )
-    checked = starting.checked_token(token, without_token, definition.host)
+    checked = starting.choose_token(token, without_token, definition.host)
     with starting.exclusive_folder(name, settings.project_url()):  # check before files are downloaded
         pass
     try:
@@ -136,7 +136,7 @@ def start(
         ) from error
     route, versions = Route(1, number, labels=labels), {number: served}
     if cluster is None:
-        starting.start(definition, route, versions, checked, start_timeout, lifeline)
+        starting.start_supervisor(definition, route, versions, checked, start_timeout, lifeline)
     else:
         submitter.start(definition, cluster, route, versions, checked, start_timeout)
     try:
@@ -192,7 +192,7 @@ def _found(model: str, version: int | str, *, fetch: bool) -> tuple[int, ServedV
     _check_servable(found.description)
     if not fetch:
         found.check_owner()  # before a server is started
-    files = str(found.local_files(definitions.models_folder())) if fetch else ""
+    files = str(found.local_files(definitions.model_cache_folder())) if fetch else ""
     return found.version, ServedVersion(files, found.description), registry.aliases(model)
 
 
@@ -279,7 +279,7 @@ def _running(name: str) -> tuple[ServerRecord, Route]:
     Raises:
         ServingError: The serving is stopped, or runs on another machine.
     """
-    record = client.server_of(name)
+    record = client.find_server(name)
     if not record.is_here and not record.is_on_cluster:
         raise ServingError(
             f"'{name}' is served by {record.user} on {record.machine}, and can be changed only there; predictions "
@@ -296,9 +296,9 @@ def _running(name: str) -> tuple[ServerRecord, Route]:
 def _ask(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
     """Send a command to the supervisor, here or on a cluster; None if there is none."""
     if record.is_on_cluster:
-        return client.ask_driver(record, command, timeout_s)
+        return client.send_driver_command(record, command, timeout_s)
     folder = ServingFolder(Path(record.folder))
-    return client.ask_supervisor(folder, command, timeout_s) if folder.path.is_dir() else None
+    return client.send_supervisor_command(folder, command, timeout_s) if folder.path.is_dir() else None
 
 
 def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
@@ -325,17 +325,19 @@ def status(name: str) -> ServingStatus:
     if not record.is_here and not record.is_on_cluster:
         return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas, ready=None)
     answer, why = _heard(record)
-    folder = definitions.folder_of(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
+    folder = (
+        definitions.ensure_serving_folder(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
+    )
     logs, application, profile = str(folder.path), record.application, record.profile
     if answer is None or answer.route is None:
-        ended = server_records.how_ended(record)
+        ended = server_records.describe_end(record)
         state = STOPPED if ended or not record.is_on_cluster else RUNNING
         url = record.url if state == RUNNING else ""
         why = ended or why
         return ServingStatus(
             name, definition.model, state, url, logs=logs, application=application, profile=profile, why=why
         )
-    if record.is_on_cluster and (token := client.token_of(record)) != folder.read_token():
+    if record.is_on_cluster and (token := client.read_token(record)) != folder.read_token():
         folder.write_token(token)  # the serving was started on another machine
     return ServingStatus(
         name,
@@ -393,7 +395,7 @@ def _stop(name: str) -> None:
         raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}); stop it there")
     folder = ServingFolder(Path(record.folder))
     if folder.path.is_dir():
-        client.ask_supervisor(folder, StopServing(), STOP_TIMEOUT_S)
+        client.send_supervisor_command(folder, StopServing(), STOP_TIMEOUT_S)
         starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
         folder.write_token("")
     url = definitions.server_url(name, project)
@@ -406,24 +408,24 @@ def _stop(name: str) -> None:
 def _stop_on_cluster(record: ServerRecord, project: str) -> None:
     """Request the driver to end; if it does not answer, end the application."""
     try:
-        answer = client.ask_driver(record, StopServing(), STATUS_TIMEOUT_S)
+        answer = client.send_driver_command(record, StopServing(), STATUS_TIMEOUT_S)
     except ServingError:
         answer = None
     is_over = (
         server_records.wait_for_end(record, STOP_TIMEOUT_S)
         if answer is not None
-        else bool(server_records.how_ended(record))
+        else bool(server_records.describe_end(record))
     )
     if not is_over and not server_records.end_server(record, STOP_TIMEOUT_S):
         raise ServingError(
             f"'{record.name}' has not ended: {record.application} (process {record.pid} of {record.user} on "
             f"{record.machine}); end it there"
         )
-    submitter.reap(record.name, project)
+    submitter.reap_spark_submit(record.name, project)
     starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # waits for spark-submit, if it runs on this machine
-    server_records.release_on_cluster(project, record)
-    server_records.forget_access(record.name, project)
-    definitions.folder_of(record.name, project).write_token("")
+    server_records.release_cluster_server(project, record)
+    server_records.delete_access(record.name, project)
+    definitions.ensure_serving_folder(record.name, project).write_token("")
 
 
 def delete(name: str) -> None:
@@ -461,12 +463,12 @@ def logs(name: str, last: int = 100) -> str:
     definitions.existing_definition(name)
     project = settings.project_url()
     parts = []
-    for path in definitions.folder_of(name, project).logs():
+    for path in definitions.ensure_serving_folder(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
     record = server_records.read(name, project)
     if record is not None and record.is_on_cluster:
-        answer = client.ask_driver(record, LogsRequest(last), STATUS_TIMEOUT_S)
+        answer = client.send_driver_command(record, LogsRequest(last), STATUS_TIMEOUT_S)
         found = answer.logs if answer is not None else {}
         parts += [f"==> {where} <==\n{text}" for where, text in sorted(found.items())]
     return "\n".join(parts)
@@ -495,11 +497,11 @@ def predict(
     if version is not None and label is not None:
         raise ArgumentError("version and label exclude each other")
     which = f"/versions/{version}" if version is not None else f"/labels/{label}" if label is not None else ""
-    path, asked = f"/v1/models/{name}{which}:predict", {"inputs": client.by_input(rows)}
-    found = client.post_json(client.server_of(name), path, asked, timeout)["outputs"]
+    path, asked = f"/v1/models/{name}{which}:predict", {"inputs": client.rows_to_columns(rows)}
+    found = client.post_json(client.find_server(name), path, asked, timeout)["outputs"]
     if isinstance(found, dict):
-        return {output: client.array_of(value) for output, value in found.items()}
-    return client.array_of(found)
+        return {output: client.to_array(value) for output, value in found.items()}
+    return client.to_array(found)
 
 
 def exists(name: str) -> bool:

@@ -92,26 +92,26 @@ class ReplicaAlive(msgspec.Struct, frozen=True, tag=True):
     counts: dict[str, float]
 
 
-class RouteTurned(msgspec.Struct, frozen=True, tag=True):
+class RouteActivated(msgspec.Struct, frozen=True, tag="RouteTurned"):
     """Report that the route with this number is in effect."""
 
     number: int
 
 
-class RouteKept(msgspec.Struct, frozen=True, tag=True):
+class RouteRejected(msgspec.Struct, frozen=True, tag="RouteKept"):
     """Report that the route with this number cannot take effect; the previous one remains."""
 
     number: int
     reason: str
 
 
-class TotalRequest(msgspec.Struct, frozen=True, tag=True):
+class TotalCountsRequest(msgspec.Struct, frozen=True, tag="TotalRequest"):
     """Request for the counts of all replicas, with those of the sender."""
 
     counts: dict[str, float]
 
 
-FromReplica = ReplicaAlive | RouteTurned | RouteKept | TotalRequest
+FromReplica = ReplicaAlive | RouteActivated | RouteRejected | TotalCountsRequest
 
 # ------------------------------------------------------------------------------------------ to the supervisor
 
@@ -254,14 +254,14 @@ class ReplicaEnded(msgspec.Struct, frozen=True, tag=True):
     how: str
 
 
-class LogSent(msgspec.Struct, frozen=True, tag=True):
+class ReplicaLogLines(msgspec.Struct, frozen=True, tag="LogSent"):
     """Newest lines of the log at ``where``."""
 
     where: str
     text: str
 
 
-FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | LogSent
+FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | ReplicaLogLines
 
 
 decode_command: Callable[[bytes], Command] = checked(msgspec.json.Decoder(Command).decode)
@@ -325,6 +325,6 @@ class JsonLinesConnection:
         self._writer.close()
 
 
-def known_versions(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:
+def versions_of_route(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:
     """Return the versions that a route needs."""
     return {number: versions[number] for number in route.versions}

@@ -20,13 +20,13 @@ FAMILIES = {
 class ReplicaMeter(Meter):
     """Counters and histograms of one replica."""
 
-    def answered(self, version: int | None, status: int, seconds: float) -> None:
+    def count_answer(self, version: int | None, status: int, seconds: float) -> None:
         """Count an answered request; ``version`` is None if the request was answered before a version was chosen."""
         label = f'version="{"" if version is None else version}"'
         self.add(f'hopsml_requests_total{{{label},status="{status}"}}')
         self.observe("hopsml_request_seconds", seconds, LATENCY_S, label)
 
-    def batch(self, rows: int) -> None:
+    def count_batch(self, rows: int) -> None:
         """Count a call of the model with this number of rows."""
         self.observe("hopsml_batch_rows", rows, BATCH_ROWS)
 
@@ -36,7 +36,7 @@ def is_gauge(name: str) -> bool:
     return FAMILIES.get(family_of(name, FAMILIES), ("",))[0] == "gauge"
 
 
-class Sum:
+class ReplicaCountsSum:
     """Counts of all replicas together.
 
     The counters of ended replicas remain included, and no counter ever decreases.
@@ -51,7 +51,7 @@ class Sum:
         """Replace the counts of a replica by its newest ones."""
         self._latest[replica] = counts
 
-    def ended(self, replica: int) -> None:
+    def mark_ended(self, replica: int) -> None:
         """Retain the counters of a replica that has ended; its successor starts at zero."""
         for name, value in self._latest.pop(replica, {}).items():
             if not is_gauge(name):

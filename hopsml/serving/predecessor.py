@@ -323,5 +323,5 @@ def make_inference_request(serving_name: str, data: dict[str, Any], verb: str = 
     """
     if verb not in _VERBS:
         raise ArgumentError(f"verb={verb!r}: the verb must be {' or '.join(_VERBS)}")
-    record = client.server_of(serving_name)
+    record = client.find_server(serving_name)
     return client.post_json(record, f"/v1/models/{serving_name}{verb}", data, 60.0)

@@ -99,7 +99,7 @@ async def start_server(server: Any) -> asyncio.Task[None]:
     return serving
 
 
-async def body_in_time(limits: ServingLimits, headers: Mapping[bytes, bytes], receive: Receive, until: float) -> bytes:
+async def receive_body(limits: ServingLimits, headers: Mapping[bytes, bytes], receive: Receive, until: float) -> bytes:
     """Return the body of a request, before ``until`` on the clock of the event loop.
 
     The rest of an oversized body is read and discarded, because most clients read the answer only after sending
@@ -176,7 +176,7 @@ _DOES_V2: dict[str, What] = {"": "model", "/ready": "model_ready", "/infer": "in
 
 
 @dataclass(frozen=True)
-class Target:
+class RequestTarget:
     """Requested operation, with its model and version or label."""
 
     what: What
@@ -185,7 +185,7 @@ class Target:
     label: str | None = None
 
 
-def parse(method: str, path: str) -> Target:
+def parse_target(method: str, path: str) -> RequestTarget:
     """Return the operation that a request's method and path denote.
 
     Raises:
@@ -199,18 +199,18 @@ def parse(method: str, path: str) -> Target:
     return target
 
 
-def _target(path: str) -> Target:
+def _target(path: str) -> RequestTarget:
     """Return the operation of a path."""
     if path in _FIXED:
-        return Target(_FIXED[path])
+        return RequestTarget(_FIXED[path])
     if found := _V1.fullmatch(path):
         model, version, label, end = found.groups()
         if (end or "") not in _DOES:
             raise not_found(f"{end} does not exist; requests to models end in :predict")
-        return Target(_DOES[end or ""], _name(model), _number(version), None if label is None else _name(label))
+        return RequestTarget(_DOES[end or ""], _name(model), _number(version), None if label is None else _name(label))
     if found := _V2.fullmatch(path):
         model, version, end = found.groups()
-        return Target(_DOES_V2[end or ""], _name(model), _number(version))
+        return RequestTarget(_DOES_V2[end or ""], _name(model), _number(version))
     raise not_found(
         f"{path[:200]} does not exist; the address of a model is /v1/models/NAME:predict or /v2/models/NAME/infer"
     )

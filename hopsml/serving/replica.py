@@ -30,20 +30,20 @@ from hopsml.serving.messages import (
     FollowRoute,
     JsonLinesConnection,
     ReplicaAlive,
-    RouteKept,
-    RouteTurned,
+    RouteActivated,
+    RouteRejected,
     SendCounts,
     ServedVersion,
     ServingSettings,
     ToReplica,
     TotalCounts,
-    TotalRequest,
+    TotalCountsRequest,
     decode_settings,
 )
 from hopsml.serving.metrics import ReplicaMeter
 from hopsml.serving.receiving import http_server, start_server
 from hopsml.serving.request_log import RequestLog
-from hopsml.serving.routes import RouteRefused, Turned
+from hopsml.serving.routes import RouteRefused, RouteTookEffect
 
 if TYPE_CHECKING:
     from hopsml.model.flavors.contract import LoadedModel
@@ -105,7 +105,7 @@ class Replica:
                 os._exit(1)  # without a supervisor the replica could not be restarted or ended
             if isinstance(message, FollowRoute):
                 self._versions |= message.versions
-                self._holder.follow(message.route)
+                self._holder.switch_to(message.route)
             elif isinstance(message, SendCounts):
                 self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
             elif isinstance(message, TotalCounts):
@@ -131,26 +131,29 @@ class Replica:
         """Return the current counts of this replica."""
         held = {f'hopsml_version_loaded{{version="{one}"}}': 1.0 for one in self._holder.versions}
         dropped = {} if self._log is None else {"hopsml_log_dropped_total": float(self._log.dropped)}
-        now = {"hopsml_queue_requests": float(self._holder.waiting), "hopsml_replicas": float(self._holder.is_ready)}
+        now = {
+            "hopsml_queue_requests": float(self._holder.waiting_count),
+            "hopsml_replicas": float(self._holder.is_ready),
+        }
         return {**self._meter.counts, **now, **held, **dropped}
 
     async def _total(self) -> Counts:
         """Return the counts of all replicas; those of this one if the supervisor does not answer in time."""
         waiting: asyncio.Future[Counts] = asyncio.get_running_loop().create_future()
         self._totals.append(waiting)
-        self._line.send(TotalRequest(self._counts()))
+        self._line.send(TotalCountsRequest(self._counts()))
         try:
             return await asyncio_wait_for(waiting, TOTAL_TIMEOUT_S)
         except TimeoutError:
             return self._counts()
 
-    def _tell(self, event: Turned | RouteRefused) -> None:
+    def _tell(self, event: RouteTookEffect | RouteRefused) -> None:
         """Report a route that took effect or was refused."""
-        if isinstance(event, Turned):
-            self._line.send(RouteTurned(event.number))
+        if isinstance(event, RouteTookEffect):
+            self._line.send(RouteActivated(event.number))
             self._first.set()
         else:
-            self._line.send(RouteKept(event.number, event.reason))
+            self._line.send(RouteRejected(event.number, event.reason))
 
     def _load(self, version: int) -> tuple[LoadedModel, str]:
         """Load a version, and return it with the name of its platform."""

@@ -38,24 +38,24 @@ class ReplicaProcess(Protocol):
     pid: int
 
     @property
-    def line(self) -> ReplicaConnection:
+    def connection(self) -> ReplicaConnection:
         """Message connection to the replica."""
 
     @property
-    def where(self) -> str:
+    def log_location(self) -> str:
         """Location of the replica's log, as text."""
 
     def kill(self) -> None:
         """Kill the process of the replica; its connection ends with it."""
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait for the process after its connection has ended, and return how it ended."""
 
 
 class ReplicaLauncher(Protocol):
     """Interface of a replica launcher."""
 
-    async def start(self, number: int) -> ReplicaProcess:
+    async def start_replica(self, number: int) -> ReplicaProcess:
         """Start a new process for a replica, as soon as there is a slot for it.
 
         If the call is cancelled, no process remains.
@@ -65,18 +65,18 @@ class ReplicaLauncher(Protocol):
         """
 
 
-class LocalProcess:
+class LocalReplica:
     """Replica that is a child of this process."""
 
     def __init__(self, process: subprocess.Popen[bytes], line: JsonLinesConnection, where: str) -> None:
         self._process = process
-        self.pid, self.line, self.where = process.pid, line, where
+        self.pid, self.connection, self.log_location = process.pid, line, where
 
     def kill(self) -> None:
         """Send SIGKILL to the process."""
         self._process.kill()
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait for the process, kill it if it does not end with its connection, and return how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, 5.0)
@@ -93,7 +93,7 @@ class LocalReplicaLauncher:
     def __init__(self, folder: ServingFolder, listener: socket.socket, threads: int) -> None:
         self._folder, self._listener, self._threads = folder, listener, threads
 
-    async def start(self, number: int) -> LocalProcess:
+    async def start_replica(self, number: int) -> LocalReplica:
         """Start a new process for a replica.
 
         Raises:
@@ -109,7 +109,7 @@ async def start_process(
     threads: int,
     types: object,
     variables: Mapping[str, str] | None = None,
-) -> LocalProcess:
+) -> LocalReplica:
     """Start a replica process on this machine.
 
     Args:
@@ -147,4 +147,4 @@ async def start_process(
     except BaseException:
         process.kill()
         raise
-    return LocalProcess(process, JsonLinesConnection(reader, writer, types), str(log))
+    return LocalReplica(process, JsonLinesConnection(reader, writer, types), str(log))

@@ -42,7 +42,7 @@ PART, COMPLETE = ".part", ".jsonl"
 _PART = re.compile(r"(.+)-(\d+)\.part")
 
 
-def line(
+def format_line(
     when_s: float,
     version: int,
     inputs: Arrays,
@@ -65,8 +65,8 @@ def line(
     content: dict[str, Any] = {
         "time": round(when_s, 3),
         "version": version,
-        "inputs": {name: tensors.plain(array) for name, array in inputs.items()},
-        "outputs": None if outputs is None else {name: tensors.plain(array) for name, array in outputs.items()},
+        "inputs": {name: tensors.to_json_value(array) for name, array in inputs.items()},
+        "outputs": None if outputs is None else {name: tensors.to_json_value(array) for name, array in outputs.items()},
         "status": status,
         "ms": round(seconds * 1000, 3),
     }
@@ -114,12 +114,12 @@ class RequestLog:
             except OSError:  # disk full, or the folder was deleted
                 self.dropped += len(lines)
         if self._file is not None and (self._written >= SEGMENT_BYTES or now - self._began_s >= SEGMENT_S):
-            self.complete()
+            self.complete_segment()
 
     def _append(self, content: bytes, now: float) -> None:
         """Write content to the current segment, or to a new one."""
         if self._file is None:
-            if used(self._folder) + len(content) > self._most_bytes:
+            if total_segment_bytes(self._folder) + len(content) > self._most_bytes:
                 raise OSError("the request log has reached its maximum size")
             self._number += 1
             path = self._folder / f"{self._writer}-{self._number}{PART}"
@@ -134,20 +134,20 @@ class RequestLog:
             raise
         self._written += len(content)
 
-    def complete(self) -> None:
+    def complete_segment(self) -> None:
         """Complete the current segment, so that it can be uploaded."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-            finish(self._folder / f"{self._writer}-{self._number}{PART}")
+            complete_segment_file(self._folder / f"{self._writer}-{self._number}{PART}")
 
     def close(self) -> None:
         """Write the buffer and complete the current segment."""
         self.flush()
-        self.complete()
+        self.complete_segment()
 
 
-def used(folder: Path) -> int:
+def total_segment_bytes(folder: Path) -> int:
     """Return the total size of all segments in bytes."""
     total = 0
     for entry in os.scandir(folder):
@@ -158,7 +158,7 @@ def used(folder: Path) -> int:
     return total
 
 
-def finish(part: Path) -> None:
+def complete_segment_file(part: Path) -> None:
     """Complete a segment that is no longer written; an incomplete last line of a killed writer is cut off."""
     try:
         content_end = _end_of_last_line(part)
@@ -185,7 +185,7 @@ def _end_of_last_line(part: Path) -> int:
     return 0
 
 
-def left_by(names: list[str], writers: set[str]) -> list[str]:
+def abandoned_segments(names: list[str], writers: set[str]) -> list[str]:
     """Return the names of unfinished segments whose writers have ended."""
     return [name for name in names if (found := _PART.fullmatch(name)) and found[1] not in writers]
 
@@ -196,7 +196,7 @@ EVERY_S = 2.0
 LAST_TIMEOUT_S = 20.0  # at the end; remaining segments are uploaded after the next start
 
 
-class Shipper:
+class RequestLogUploader:
     """Uploader of the request log, including segments of killed replicas; it runs in the supervisor or agent."""
 
     def __init__(self, folder: ServingFolder, settings: ServingSettings) -> None:
@@ -211,7 +211,7 @@ class Shipper:
             if self._outage.may_try(time.monotonic()):
                 await asyncio.to_thread(self._ship)
 
-    async def last(self) -> None:
+    async def upload_remaining(self) -> None:
         """Upload the remaining segments, when no replica writes any more."""
         try:
             await asyncio_wait_for(asyncio.to_thread(self._ship), LAST_TIMEOUT_S)
@@ -226,21 +226,21 @@ class Shipper:
 
     def _ship_all(self) -> None:
         """Complete the segments of ended writers, and upload all complete ones."""
-        for name in left_by([path.name for path in self._folder.iterdir()], self._writers()):
+        for name in abandoned_segments([path.name for path in self._folder.iterdir()], self._writers()):
             with contextlib.suppress(FileNotFoundError):
-                finish(self._folder / name)
+                complete_segment_file(self._folder / name)
         for path in sorted(self._folder.glob(f"*{COMPLETE}")):
             try:
                 self._upload(path)
             except FileNotFoundError:  # another agent on this machine has uploaded it
                 continue
             except StorageError as error:
-                if self._outage.failed(time.monotonic()):
+                if self._outage.record_failure(time.monotonic()):
                     log.warning(
                         "the request log is stored locally in %s until it can be written: %s", self._folder, error
                     )
                 return
-        if self._outage.succeeded():
+        if self._outage.record_success():
             log.info("the request log is written to storage again")
 
     def _writers(self) -> set[str]:
@@ -251,7 +251,7 @@ class Shipper:
     def _upload(self, path: Path) -> None:
         """Upload a segment to the folder of its day, and delete it."""
         when = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        day = urls.join(definitions.requests_url(self._settings.name, self._settings.project), f"{when:%Y-%m-%d}")
+        day = urls.join(definitions.request_log_url(self._settings.name, self._settings.project), f"{when:%Y-%m-%d}")
         url = urls.join(day, f"{socket.gethostname()}-{when:%H%M%S}-{path.name}")
         for_url(url).upload(path, url)
         path.unlink()

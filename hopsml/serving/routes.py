@@ -41,28 +41,28 @@ class Route:
         """Versions that must be loaded."""
         return (self.default,) if self.canary in (None, self.default) else (self.default, int(self.canary or 0))
 
-    def version_of(self, label: str) -> int | None:
+    def version_with_label(self, label: str) -> int | None:
         """Return the version with this label; None if there is none."""
         own = {"stable": self.default} if self.canary is None else {"stable": self.default, "canary": self.canary}
         return {**{name: one for name, one in self.labels.items() if one in self.versions}, **own}.get(label)
 
 
 @dataclass(frozen=True)
-class Load:
-    """Action to load a version and try it out; its result is the event ``loaded`` or ``failed``."""
+class LoadVersion:
+    """Action to load a version and try it out; its result is the event ``version_loaded`` or ``version_failed``."""
 
     version: int
 
 
 @dataclass(frozen=True)
-class Unload:
+class UnloadVersion:
     """Action to unload a version without requests."""
 
     version: int
 
 
 @dataclass(frozen=True)
-class Turned:
+class RouteTookEffect:
     """Report that the route with this number has taken effect."""
 
     number: int
@@ -76,7 +76,7 @@ class RouteRefused:
     reason: str
 
 
-RouteAction = Load | Unload | Turned | RouteRefused
+RouteAction = LoadVersion | UnloadVersion | RouteTookEffect | RouteRefused
 
 
 class NoSuchVersion(LookupError):
@@ -115,15 +115,15 @@ class Router:
             )
         missing = [one for one in route.versions if one not in self._loaded | self._loading]
         self._loading |= set(missing)
-        return [*actions, *(Load(one) for one in missing), *self._turn()]
+        return [*actions, *(LoadVersion(one) for one in missing), *self._turn()]
 
-    def loaded(self, version: int) -> list[RouteAction]:
+    def version_loaded(self, version: int) -> list[RouteAction]:
         """Handle a version that was loaded and has answered a first call."""
         self._loading.discard(version)
         self._loaded.add(version)
         return self._turn()
 
-    def failed(self, version: int, reason: str) -> list[RouteAction]:
+    def version_failed(self, version: int, reason: str) -> list[RouteAction]:
         """Handle a version that could not be loaded, with the reason."""
         self._loading.discard(version)
         if self._next is None or version not in self._next.versions:
@@ -131,7 +131,7 @@ class Router:
         number, self._next = self._next.number, None
         return [RouteRefused(number, reason), *self._let_go()]
 
-    def choose(self, version: int | None = None, label: str | None = None) -> int:
+    def choose_version(self, version: int | None = None, label: str | None = None) -> int:
         """Return the version that answers a request.
 
         Raises:
@@ -140,9 +140,9 @@ class Router:
         if self.route is None:
             raise NoSuchVersion("no version has been loaded yet")
         if label is not None:
-            found = self.route.version_of(label)
+            found = self.route.version_with_label(label)
             if found is None:
-                known = [one for one in ("stable", "canary", *self.route.labels) if self.route.version_of(one)]
+                known = [one for one in ("stable", "canary", *self.route.labels) if self.route.version_with_label(one)]
                 raise NoSuchVersion(
                     f"no version has the label {label!r}; {suggestions.suggestion_text(label, known, '')}"
                 )
@@ -180,14 +180,14 @@ class Router:
         if self._next is None or not set(self._next.versions) <= self._loaded:
             return self._let_go()
         self.route, self._next, self._asked = self._next, None, 0
-        return [Turned(self.route.number), *self._let_go()]
+        return [RouteTookEffect(self.route.number), *self._let_go()]
 
     def _let_go(self) -> list[RouteAction]:
         """Return actions to unload versions that no route and no request needs."""
         needed = {one for route in (self.route, self._next) if route for one in route.versions} | set(self._in_flight)
         gone = sorted(self._loaded - needed)
         self._loaded -= set(gone)
-        return [Unload(one) for one in gone]
+        return [UnloadVersion(one) for one in gone]
 
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
@@ -198,14 +198,14 @@ DRAIN_S = 30.0  # for received requests when the serving ends
 
 
 @dataclass(frozen=True)
-class Spawn:
+class SpawnReplica:
     """Action to start this replica."""
 
     replica: int
 
 
 @dataclass(frozen=True)
-class Follow:
+class SendRoute:
     """Action to send a route to this replica."""
 
     replica: int
@@ -240,7 +240,7 @@ class AllEnded:
     """Report that no replica runs any more."""
 
 
-SupervisionAction = Spawn | Follow | DrainReplica | KillReplica | RouteOutcome | AllEnded
+SupervisionAction = SpawnReplica | SendRoute | DrainReplica | KillReplica | RouteOutcome | AllEnded
 
 
 @dataclass
@@ -280,7 +280,7 @@ class Supervision:
         self._stop_s: float | None = None
 
     @property
-    def ready(self) -> int:
+    def ready_count(self) -> int:
         """Number of replicas that answer."""
         return sum(one.is_running and one.follows > 0 for one in self.replicas)
 
@@ -304,19 +304,19 @@ class Supervision:
         self._rolling, self._roll_timeout_s, self._roll_until_s = route, timeout_s, now + timeout_s
         return [*actions, *self._tell_all(route)]
 
-    def connected(self, number: int, now: float) -> list[SupervisionAction]:
+    def replica_connected(self, number: int, now: float) -> list[SupervisionAction]:
         """Handle the first message of a replica; one that restarts during a roll gets the newer route."""
         one = self.replicas[number]
         one.is_connected, one.heard_s = True, now
         route = self._rolling or self.settled
-        return [Follow(number, route)] if route and not self.is_stopping else []
+        return [SendRoute(number, route)] if route and not self.is_stopping else []
 
     def heartbeat_received(self, number: int, is_loading: bool, now: float) -> list[SupervisionAction]:
         """Handle a heartbeat of a replica."""
         self.replicas[number].heard_s, self.replicas[number].is_loading = now, is_loading
         return []
 
-    def turned(self, number: int, route: int, now: float) -> list[SupervisionAction]:
+    def route_took_effect(self, number: int, route: int, now: float) -> list[SupervisionAction]:
         """Handle a replica's report that it follows a route."""
         one = self.replicas[number]
         one.follows, one.heard_s, one.is_loading = route, now, False
@@ -335,7 +335,7 @@ class Supervision:
             return [KillReplica(number, f"it cannot load the versions of the other replicas: {reason}")]
         return []
 
-    def exited(self, number: int, how: str, now: float) -> list[SupervisionAction]:
+    def replica_exited(self, number: int, how: str, now: float) -> list[SupervisionAction]:
         """Handle the end of a replica's process; ``how`` is the description of the end."""
         one = self.replicas[number]
         steady = one.ready_s is not None and now - one.ready_s >= STEADY_S
@@ -393,11 +393,11 @@ class Supervision:
         running = [number for number, one in enumerate(self.replicas) if one.is_running]
         return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllEnded()]
 
-    def _spawn(self, number: int, now: float) -> Spawn:
+    def _spawn(self, number: int, now: float) -> SpawnReplica:
         """Reset the state of a replica, and return the action to start it."""
         before = self.replicas[number]
         self.replicas[number] = replace(ReplicaState(), is_running=True, heard_s=now, failures=before.failures)
-        return Spawn(number)
+        return SpawnReplica(number)
 
     def _go_back(self, reason: str, now: float) -> list[SupervisionAction]:
         """Return to the previous route after a failed roll; if the first route fails, end all replicas."""
@@ -412,4 +412,4 @@ class Supervision:
 
     def _tell_all(self, route: Route) -> list[SupervisionAction]:
         """Return actions that send a route to all connected replicas."""
-        return [Follow(number, route) for number, one in enumerate(self.replicas) if one.is_connected]
+        return [SendRoute(number, route) for number, one in enumerate(self.replicas) if one.is_connected]

@@ -81,7 +81,7 @@ def write_access(access: ServingAccess) -> None:
         ArgumentError: Other users can read the folder.
     """
     name, project = access.settings.name, access.settings.project
-    folder = definitions.private_url(name, project)
+    folder = definitions.private_folder_url(name, project)
     system = for_url(folder)
     with contextlib.suppress(StorageError):
         system.delete(folder, recursive=True)
@@ -102,7 +102,7 @@ def read_access(name: str, project: str) -> ServingAccess | None:
 
 
 @lru_cache(maxsize=64)
-def of_launch(name: str, project: str, launch: str) -> ServingAccess | None:
+def read_launch_access(name: str, project: str, launch: str) -> ServingAccess | None:
     """Return tokens and settings of one start, read once per start; None if the file is of another start."""
     found = read_access(name, project)
     return found if found is not None and found.launch == launch else None
@@ -120,21 +120,21 @@ def read_outcome(name: str, project: str, launch: str) -> LaunchOutcome | None:
     return found if found is not None and found.launch == launch else None
 
 
-def forget_access(name: str, project: str) -> None:
+def delete_access(name: str, project: str) -> None:
     """Delete the tokens and settings of a serving."""
-    folder = definitions.private_url(name, project)
+    folder = definitions.private_folder_url(name, project)
     for_url(folder).delete(folder, recursive=True)
 
 
 def _write_private(name: str, project: str, file: str, content: msgspec.Struct) -> None:
     """Write a file of the private folder."""
-    url = urls.join(definitions.private_url(name, project), file)
+    url = urls.join(definitions.private_folder_url(name, project), file)
     for_url(url).write_bytes(url, msgspec.json.encode(content))
 
 
 def _read_private(name: str, project: str, file: str) -> bytes | None:
     """Return the content of a file of the private folder, if its owner is trusted; None if it does not exist."""
-    url = urls.join(definitions.private_url(name, project), file)
+    url = urls.join(definitions.private_folder_url(name, project), file)
     try:
         return trust.read_bytes(url, "it contains the addresses and tokens of a serving")[0]
     except PathNotFound:
@@ -201,7 +201,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
 _decode_record = checked(msgspec.json.Decoder(ServerRecord).decode)
 
 
-def url_of(settings: ServingSettings) -> str:
+def server_record_url(settings: ServingSettings) -> str:
     """Return the URL of the server file."""
     return definitions.server_url(settings.name, settings.project)
 
@@ -225,19 +225,19 @@ def register_server(settings: ServingSettings, port: int, folder: ServingFolder)
         process_started=processes.start_time_of(os.getpid()),
         pid_namespace=processes.pid_namespace(),
     )
-    url = url_of(settings)
+    url = server_record_url(settings)
     data = _encoded(record)
     try:
         trust.write_bytes(url, data, overwrite=False)
     except PathExists:
         earlier = read(settings.name, settings.project)
         if earlier is not None and not (earlier.is_here and earlier.folder == record.folder):
-            raise taken(earlier, url) from None
+            raise already_served_error(earlier, url) from None
         trust.write_bytes(url, data)
     return record
 
 
-def register_on_cluster(project: str, record: ServerRecord) -> None:
+def register_cluster_server(project: str, record: ServerRecord) -> None:
     """Become the server of the name, on a cluster.
 
     Raises:
@@ -250,7 +250,7 @@ def register_on_cluster(project: str, record: ServerRecord) -> None:
     except PathExists:
         earlier = read(record.name, project)
         if earlier is not None:
-            raise taken(earlier, url) from None
+            raise already_served_error(earlier, url) from None
         trust.write_bytes(url, _encoded(record), overwrite=False)
 
 
@@ -259,7 +259,7 @@ def _encoded(record: ServerRecord) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
-def taken(record: ServerRecord, url: str) -> AlreadyServed:
+def already_served_error(record: ServerRecord, url: str) -> AlreadyServed:
     """Return the error that names the other server's address and the remedy."""
     where = f"{record.machine}, in another container" if record.is_in_another_container else record.machine
     return AlreadyServed(
@@ -287,7 +287,7 @@ def read(name: str, project: str) -> ServerRecord | None:
         raise StorageError(f"cannot read {url}: it does not describe a server ({error}); delete it", url) from error
 
 
-def release_on_cluster(project: str, record: ServerRecord) -> None:
+def release_cluster_server(project: str, record: ServerRecord) -> None:
     """Delete the server file of a serving on a cluster, unless it belongs to another start."""
     found = read(record.name, project)
     if found is not None and found.launch == record.launch:
@@ -295,11 +295,11 @@ def release_on_cluster(project: str, record: ServerRecord) -> None:
         for_url(url).delete(url)
 
 
-def release(settings: ServingSettings) -> None:
+def release_server(settings: ServingSettings) -> None:
     """Delete the server file of this process, unless it belongs to another server."""
     record = read(settings.name, settings.project)
     if record is not None and record.is_here and record.pid == os.getpid():
-        url = url_of(settings)
+        url = server_record_url(settings)
         for_url(url).delete(url)
 
 
@@ -307,13 +307,13 @@ YARNS = "application_"  # prefix of YARN's application IDs
 POLL_S = 0.2
 
 
-def how_ended(record: ServerRecord) -> str:
+def describe_end(record: ServerRecord) -> str:
     """Return the text about how a serving's application has ended; empty if it runs or its state is unknown here."""
     if not record.is_on_cluster:
         return ""
     if _is_known_here(record) and _driver_has_ended(record):
         return f"its driver, process {record.pid}, has ended"
-    return said_by_yarn(record.application) if record.application.startswith(YARNS) else ""
+    return describe_yarn_end(record.application) if record.application.startswith(YARNS) else ""
 
 
 def end_server(record: ServerRecord, timeout_s: float) -> bool:
@@ -329,7 +329,7 @@ def end_server(record: ServerRecord, timeout_s: float) -> bool:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(record.pid, signal.SIGKILL)
     if record.application.startswith(YARNS):
-        submission.end(record.application, timeout_s=timeout_s)
+        submission.end_application(record.application, timeout_s=timeout_s)
         return True
     return wait_for_end(record, timeout_s)
 
@@ -341,16 +341,16 @@ def wait_for_end(record: ServerRecord, timeout_s: float) -> bool:
     if not is_yarns and not _is_known_here(record):
         return False
     while time.monotonic() < deadline:
-        if said_by_yarn(record.application) if is_yarns else _driver_has_ended(record):
+        if describe_yarn_end(record.application) if is_yarns else _driver_has_ended(record):
             return True
         time.sleep(POLL_S)
     return False
 
 
-def said_by_yarn(application: str) -> str:
+def describe_yarn_end(application: str) -> str:
     """Return the text about how an application has ended; empty if it runs or YARN does not answer."""
     try:
-        found = ResourceManager.of_environment().application(application)
+        found = ResourceManager.from_environment().application(application)
     except ApplicationNotFound:
         return f"YARN no longer knows {application}"
     except ClusterError:

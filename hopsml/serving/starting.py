@@ -31,7 +31,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _started: dict[int, subprocess.Popen[bytes]] = {}  # supervisors that this process started, to be reaped when they end
 
 
-def check_installed() -> None:
+def check_server_packages() -> None:
     """Check that all packages that a server needs are installed.
 
     Raises:
@@ -42,7 +42,7 @@ def check_installed() -> None:
         raise ArgumentError(f"serving needs {', '.join(missing)}: {extras.install_command('serving')}")
 
 
-def checked_token(token: str | None, without_token: bool, host: str) -> str:
+def choose_token(token: str | None, without_token: bool, host: str) -> str:
     """Return the token required for requests: the given one, else a random one; "" for none.
 
     Raises:
@@ -74,15 +74,15 @@ def exclusive_folder(name: str, project: str) -> Iterator[tuple[ServingFolder, i
     Raises:
         AlreadyServed: Another server has the name.
     """
-    folder = definitions.folder_of(name, project)
+    folder = definitions.ensure_serving_folder(name, project)
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(lock, name, project)
         record = server_records.read(name, project)
         if record is not None and not (record.is_here and record.folder == str(folder.path)):
-            if not server_records.how_ended(record):
-                raise server_records.taken(record, definitions.server_url(name, project))
-            server_records.release_on_cluster(project, record)
+            if not server_records.describe_end(record):
+                raise server_records.already_served_error(record, definitions.server_url(name, project))
+            server_records.release_cluster_server(project, record)
         yield folder, lock
     finally:
         os.close(lock)
@@ -97,12 +97,12 @@ def _lock(lock: int, name: str, project: str) -> None:
         record = server_records.read(name, project)
         if record is None:
             raise ServingError(f"another process is starting or stopping '{name}'; try again in a moment")
-        if not server_records.how_ended(record) or time.monotonic() > deadline:
-            raise server_records.taken(record, definitions.server_url(name, project))
+        if not server_records.describe_end(record) or time.monotonic() > deadline:
+            raise server_records.already_served_error(record, definitions.server_url(name, project))
         time.sleep(0.1)
 
 
-def start(
+def start_supervisor(
     definition: ServingDefinition,
     route: Route,
     versions: dict[int, ServedVersion],
@@ -127,7 +127,7 @@ def start(
     project = settings.project_url()
     with exclusive_folder(definition.name, project) as (folder, lock):
         folder.write_token(token)
-        chosen = chosen_settings(definition, project, route, versions)
+        chosen = make_settings(definition, project, route, versions)
         folder.settings.write_bytes(msgspec.json.encode(chosen))
         began = folder.supervisor_log.stat().st_size if folder.supervisor_log.exists() else 0
         answer = _announced(folder, lock, lifeline, timeout_s)
@@ -140,7 +140,7 @@ def start(
         return answer.pid
 
 
-def chosen_settings(
+def make_settings(
     definition: ServingDefinition, project: str, route: Route, versions: dict[int, ServedVersion]
 ) -> ServingSettings:
     """Return the settings of a start for its supervisor; ``project`` is the project's URL."""
@@ -155,11 +155,11 @@ def chosen_settings(
         definition.limits,
         route,
         versions,
-        tuple(sorted(trust.trusted())),
+        tuple(sorted(trust.trusted_owners())),
     )
 
 
-def remember(process: subprocess.Popen[bytes]) -> None:
+def register_child(process: subprocess.Popen[bytes]) -> None:
     """Register a child process to be reaped when it has ended."""
     _started[process.pid] = process
 
@@ -189,7 +189,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
                 )
         finally:
             os.close(writer)
-        remember(process)
+        register_child(process)
         try:
             answers = select.select([said], [], [], timeout_s)[0]
         except BaseException:  # Ctrl-C: the start is abandoned
@@ -211,7 +211,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     reap(process.pid, 60.0)
 
 
-def wait(pid: int) -> int:
+def wait_for_exit(pid: int) -> int:
     """Wait for the end of a supervisor that this process started, and return its exit status.
 
     Returns:
@@ -244,7 +244,7 @@ def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
         ServingError: The lock is not free in time.
     """
     reap(pid, timeout_s)
-    folder = definitions.folder_of(name, settings.project_url())
+    folder = definitions.ensure_serving_folder(name, settings.project_url())
     deadline = time.monotonic() + timeout_s
     with open(folder.lock, "ab") as lock:
         while True:

@@ -36,7 +36,9 @@ MOST_FAILURES = "1000000"  # failures of a task: executors may fail at any time 
 SCRIPT = "from hopsml.serving.driver import main\n\nmain({name!r}, {launch!r})\n"
 
 
-def plan(profile: Profile, folder: ServingFolder, name: str, launch: str, replicas: int) -> SubmissionPlan:
+def prepare_submission(
+    profile: Profile, folder: ServingFolder, name: str, launch: str, replicas: int
+) -> SubmissionPlan:
     """Return the submission of a serving with one executor per replica, after writing its script.
 
     Raises:
@@ -54,7 +56,7 @@ def plan(profile: Profile, folder: ServingFolder, name: str, launch: str, replic
     return submission.plan(profile, str(folder.script), num_workers=replicas, conf=conf)
 
 
-def checked_profile(name: str) -> Profile | None:
+def spark_profile(name: str) -> Profile | None:
     """Return the profile of a cluster; None for a profile without Spark.
 
     Raises:
@@ -86,7 +88,7 @@ def main(words: list[str]) -> None:
     profile = profiles.load(profile_name)
     with submission.Interrupts() as interrupts:
         try:
-            planned = plan(profile, folder, name, launch, int(replicas))
+            planned = prepare_submission(profile, folder, name, launch, int(replicas))
             if submission.is_detachable(profile):
                 folder.application.write_text(submission.start(planned, interrupts=interrupts))
                 return
@@ -124,8 +126,8 @@ def start(
     project = settings.project_url()
     with starting.exclusive_folder(definition.name, project) as (folder, lock):
         launch = secrets.token_hex(8)
-        chosen = starting.chosen_settings(definition, project, route, versions)
-        plan(profile, folder, definition.name, launch, definition.replicas)  # check first
+        chosen = starting.make_settings(definition, project, route, versions)
+        prepare_submission(profile, folder, definition.name, launch, definition.replicas)  # check first
         server_records.write_access(ServingAccess(launch, profile.name, token, secrets.token_urlsafe(32), chosen))
         folder.write_token(token)
         folder.application.unlink(missing_ok=True)
@@ -159,8 +161,8 @@ def _submit(
             stderr=output,
             start_new_session=True,  # it outlives a notebook, and must not receive Ctrl-C of its terminal
         )
-    starting.remember(process)
-    reap(chosen.name, chosen.project)  # of a serving that ended before
+    starting.register_child(process)
+    reap_spark_submit(chosen.name, chosen.project)  # of a serving that ended before
     _submitters[chosen.name, chosen.project] = process
     return process
 
@@ -190,10 +192,10 @@ def _awaited(
 
 def _over(folder: ServingFolder) -> str:
     """Return the text about how a detached YARN application has ended; empty if it runs or there is none."""
-    return server_records.said_by_yarn(folder.application.read_text()) if folder.application.exists() else ""
+    return server_records.describe_yarn_end(folder.application.read_text()) if folder.application.exists() else ""
 
 
-def reap(name: str, project: str) -> None:
+def reap_spark_submit(name: str, project: str) -> None:
     """Wait for the end of spark-submit, if this process started it."""
     process = _submitters.pop((name, project), None)
     if process is not None:
@@ -204,12 +206,12 @@ def _end(folder: ServingFolder, process: subprocess.Popen[bytes], chosen: Servin
     """End the application of a failed start, and delete its tokens."""
     if process.poll() is None:
         process.terminate()
-    reap(chosen.name, chosen.project)
+    reap_spark_submit(chosen.name, chosen.project)
     if folder.application.exists():
         with contextlib.suppress(ClusterError):
-            submission.end(folder.application.read_text(), timeout_s=END_S)
+            submission.end_application(folder.application.read_text(), timeout_s=END_S)
     folder.write_token("")
-    server_records.forget_access(chosen.name, chosen.project)
+    server_records.delete_access(chosen.name, chosen.project)
 
 
 if __name__ == "__main__":

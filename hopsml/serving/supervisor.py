@@ -34,29 +34,29 @@ from hopsml.serving.messages import (
     FollowRoute,
     JsonLinesConnection,
     ReplicaAlive,
-    RouteKept,
-    RouteTurned,
+    RouteActivated,
+    RouteRejected,
     SendCounts,
     ServedVersion,
     ServingSettings,
     StatusRequest,
     SupervisorAnswer,
     TotalCounts,
-    TotalRequest,
+    TotalCountsRequest,
     decode_settings,
     encode_line,
-    known_versions,
+    versions_of_route,
 )
-from hopsml.serving.metrics import Sum
+from hopsml.serving.metrics import ReplicaCountsSum
 from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
-from hopsml.serving.request_log import Shipper
+from hopsml.serving.request_log import RequestLogUploader
 from hopsml.serving.routes import (
     AllEnded,
     DrainReplica,
-    Follow,
     KillReplica,
     RouteOutcome,
-    Spawn,
+    SendRoute,
+    SpawnReplica,
     Supervision,
     SupervisionAction,
 )
@@ -68,7 +68,7 @@ COUNTS_TIMEOUT_S = 1.0
 BACKLOG = 2048  # connections that have not been accepted yet
 
 
-class Supervised:
+class SupervisedReplica:
     """Replica process with its connection.
 
     Attributes:
@@ -77,7 +77,7 @@ class Supervised:
     """
 
     def __init__(self, process: ReplicaProcess) -> None:
-        self.process, self.line = process, process.line
+        self.process, self.connection = process, process.connection
         self.heard = asyncio.Event()
         self.killed_for = ""  # reason for which the supervisor killed it
 
@@ -90,9 +90,9 @@ class Supervisor:
         self._settings, self._hands, self._address = settings, hands, address
         self._supervision = Supervision(settings.replicas)
         self._versions = dict(settings.versions)
-        self._processes: dict[int, Supervised] = {}
+        self._processes: dict[int, SupervisedReplica] = {}
         self._starting: dict[int, asyncio.Task[None]] = {}  # replicas without a process yet
-        self._counts = Sum()
+        self._counts = ReplicaCountsSum()
         self._outcomes: dict[int, asyncio.Future[str]] = {}
         self._newest = settings.route.number
         self._restarts = 0
@@ -120,14 +120,14 @@ class Supervisor:
             error,
             *self._address,
             os.getpid(),
-            self._supervision.ready,
+            self._supervision.ready_count,
             tuple(one.process.pid for one in self._processes.values()),
             self._supervision.settled,
             self._restarts,
             replicas=len(self._supervision.replicas),
         )
 
-    async def answer(self, command: Command) -> SupervisorAnswer:
+    async def execute_command(self, command: Command) -> SupervisorAnswer:
         """Carry out a command, and return the answer."""
         if isinstance(command, ChangeRoute):
             if self._supervision.is_stopping:
@@ -162,14 +162,14 @@ class Supervisor:
     async def _carry_out(self, actions: Iterable[SupervisionAction]) -> None:
         """Carry out the actions of the state machine."""
         for action in actions:
-            if isinstance(action, Spawn):
+            if isinstance(action, SpawnReplica):
                 self._starting[action.replica] = asyncio.create_task(self._spawn(action.replica))
-            elif isinstance(action, Follow):
-                versions = known_versions(action.route, self._versions)
-                self._processes[action.replica].line.send(FollowRoute(action.route, versions))
+            elif isinstance(action, SendRoute):
+                versions = versions_of_route(action.route, self._versions)
+                self._processes[action.replica].connection.send(FollowRoute(action.route, versions))
             elif isinstance(action, DrainReplica):
                 if not await self._given_up(action.replica):
-                    self._processes[action.replica].line.send(DrainNow())
+                    self._processes[action.replica].connection.send(DrainNow())
             elif isinstance(action, KillReplica):
                 log.warning("replica %s is stopped: %s", action.replica, action.reason)
                 one = None if await self._given_up(action.replica) else self._processes.get(action.replica)
@@ -197,14 +197,16 @@ class Supervisor:
     async def _spawn(self, number: int) -> None:
         """Start a replica process, and begin to receive its messages."""
         try:
-            process = await self._hands.start(number)
+            process = await self._hands.start_replica(number)
         except OSError as error:
             del self._starting[number]
             log.warning("replica %s could not be started: %s", number, error)
-            await self._carry_out(self._supervision.exited(number, f"could not be started: {error}", time.monotonic()))
+            await self._carry_out(
+                self._supervision.replica_exited(number, f"could not be started: {error}", time.monotonic())
+            )
             return
         del self._starting[number]
-        one = self._processes[number] = Supervised(process)
+        one = self._processes[number] = SupervisedReplica(process)
         log.info("replica %s is process %s", number, process.pid)
         self._background(self._listen(number, one))
 
@@ -215,45 +217,45 @@ class Supervisor:
             return False
         starting.cancel()
         await asyncio.wait([starting])
-        await self._carry_out(self._supervision.exited(number, "was not started", time.monotonic()))
+        await self._carry_out(self._supervision.replica_exited(number, "was not started", time.monotonic()))
         return True
 
     # ------------------------------------------------------------------------------------------ events
 
-    async def _listen(self, number: int, one: Supervised) -> None:
+    async def _listen(self, number: int, one: SupervisedReplica) -> None:
         """Handle the messages of a replica until it ends."""
         is_first = True
-        while (message := await one.line.receive()) is not None:
+        while (message := await one.connection.receive()) is not None:
             now = time.monotonic()
             if is_first:
                 is_first = False
-                await self._carry_out(self._supervision.connected(number, now))
-            if isinstance(message, (ReplicaAlive, TotalRequest)):
+                await self._carry_out(self._supervision.replica_connected(number, now))
+            if isinstance(message, (ReplicaAlive, TotalCountsRequest)):
                 self._counts.update(number, message.counts)
                 one.heard.set()
             if isinstance(message, ReplicaAlive):
                 await self._carry_out(self._supervision.heartbeat_received(number, message.is_loading, now))
-            elif isinstance(message, RouteTurned):
-                await self._carry_out(self._supervision.turned(number, message.number, now))
-            elif isinstance(message, RouteKept):
+            elif isinstance(message, RouteActivated):
+                await self._carry_out(self._supervision.route_took_effect(number, message.number, now))
+            elif isinstance(message, RouteRejected):
                 await self._carry_out(self._supervision.route_refused(number, message.number, message.reason, now))
-            elif isinstance(message, TotalRequest):
+            elif isinstance(message, TotalCountsRequest):
                 self._background(self._tell_total(one))
         await self._reaped(number, one)
 
-    async def _reaped(self, number: int, one: Supervised) -> None:
+    async def _reaped(self, number: int, one: SupervisedReplica) -> None:
         """Handle the end of a replica process."""
-        one.line.close()
-        ended = await one.process.ended()
+        one.connection.close()
+        ended = await one.process.wait_for_end()
         del self._processes[number]
-        self._counts.ended(number)
+        self._counts.mark_ended(number)
         how = f"was ended: {one.killed_for}" if one.killed_for else ended
         if not self._supervision.is_stopping:
             self._restarts += 1
-            log.warning("replica %s %s; its log is %s", number, how, one.process.where)
-        await self._carry_out(self._supervision.exited(number, how, time.monotonic()))
+            log.warning("replica %s %s; its log is %s", number, how, one.process.log_location)
+        await self._carry_out(self._supervision.replica_exited(number, how, time.monotonic()))
 
-    async def _tell_total(self, asker: Supervised) -> None:
+    async def _tell_total(self, asker: SupervisedReplica) -> None:
         """Request the counts of all other replicas, and send the sum to the asking one.
 
         For replicas that do not answer in time, the last known counts are used.
@@ -261,10 +263,10 @@ class Supervisor:
         others = [one for one in self._processes.values() if one is not asker]
         for one in others:
             one.heard.clear()
-            one.line.send(SendCounts())
+            one.connection.send(SendCounts())
         with contextlib.suppress(TimeoutError):
             await asyncio_wait_for(asyncio.gather(*(one.heard.wait() for one in others)), COUNTS_TIMEOUT_S)
-        asker.line.send(TotalCounts(self._counts.total()))
+        asker.connection.send(TotalCounts(self._counts.total()))
 
     async def _tick(self) -> None:
         """Advance the state machine periodically."""
@@ -276,7 +278,7 @@ class Supervisor:
             await self._carry_out(self._supervision.tick(now))
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Raises:
@@ -306,7 +308,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
     """
     settings = decode_settings(folder.settings.read_bytes())
     loop = asyncio.get_running_loop()
-    with contextlib.closing(bound(settings.host, settings.port)) as listener:
+    with contextlib.closing(listening_socket(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
         await asyncio.to_thread(server_records.register_server, settings, port, folder)
         try:
@@ -320,14 +322,14 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
             server = await asyncio.start_unix_server(_door(supervisor), "control")
             for door in server.sockets:
                 processes.wake_on_data(door)  # a stopped supervisor continues when a client connects
-            shipper = Shipper(folder, settings)
+            shipper = RequestLogUploader(folder, settings)
             shipping = asyncio.create_task(shipper.run())
             error = await supervisor.start()
             _say(announce, supervisor.status(error))
             await supervisor.wait()
             server.close()
             shipping.cancel()
-            await shipper.last()
+            await shipper.upload_remaining()
         finally:
             await asyncio.to_thread(_release, settings)
 
@@ -341,9 +343,11 @@ def _lost(loop: asyncio.AbstractEventLoop, lifeline: int, supervisor: Supervisor
 def _release(settings: ServingSettings) -> None:
     """Delete the server record; an error is logged."""
     try:
-        server_records.release(settings)
+        server_records.release_server(settings)
     except StorageError as error:
-        log.warning("%s cannot be deleted, and remains without effect: %s", server_records.url_of(settings), error)
+        log.warning(
+            "%s cannot be deleted, and remains without effect: %s", server_records.server_record_url(settings), error
+        )
 
 
 def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
@@ -353,7 +357,7 @@ def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.Str
         line = JsonLinesConnection(reader, writer, Command)
         with contextlib.suppress(ConnectionError, msgspec.MsgspecError):
             while isinstance(command := await line.receive(), Command):
-                line.send(await supervisor.answer(command))
+                line.send(await supervisor.execute_command(command))
                 await writer.drain()
         line.close()
 

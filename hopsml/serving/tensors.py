@@ -27,7 +27,7 @@ _KINDS = {
 TEXT = "str"
 
 
-def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues | None = None) -> NDArray[Any]:
+def parse_array(name: str, value: Any, tensor: TensorSpec, missing: MissingValues | None = None) -> NDArray[Any]:
     """Convert nested lists to an array of the input's dtype and shape.
 
     Args:
@@ -48,14 +48,14 @@ def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues |
             found = np.asarray(value)
         except ValueError:
             raise bad_request(
-                f"input '{name}': its rows differ in shape, but the model takes {described(tensor)}"
+                f"input '{name}': its rows differ in shape, but the model takes {describe_tensor(tensor)}"
             ) from None
         nulls = _nulls(found) if missing is not None and found.dtype.kind == "O" else np.zeros(0, bool)
         if missing is not None and nulls.any():
             found = _with_missing(name, found, nulls, np.dtype(tensor.dtype), missing)
         else:
             found = _cast(name, found, np.dtype(tensor.dtype))
-    return shaped(name, found, tensor)
+    return check_shape(name, found, tensor)
 
 
 def _nulls(found: NDArray[Any]) -> NDArray[Any]:
@@ -140,7 +140,7 @@ def _decoded(value: Any) -> Any:
     return value
 
 
-def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
+def check_shape(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
     """Return the array if it has the shape of the input.
 
     Raises:
@@ -151,7 +151,7 @@ def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
     )
     if not fits:
         raise bad_request(
-            f"input '{name}': it has the shape {shape_text(array.shape)}, but the model takes {described(tensor)}"
+            f"input '{name}': it has the shape {shape_text(array.shape)}, but the model takes {describe_tensor(tensor)}"
         )
     if array.shape and not array.shape[0]:
         raise bad_request(f"input '{name}': it has no rows")
@@ -163,7 +163,7 @@ def shape_text(shape: Iterable[int | None]) -> str:
     return f"({', '.join('any' if size is None else str(size) for size in shape)})"
 
 
-def described(tensor: TensorSpec) -> str:
+def describe_tensor(tensor: TensorSpec) -> str:
     """Return dtype and shape as text, such as ``float32 (any, 64)``."""
     return f"{tensor.dtype} {shape_text(tensor.shape)}"
 
@@ -185,7 +185,7 @@ def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
         raise bad_request(f"input '{missing[0]}' is missing; {_listed(inputs)}")
 
 
-def check_rows(arrays: Arrays) -> Arrays:
+def check_row_counts(arrays: Arrays) -> Arrays:
     """Return the arrays if all have the same number of rows.
 
     Raises:
@@ -203,10 +203,10 @@ def check_rows(arrays: Arrays) -> Arrays:
 
 def _listed(inputs: Mapping[str, TensorSpec]) -> str:
     """Return the text that lists the inputs of the model."""
-    return "the model takes " + ", ".join(f"{name} ({described(tensor)})" for name, tensor in inputs.items())
+    return "the model takes " + ", ".join(f"{name} ({describe_tensor(tensor)})" for name, tensor in inputs.items())
 
 
-def plain(array: NDArray[Any]) -> Any:
+def to_json_value(array: NDArray[Any]) -> Any:
     """Convert an output for JSON: numbers and texts unchanged, bytes that are not UTF-8 as ``{"b64": ...}``."""
     import numpy as np
 

@@ -44,7 +44,7 @@ class Outage:
             self._count(now)
         return False
 
-    def failed(self, now: float, every_s: float = 0.0) -> bool:
+    def record_failure(self, now: float, every_s: float = 0.0) -> bool:
         """Record a failed attempt.
 
         Returns:
@@ -57,7 +57,7 @@ class Outage:
         self.retry_at = now + pause_s(self.failures, self.first_s, self.longest_s)
         return begins
 
-    def succeeded(self) -> int:
+    def record_success(self) -> int:
         """Record a successful attempt, which ends an outage.
 
         Returns:
@@ -84,7 +84,7 @@ class Reminder:
     _notes: int = 0
     _next_at: float = 0.0
 
-    def is_due(self, now: float) -> bool:
+    def reschedule_if_due(self, now: float) -> bool:
         """Return True if the loss, which lasts at ``now``, is to be noted; the next note is scheduled then."""
         if self.began_at is None:
             self.began_at = self._next_at = now
@@ -103,7 +103,7 @@ class Reminder:
         self.began_at, self._notes, self._next_at = None, 0, 0.0
 
 
-def in_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration for a note: "45 s", "12 min" or "3.5 h"."""
     if seconds < 120:
         return f"{seconds:.0f} s"

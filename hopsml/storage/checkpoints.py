@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, tree, trust, urls
 from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
-from hopsml.storage.run_dir import step_name, step_of
+from hopsml.storage.run_dir import parse_step_name, step_name
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
@@ -61,13 +61,13 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
     target = urls.join(checkpoints_url, step_name(step))
     if is_sound(target, timeout_s):
         return target
-    entries, stamps = describe(local_dir), _stamps(local_dir)
+    entries, stamps = manifest_entries(local_dir), _stamps(local_dir)
     system = for_url(checkpoints_url, timeout_s)
     fresh = urls.temporary_sibling(target)
     try:
         upload_into(local_dir, fresh, timeout_s)
         if any(entry.name == STATE_FILE for entry in entries):
-            trust.narrow(urls.join(fresh, STATE_FILE))
+            trust.remove_write_access_of_others(urls.join(fresh, STATE_FILE))
         if _stamps(local_dir) != stamps:
             raise StorageError(f"{local_dir} changed while it was uploaded to {target}; commit it again", target)
         system.write_bytes(urls.join(fresh, MANIFEST), _encode(step, entries))
@@ -88,10 +88,10 @@ def write_manifest(local_dir: str | os.PathLike[str], step: int) -> None:
 
     Raises ArgumentError for a directory without files, and OSError.
     """
-    Path(local_dir, MANIFEST).write_bytes(_encode(step, describe(local_dir)))
+    Path(local_dir, MANIFEST).write_bytes(_encode(step, manifest_entries(local_dir)))
 
 
-def describe(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
+def manifest_entries(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
     """Return the manifest entries of a local checkpoint; ArgumentError if it has no files."""
     root = Path(local_dir)
     names = [name for name in local_files(root) if name != MANIFEST] if root.is_dir() else []
@@ -126,7 +126,7 @@ def _entries(url: str, timeout_s: float | None) -> list[FileStatus]:
 
 
 def _steps_among(entries: list[FileStatus]) -> list[int]:
-    return sorted(step for entry in entries if entry.is_dir and (step := step_of(entry.name)) is not None)
+    return sorted(step for entry in entries if entry.is_dir and (step := parse_step_name(entry.name)) is not None)
 
 
 def latest_complete(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
@@ -211,13 +211,13 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
     try:
         download_tree(url, fresh, timeout_s, download)
         try:
-            check(fresh, url)
+            verify_checksums(fresh, url)
         except CorruptCheckpoint:
             if not is_sound(url, timeout_s):  # read the stored files: only if they fail, too, is it marked as corrupt
                 raise
             shutil.rmtree(fresh)
             download_tree(url, fresh, timeout_s, download)
-            check(fresh, url)
+            verify_checksums(fresh, url)
         fresh.rename(target)
     except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -239,7 +239,7 @@ class CorruptCheckpoint(StorageError):
     """Error: the content of a checkpoint's file is not what was committed."""
 
 
-def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
+def verify_checksums(local_dir: str | os.PathLike[str], origin: str = "") -> None:
     """Compare a local checkpoint with its own manifest.
 
     Args:
@@ -271,17 +271,17 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
             )
 
 
-def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
+def write_retention(local_dir: str | os.PathLike[str], keep: int) -> None:
     """Record, in a local checkpoint directory, that its owner retains the newest ``keep``; atomic. Raises OSError."""
     path = Path(local_dir, KEEP)
-    if read_keep(local_dir) != keep:
+    if read_retention(local_dir) != keep:
         fresh = Path(urls.temporary_sibling(str(path)))
         fresh.write_text(f"{keep}\n", encoding="ascii")
         fresh.replace(path)
 
 
-def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
-    """Return the number that ``write_keep`` recorded; None if there is none: then all are retained."""
+def read_retention(local_dir: str | os.PathLike[str]) -> int | None:
+    """Return the number that ``write_retention`` recorded; None if there is none: then all are retained."""
     try:
         with open(Path(local_dir, KEEP), encoding="ascii", opener=trust.opener) as file:
             keep = int(file.read(_MOST_KEEP_BYTES))
@@ -324,7 +324,7 @@ def prune(
     for step in reversed(present):  # older ones than those retained need not be read
         if len(sound) < keep and _may_stay(urls.join(checkpoints_url, step_name(step)), step in known, timeout_s):
             sound.append(step)
-    doomed = [step for step in to_prune(present, sound, keep) if step != latest]
+    doomed = [step for step in steps_to_prune(present, sound, keep) if step != latest]
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
     newest_s = max(
@@ -336,7 +336,7 @@ def prune(
     return doomed
 
 
-def to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
+def steps_to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
     """Return the steps to delete.
 
     These are complete ones beyond the newest ``keep``, and incomplete ones before the newest complete one.

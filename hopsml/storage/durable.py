@@ -30,7 +30,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def sync_name(path: str | os.PathLike[str]) -> None:
+def sync_directory_entry(path: str | os.PathLike[str]) -> None:
     """Write the name of a file or folder to the disk.
 
     The names of the folders above that this process has not synced are written as well.

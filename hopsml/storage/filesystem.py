@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
-from hopsml.storage.urls import base, check_slashes, is_local, split
+from hopsml.storage.urls import check_slashes, is_local, scheme_and_authority, split
 
 MOST_RECORD_BYTES = 64 << 20
 
@@ -198,9 +198,9 @@ def walk(url: str, timeout_s: float | None = None) -> Iterator[FileStatus]:
         pending.extend(entry.url for entry in reversed(entries) if entry.is_dir)
 
 
-def same_store(one: str, other: str) -> bool:
+def is_same_store(one: str, other: str) -> bool:
     """Return True if both URLs are on one store, so that a rename between them can work."""
-    return base(one) == base(other) or (is_local(one) and is_local(other))
+    return scheme_and_authority(one) == scheme_and_authority(other) or (is_local(one) and is_local(other))
 
 
 def copy(source: str, target: str, overwrite: bool = True) -> None:

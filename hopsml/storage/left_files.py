@@ -28,7 +28,7 @@ STATUS = "status.json"
 _APPCACHE = "appcache"  # folder of YARN with a folder for each application, which is deleted with it
 
 
-def places(folder: Path) -> tuple[Path, ...]:
+def rescue_candidates(folder: Path) -> tuple[Path, ...]:
     """Return where a folder of an agent may be left, in order of preference.
 
     A folder stays on its disk, so the temporary files come first only if they are on the same one; next to YARN's folder
@@ -71,7 +71,7 @@ def rescue_folder(folder: Path, name: str, candidates: Iterable[Path]) -> Path:
 
 def rescue_worker_files(folder: Path, run_id: str, rank: int) -> str:
     """Leave a folder of a worker where it outlives the agent; return host and path as ``host:path``. Raises OSError."""
-    left = rescue_folder(folder, f"{PREFIX}{run_id}-rank-{rank}", places(folder))
+    left = rescue_folder(folder, f"{PREFIX}{run_id}-rank-{rank}", rescue_candidates(folder))
     return f"{platform.node()}:{left}"
 
 
@@ -95,7 +95,7 @@ def rescue_records(run_url: str, records: Mapping[str, bytes]) -> str:
     return f"{platform.node()}:{folder}"
 
 
-def left_status(run_url: str) -> dict[str, Any] | None:
+def read_rescued_status(run_url: str) -> dict[str, Any] | None:
     """Return the final state that a driver on this host, of this user, has left because the store refused it.
 
     Args:

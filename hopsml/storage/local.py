@@ -23,7 +23,7 @@ def create(url: str, timeout_s: float) -> LocalFileSystem:
     return LocalFileSystem(timeout_s)
 
 
-@waiting.with_counted_calls
+@waiting.count_calls_as_waits
 class LocalFileSystem(FileSystem):
     """FileSystem on this machine's disks, without a deadline, since the kernel serves it.
 
@@ -37,7 +37,7 @@ class LocalFileSystem(FileSystem):
 
     def status(self, url: str) -> FileStatus:
         """Return the attributes of one file or directory; PathNotFound if there is none."""
-        with _causes("look at", url), trust.located(_path(url)) as path:
+        with _causes("look at", url), trust.pinned_path(_path(url)) as path:
             return _status(url, os.stat(path))
 
     def list_dir(self, url: str) -> list[FileStatus]:
@@ -46,11 +46,11 @@ class LocalFileSystem(FileSystem):
         An entry that disappears during the call is left out, as is a link that leads out of a confined project.
         """
         found = []
-        with _causes("list", url), trust.located(_path(url)) as folder:
+        with _causes("list", url), trust.pinned_path(_path(url)) as folder:
             for entry in sorted(os.listdir(folder)):
                 with (
                     contextlib.suppress(FileNotFoundError, PermissionRefused),
-                    trust.located(os.path.join(_path(url), entry)) as path,
+                    trust.pinned_path(os.path.join(_path(url), entry)) as path,
                 ):
                     found.append(_status(urls.join(url, entry), os.stat(path)))
         return found
@@ -78,13 +78,13 @@ class LocalFileSystem(FileSystem):
         """Append to a file, which is created if missing."""
         with _causes("append to", url):
             self.make_dirs(urls.parent(url))
-            with open(_path(url), "ab", opener=as_open_as_its_folder) as file:
+            with open(_path(url), "ab", opener=open_with_folder_permission) as file:
                 is_new = not file.tell()
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
-                durable.sync_name(_path(url))
+                durable.sync_directory_entry(_path(url))
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
         """Copy one local file to ``url``, completely or not at all; missing parents are created."""
@@ -151,9 +151,9 @@ class LocalFileSystem(FileSystem):
                 os.rename(old, new)
             else:
                 _rename_exclusively(old, new)
-            durable.sync_name(new)
+            durable.sync_directory_entry(new)
             if os.path.dirname(old) != os.path.dirname(new):
-                durable.sync_name(old)
+                durable.sync_directory_entry(old)
 
     def delete(self, url: str, recursive: bool = False) -> bool:
         """Delete a file, an empty directory, or with ``recursive`` a full one; False if there was none."""
@@ -199,10 +199,10 @@ class LocalFileSystem(FileSystem):
         if os.path.isdir(_path(url)):
             raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
         parent, name = os.path.split(_path(url))
-        with trust.located(parent or ".") as folder:
+        with trust.pinned_path(parent or ".") as folder:
             fresh = os.path.join(folder, os.path.basename(urls.temporary_sibling(name)))
             try:
-                os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                os.close(open_with_folder_permission(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 yield fresh
                 durable.sync_file(fresh)
                 self._rename(fresh, os.path.join(folder, name), overwrite, url)
@@ -212,12 +212,12 @@ class LocalFileSystem(FileSystem):
                 raise
 
 
-def as_open_as_its_folder(path: str, flags: int) -> int:
+def open_with_folder_permission(path: str, flags: int) -> int:
     """Open a regular file as ``confinement.opener`` does; a new one gets the permission of its folder.
 
     So no user can read it who cannot read the folder; the umask narrows it further.
     """
-    return trust.opener(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
+    return trust.opener(path, flags, privacy.new_file_mode(os.stat(os.path.dirname(path) or ".").st_mode))
 
 
 def make_dirs(path: str) -> bool:
@@ -230,12 +230,12 @@ def make_dirs(path: str) -> bool:
     while not os.path.isdir(above):
         missing.append(above)
         above = os.path.dirname(above) or "."
-    mode = privacy.of_folder(os.stat(above).st_mode) if missing else 0
+    mode = privacy.new_folder_mode(os.stat(above).st_mode) if missing else 0
     made = False
     for folder in reversed(missing):
         try:
             os.mkdir(folder, mode)
-            durable.sync_name(folder)
+            durable.sync_directory_entry(folder)
             made = True
         except FileExistsError:  # another process was faster, or it is a file
             if not os.path.isdir(folder):

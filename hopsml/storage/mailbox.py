@@ -61,7 +61,7 @@ class Polling:
     failures: int = 0  # reads in a row that failed
 
     @classmethod
-    def of(cls, url: str) -> Polling:
+    def for_url(cls, url: str) -> Polling:
         """Return the schedule for a URL: a remote store is read less often than a local disk."""
         return cls(LOCAL_S if urls.is_local(url) else REMOTE_S)
 
@@ -71,7 +71,7 @@ class Polling:
         return backoff.pause_s(self.failures + 1, self.usual_s, max(self.usual_s, SLOWEST_S))
 
     @property
-    def is_usual(self) -> bool:
+    def is_storage_responding(self) -> bool:
         """True if the storage responded the last time."""
         return not self.failures
 
@@ -201,7 +201,7 @@ def read_profile_request(directory: RunDir) -> ProfileRequest | None:
         return None
 
 
-def answer_profile_request(directory: RunDir, wish: ProfileRequest, state: str, text: str = "") -> None:
+def record_profile_state(directory: RunDir, wish: ProfileRequest, state: str, text: str = "") -> None:
     """Record the state of a request, unless another one has replaced it. Raises StorageError."""
     newest = read_profile_request(directory)
     if newest is not None and newest.id == wish.id:
@@ -214,7 +214,7 @@ def profile_path(wish: ProfileRequest, now: float) -> str:
     return f"profiles/rank-{wish.rank}-{moment}{ENDINGS[wish.format]}"
 
 
-def kept_profiles(directory: RunDir) -> list[FileStatus]:
+def list_profiles(directory: RunDir) -> list[FileStatus]:
     """Return the stored profiles, the newest first. Raises StorageError."""
     try:
         found = for_url(directory.profiles).list_dir(directory.profiles)
@@ -224,9 +224,9 @@ def kept_profiles(directory: RunDir) -> list[FileStatus]:
     return sorted(entries, key=lambda entry: (entry.modified_s, entry.name), reverse=True)
 
 
-def trim_profiles(directory: RunDir) -> None:
+def delete_old_profiles(directory: RunDir) -> None:
     """Delete all but the newest ``MOST_KEPT_PROFILES`` profiles. Raises StorageError."""
-    for entry in kept_profiles(directory)[MOST_KEPT_PROFILES:]:
+    for entry in list_profiles(directory)[MOST_KEPT_PROFILES:]:
         for_url(entry.url).delete(entry.url)
 
 

@@ -58,7 +58,7 @@ class MirrorProcess:
         interval_s: seconds between two scans of the folder, at least.
         grace_s: seconds that the last flush may take.
         keep_checkpoints: number of checkpoints retained on the shared storage; None: the number that the owner of the
-            local directory records by ``checkpoints.write_keep``, all of them if there is none.
+            local directory records by ``checkpoints.write_retention``, all of them if there is none.
         timeout_s: deadline of one storage step, in seconds.
         on_message: called on the reading thread with each message that is not a response: ``{"event": "behind"}``,
             repeated while copies fail, and ``{"event": "recovered"}``, with ``behind_count`` and ``behind``.
@@ -148,7 +148,7 @@ class MirrorProcess:
         finally:
             self._waiting.pop(number, None)
 
-    def cut_short(self) -> None:
+    def shorten_flush(self) -> None:
         """Let a flush in progress return soon; the process ends after a last flush within ``grace_s``."""
         if self.process is not None and self.is_alive:
             self.process.terminate()

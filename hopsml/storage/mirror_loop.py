@@ -25,8 +25,8 @@ from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage import causes, checkpoints, filesystem, mirror_plan, tree, urls
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
-from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, Copied, Listing, LocalFile, MirrorState
-from hopsml.storage.run_dir import step_of
+from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, CopiedVersion, Listing, LocalFile, MirrorState
+from hopsml.storage.run_dir import parse_step_name
 
 CHECKPOINTS = "checkpoints"
 NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run itself, with names that users choose
@@ -51,7 +51,7 @@ class MirrorSettings:
         self.parent_pidfd = parent_pidfd  # file descriptor of the agent's process; -1: none
 
 
-class Loop:
+class MirrorLoop:
     """Thread that scans, plans and hands out copies; shared state is guarded by ``changed``."""
 
     def __init__(self, wanted: MirrorSettings) -> None:
@@ -103,7 +103,7 @@ class Loop:
             try:
                 while True:
                     self._wake.set()
-                    late = mirror_plan.behind(self._listing, self._state)
+                    late = mirror_plan.paths_behind(self._listing, self._state)
                     # Two scans: one may have begun before this call.
                     is_current = self._scans >= scans + 2 and self._resumed
                     if is_current and not self._busy:
@@ -125,13 +125,13 @@ class Loop:
             if not self._was_behind or now_s - self._reported_s < _REMIND_S:
                 return
             self._reported_s = now_s
-            late = mirror_plan.behind(self._listing, self._state)
+            late = mirror_plan.paths_behind(self._listing, self._state)
         send_event({"event": "behind", **behind_record(late)})
 
     def report(self) -> dict[str, Any]:
         """Return the paths that are behind, as part of a message."""
         with self.changed:
-            late = mirror_plan.behind(self._listing, self._state)
+            late = mirror_plan.paths_behind(self._listing, self._state)
             return behind_record(late)
 
     def _is_given_up(self, path: str, began_s: float, retry_s: float | None) -> bool:
@@ -147,7 +147,7 @@ class Loop:
         with self.changed:
             self._scans += 1
             self._listing = listing
-            mirror_plan.forget_gone(self._state, listing)
+            mirror_plan.forget_deleted_paths(self._state, listing)
             now_s, wall_ns = time.monotonic(), time.time_ns()
             actions = mirror_plan.plan(listing, self._state, self._busy, now_s, wall_ns, self._urgent > 0)
             for action in actions:
@@ -172,25 +172,25 @@ class Loop:
         with self.changed:
             now_s = time.monotonic()
             if failure:
-                mirror_plan.failed(self._state, action, now_s, *failure)
+                mirror_plan.record_failure(self._state, action, now_s, *failure)
             else:
-                mirror_plan.succeeded(self._state, action, now_s, now_s - began_s)
+                mirror_plan.record_success(self._state, action, now_s, now_s - began_s)
             self._busy.pop(action.path, None)
             is_behind = bool(self._state.failures)
             turned, self._was_behind = is_behind != self._was_behind, is_behind
             if turned:
                 self._reported_s = now_s
-            late = mirror_plan.behind(self._listing, self._state)
+            late = mirror_plan.paths_behind(self._listing, self._state)
             self.changed.notify_all()
         if turned:
             send_event({"event": "behind" if is_behind else "recovered", **behind_record(late)})
         if turned and not is_behind:
-            tree.sweep(self._wanted.timeout_s)
+            tree.delete_discarded(self._wanted.timeout_s)
         self._wake.set()
 
     def _copy(self, file: LocalFile) -> None:
         local, target = self._wanted.root / file.path, urls.join(self._wanted.url, file.path)
-        if file.grows:
+        if file.is_append_only:
             return self._system.upload(local, target)
         fresh = urls.temporary_sibling(target)
         try:
@@ -208,10 +208,10 @@ class Loop:
     def _commit(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
         directory = urls.join(self._wanted.url, folder)
-        step = step_of(name)
+        step = parse_step_name(name)
         written_ns = (self._wanted.root / path).stat().st_mtime_ns
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
-        keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / folder)
+        keep = self._wanted.keep_checkpoints or checkpoints.read_retention(self._wanted.root / folder)
         with self.changed:
             committed = self._committed.setdefault(directory, {})
             committed[step or 0] = written_ns
@@ -229,7 +229,7 @@ class Loop:
         A file counts as copied if the copy has its length and is not older, by the store's clock.
         """
         before_s = time.time()
-        there_s = tree.store_now_s(self._wanted.url, self._wanted.timeout_s)
+        there_s = tree.read_store_clock_s(self._wanted.url, self._wanted.timeout_s)
         is_behind = there_s is not None and there_s > time.time()
         behind_s = there_s - before_s if is_behind and there_s is not None else 0.0  # of this host's clock, at most
         local = {file.path: file for file in scan(self._wanted.root).files}
@@ -237,14 +237,14 @@ class Loop:
             there = list(walk(self._wanted.url, self._wanted.timeout_s))
         except StorageError as error:
             if causes.is_transient(error):
-                self._resuming.failed(time.monotonic())
+                self._resuming.record_failure(time.monotonic())
                 return
             there = []
         with self.changed:
             for entry in there:
                 file = local.get(urls.relative(entry.url, self._wanted.url))
                 if file and file.length == entry.length and file.modified_ns / 1e9 + behind_s < entry.modified_s:
-                    self._state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, 0.0, 0.0)
+                    self._state.copied[file.path] = CopiedVersion(file.length, file.modified_ns, file.inode, 0.0, 0.0)
             self._resumed = True
 
 
@@ -266,13 +266,13 @@ def _scan_folder(folder: str, below: str, files: list[LocalFile], complete: list
             found = sorted(entries, key=lambda entry: entry.name)
     except OSError:  # deleted during the scan
         return
-    has_checkpoints = holds_checkpoints(below.rstrip("/"))
+    has_checkpoints = is_checkpoint_folder(below.rstrip("/"))
     for entry in found:
         if urls.has_temporary_part(entry.name):
             continue
         try:
             if entry.is_dir(follow_symlinks=False):
-                if has_checkpoints and step_of(entry.name) is not None:
+                if has_checkpoints and parse_step_name(entry.name) is not None:
                     complete.append(below + entry.name)
                 else:
                     _scan_folder(entry.path, f"{below}{entry.name}/", files, complete)
@@ -283,7 +283,7 @@ def _scan_folder(folder: str, below: str, files: list[LocalFile], complete: list
             continue
 
 
-def holds_checkpoints(below: str) -> bool:
+def is_checkpoint_folder(below: str) -> bool:
     """Return True if a folder, relative to the run directory, is the checkpoint folder of the run or of a trial.
 
     Trials are in ``trials/<id>/``, or under the predecessor's names, ``a=1&b=5/`` or ``generation.0/a=1&b=5/``.
@@ -335,7 +335,7 @@ def main(arguments: list[str]) -> None:
         os.nice(5)  # lower priority than training
     if wanted.parent_pidfd >= 0:
         threading.Thread(target=_watch, args=(wanted.parent_pidfd, ended), daemon=True).start()
-    loop = Loop(wanted)
+    loop = MirrorLoop(wanted)
     threading.Thread(target=loop.run, daemon=True).start()
     for request in _requests(ended):
         if request["do"] == "stop":

@@ -32,7 +32,7 @@ class LocalFile:
     inode: int
 
     @property
-    def grows(self) -> bool:
+    def is_append_only(self) -> bool:
         """True if every prefix of this file is useful: a log or an event file."""
         name = self.path.rpartition("/")[2]
         return "tfevents" in name or name.endswith((".log", ".jsonl", ".csv", ".out", ".err"))
@@ -47,7 +47,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopiedVersion:
     """Version of a file that is on the store, with the time and duration of its copy (monotonic seconds)."""
 
     length: int
@@ -83,7 +83,7 @@ class CopyFailure:
 class MirrorState:
     """State of the mirror: copied files, last failures, and whether the shared storage responds."""
 
-    copied: dict[str, Copied] = field(default_factory=dict)  # by path of the file
+    copied: dict[str, CopiedVersion] = field(default_factory=dict)  # by path of the file
     committed: set[str] = field(default_factory=set)  # paths of checkpoints
     failures: dict[str, CopyFailure] = field(default_factory=dict)
     outage: CopyFailure | None = None  # the store itself does not respond; until it does nothing else is tried
@@ -147,7 +147,7 @@ def plan(
     return due[:1] if state.outage else due  # one probe shows if the store responds again
 
 
-def behind(listing: Listing, state: MirrorState) -> list[Behind]:
+def paths_behind(listing: Listing, state: MirrorState) -> list[Behind]:
     """Return the paths on disk whose present version is not on the store, each with the reason."""
     late = [file.path for file in listing.files if not _is_copied(file, state)]
     late += [path for path in listing.checkpoints if path not in state.committed]
@@ -155,7 +155,7 @@ def behind(listing: Listing, state: MirrorState) -> list[Behind]:
     return [Behind(path, _reason(path, state)) for path in late]
 
 
-def succeeded(state: MirrorState, action: Action, now_s: float, took_s: float) -> None:
+def record_success(state: MirrorState, action: Action, now_s: float, took_s: float) -> None:
     """Record that an action was carried out at ``now_s`` and took ``took_s`` seconds; this ends an outage."""
     state.outage = None
     state.failures.pop(action.path, None)
@@ -163,10 +163,10 @@ def succeeded(state: MirrorState, action: Action, now_s: float, took_s: float) -
         state.committed.add(action.path)
     else:
         file = action.file
-        state.copied[file.path] = Copied(file.length, file.modified_ns, file.inode, now_s, took_s)
+        state.copied[file.path] = CopiedVersion(file.length, file.modified_ns, file.inode, now_s, took_s)
 
 
-def failed(state: MirrorState, action: Action, now_s: float, reason: str, transient: bool) -> None:
+def record_failure(state: MirrorState, action: Action, now_s: float, reason: str, transient: bool) -> None:
     """Record that an action failed; a transient cause counts as an outage of the whole store."""
     before = state.failures.get(action.path)
     state.failures[action.path] = CopyFailure(reason, now_s, before.count + 1 if before else 1, transient)
@@ -177,7 +177,7 @@ def failed(state: MirrorState, action: Action, now_s: float, reason: str, transi
         state.outage = CopyFailure(reason, now_s, count, transient)
 
 
-def forget_gone(state: MirrorState, listing: Listing) -> None:
+def forget_deleted_paths(state: MirrorState, listing: Listing) -> None:
     """Remove paths that are no longer on disk from the state; their copies on the store remain."""
     present = {file.path for file in listing.files} | set(listing.checkpoints)
     for known in (state.copied, state.failures):
@@ -192,7 +192,7 @@ def _file_is_due(file: LocalFile, state: MirrorState, now_s: float, wall_ns: int
         return False
     if urgent:
         return True
-    if not file.grows:
+    if not file.is_append_only:
         return abs(wall_ns - file.modified_ns) >= SETTLE_S * 1e9  # the clock may have been set back since
     before = state.copied.get(file.path)
     if before is None:

@@ -21,7 +21,7 @@ _NAMED = {"private": PRIVATE, "group": 0o750, "all": 0o755}
 _RUNS = "Experiments"
 
 
-def mode_of(share: str | None) -> int:
+def share_mode(share: str | None) -> int:
     """Return the permission of a run's folder for ``private``, ``group``, ``all``, or octal digits such as ``770``.
 
     None, or empty text: the value of ``HOPSML_SHARE``, else private.
@@ -44,12 +44,12 @@ def mode_of(share: str | None) -> int:
     return mode
 
 
-def of_folder(above: int) -> int:
+def new_folder_mode(above: int) -> int:
     """Return the permission of a folder that is created in one with the permission ``above``."""
     return _narrowed(above) & 0o777 | 0o700
 
 
-def of_file(above: int) -> int:
+def new_file_mode(above: int) -> int:
     """Return the permission of a file that is created in a folder with the permission ``above``."""
     return _narrowed(above) & 0o666 | 0o600
 
@@ -59,15 +59,15 @@ def _narrowed(above: int) -> int:
     return above & ~0o022 if above & 0o002 else above
 
 
-def umask_below(above: int) -> int:
+def umask_for_folder(above: int) -> int:
     """Return the umask under which a process creates files no more open than a folder with ``above``.
 
     ``above`` is the folder's permission.
     """
-    return 0o777 & ~of_folder(above)
+    return 0o777 & ~new_folder_mode(above)
 
 
-def make_own_folder(path: Path, denied: int = 0o022) -> None:
+def ensure_private_folder(path: Path, denied: int = 0o022) -> None:
     """Make a folder of this machine that belongs to this user alone; a folder that exists already must be one.
 
     A symbolic link must be this user's, or root's, as well: its owner can let it lead elsewhere after the check.
@@ -93,7 +93,7 @@ def make_own_folder(path: Path, denied: int = 0o022) -> None:
         raise PermissionError(f"other users have rights to it (permission {facts.st_mode & 0o777:o})")
 
 
-def decisive(path: str) -> str:
+def permission_folder(path: str) -> str:
     """Return the folder whose permission counts for a file at ``path``: its run's, or the one that contains it."""
     parts = path.split("/")
     for index, part in enumerate(parts[:-2]):

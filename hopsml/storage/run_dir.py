@@ -71,7 +71,7 @@ def step_name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def step_of(name: str) -> int | None:
+def parse_step_name(name: str) -> int | None:
     """Return the step of a checkpoint's directory name; None for any other name."""
     found = _STEP.match(name)
     return int(found.group(1)) if found else None
@@ -82,7 +82,7 @@ def fit_name(number: int) -> str:
     return f"fit-{number}"
 
 
-def fit_of(name: str) -> int | None:
+def parse_fit_name(name: str) -> int | None:
     """Return the number in the directory name of a call of ``fit``; None for any other name."""
     found = _FIT.match(name)
     return int(found.group(1)) if found else None
@@ -147,11 +147,11 @@ class RunDir:
         """Last component of the URL: ``<appId>_<n>`` of a run, the id of a trial."""
         return urls.name(self.url)
 
-    def checkpoints_of(self, fit: int) -> str:
+    def checkpoints_of_fit(self, fit: int) -> str:
         """Return the URL of the checkpoints of the function's call of ``fit`` with this number, 1 or more."""
         return self.checkpoints if fit == 1 else urls.join(self.url, fit_name(fit), "checkpoints")
 
-    def further_fits(self) -> list[int]:
+    def list_further_fits(self) -> list[int]:
         """Return the numbers, 2 or more, of the function's calls of ``fit`` that have a directory.
 
         Empty if the run directory does not exist.
@@ -160,9 +160,11 @@ class RunDir:
             entries = self._system.list_dir(self.url)
         except PathNotFound:
             return []
-        return sorted(number for entry in entries if entry.is_dir and (number := fit_of(entry.name)) is not None)
+        return sorted(
+            number for entry in entries if entry.is_dir and (number := parse_fit_name(entry.name)) is not None
+        )
 
-    def log(self, generation: int, rank: int) -> str:
+    def log_url(self, generation: int, rank: int) -> str:
         """Return the URL of the log of one worker in one generation."""
         return urls.join(self.logs, f"g{generation}-rank{rank}.log")
 
@@ -188,7 +190,7 @@ class RunDir:
         except PathNotFound:
             return None
 
-    def end(self, record: Mapping[str, Any]) -> bool:
+    def write_status_once(self, record: Mapping[str, Any]) -> bool:
         """Write ``status.json`` unless the run has ended already.
 
         If a driver that counted as dead and the one that took its run over both write, the first one wins. Files that
@@ -206,27 +208,27 @@ class RunDir:
             return False
         return True
 
-    def hand_over(self, successor: str) -> None:
+    def write_successor(self, successor: str) -> None:
         """Record that the run of this URL continues this one; raises PathExists if another run does."""
         self._system.write_bytes(self.continued_json, to_json({"continued_by": successor}), overwrite=False)
 
-    def take_back(self, successor: str) -> None:
-        """Undo ``hand_over`` to the run of this URL, which has not begun, so that another one may continue this run."""
-        if self.successor() != successor:
+    def remove_successor(self, successor: str) -> None:
+        """Undo ``write_successor`` to the run of this URL, which has not begun, so that another one may continue this run."""
+        if self.read_successor() != successor:
             return
         status = self.read_status()
         if status is not None and status.pop("continued_by", None):
             self._system.write_bytes(self.status_json, to_json({**status, "error": "its driver died"}))
         self._system.delete(self.continued_json)
 
-    def successor(self) -> str:
+    def read_successor(self) -> str:
         """Return the URL of the run that continues this one; "" if there is none."""
         try:
             return str(self.read_json(self.continued_json).get("continued_by", ""))
         except PathNotFound:
             return str((self.read_status() or {}).get("continued_by") or "")
 
-    def check_open(self) -> None:
+    def check_not_ended(self) -> None:
         """Raise RunEnded if the run has ended or is continued elsewhere, so that no checkpoint may be added."""
         status = self.read_status()
         if status is not None:
@@ -263,13 +265,13 @@ class RunDir:
             raise StorageError(f"cannot read {url}: it must contain a JSON object, not {type(record).__name__}", url)
         return record
 
-    def read_lines(self, url: str) -> list[dict[str, Any]]:
-        """Return the JSON objects of a file with one per line, as ``parse_lines`` does; empty if there is no file.
+    def read_json_lines(self, url: str) -> list[dict[str, Any]]:
+        """Return the JSON objects of a file with one per line, as ``parse_json_lines`` does; empty if there is no file.
 
         Raises StorageError.
         """
         try:
-            return parse_lines(self._read(url).decode(errors="replace"))
+            return parse_json_lines(self._read(url).decode(errors="replace"))
         except PathNotFound:
             return []
 
@@ -289,7 +291,7 @@ class RunDir:
         return for_url(self.url, self._timeout_s)
 
 
-def find(run: Any, project_url: str) -> RunDir:
+def find_run_dir(run: Any, project_url: str) -> RunDir:
     """Return the directory of a run given by URL, by path, by id, or by an object with a ``run_dir``.
 
     Raises ArgumentError if there is none.
@@ -332,13 +334,13 @@ def create_run_dir(
         app_id: id of the application.
         record: content of ``run.json``, which is written exclusively: two concurrent callers get two directories.
         timeout_s: deadline of one storage step, in seconds.
-        share: who besides its owner may read it, see ``privacy.mode_of``.
+        share: who besides its owner may read it, see ``privacy.share_mode``.
 
     Raises:
         ArgumentError: an invalid ``app_id`` or ``share``.
         StorageError: the directory cannot be created.
     """
-    mode = privacy.mode_of(share)
+    mode = privacy.share_mode(share)
     if not app_id or "/" in app_id:
         raise ArgumentError(
             f"app_id={app_id!r}: the id is the name of a directory, so it must not be empty or contain a '/'"
@@ -347,7 +349,7 @@ def create_run_dir(
     system = for_url(project_url, timeout_s)
     number = _highest(system, experiments, app_id) + 1
     if number == 1:
-        make_project(project_url, mode, timeout_s)
+        ensure_project_folder(project_url, mode, timeout_s)
     _open_the_way(system, project_url, mode)
     while True:
         run = RunDir(urls.join(experiments, f"{app_id}_{number}"), timeout_s)
@@ -359,7 +361,7 @@ def create_run_dir(
             number += 1
 
 
-def make_project(project_url: str, mode: int | None = None, timeout_s: float | None = None) -> None:
+def ensure_project_folder(project_url: str, mode: int | None = None, timeout_s: float | None = None) -> None:
     """Create the project's folder if it does not exist.
 
     Args:
@@ -370,7 +372,7 @@ def make_project(project_url: str, mode: int | None = None, timeout_s: float | N
     Raises:
         PathExists: the project is a file.
     """
-    system, mode = for_url(project_url, timeout_s), privacy.mode_of(None) if mode is None else mode
+    system, mode = for_url(project_url, timeout_s), privacy.share_mode(None) if mode is None else mode
     try:
         found = system.status(project_url)
     except PathNotFound:
@@ -401,7 +403,7 @@ def _open_the_way(system: FileSystem, project_url: str, mode: int) -> None:
                 )
 
 
-def parse_lines(text: str) -> list[dict[str, Any]]:
+def parse_json_lines(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects in a text with one per line.
 
     Other lines, such as a partly written last one, are left out.

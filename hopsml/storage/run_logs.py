@@ -42,7 +42,7 @@ class LogFile(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def found_logs(directory: RunDir) -> list[LogFile]:
+def list_logs(directory: RunDir) -> list[LogFile]:
     """List all logs by generation and rank; the list is empty if nothing was printed. Raises StorageError."""
     found = []
     for folder in (directory.logs, directory.url):
@@ -59,12 +59,12 @@ def found_logs(directory: RunDir) -> list[LogFile]:
     return sorted(found, key=lambda log: (log.generation, -1 if log.rank is None else log.rank))
 
 
-def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[LogFile]:
+def logs_of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[LogFile]:
     """Return the logs of this rank, the oldest first; ``generation``: of that one alone."""
-    return [log for log in found_logs(directory) if log.rank == rank and generation in (None, log.generation)]
+    return [log for log in list_logs(directory) if log.rank == rank and generation in (None, log.generation)]
 
 
-def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Iterator[bytes]:
+def read_rank_logs(directory: RunDir, rank: int, generation: int | None = None) -> Iterator[bytes]:
     """Yield the logs' content, with a separator line between generations.
 
     Args:
@@ -75,7 +75,7 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
     Raises:
         ArgumentError: there is no such log.
     """
-    logs = of_rank(directory, rank, generation)
+    logs = logs_of_rank(directory, rank, generation)
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
         raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; {_other_logs(directory)}")
@@ -83,7 +83,7 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
         if len(logs) > 1:
             yield f"==> rank {rank}, generation {log.generation} <==\n".encode()
         last = b""
-        for last in read_on(log.url):
+        for last in read_from_offset(log.url):
             yield last
         if len(logs) > 1 and last and not last.endswith(b"\n"):
             yield b"\n"
@@ -91,12 +91,12 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
 
 def _other_logs(directory: RunDir) -> str:
     """Return where a run's logs are, as the end of an error message: its own, or those of the runs within it."""
-    if found_logs(directory):
+    if list_logs(directory):
         return f"its logs are in {directory.logs}"
     system, within = for_url(directory.url), []
     with contextlib.suppress(PathNotFound):
         folders = [entry.url for entry in system.list_dir(directory.url) if entry.is_dir]
-        within = [url for url in folders if found_logs(RunDir(url))]
+        within = [url for url in folders if list_logs(RunDir(url))]
     if within:
         return f"the runs within it have logs: hopsml runs logs '{within[0]}'" + f", and {len(within) - 1} more" * (
             len(within) > 1
@@ -106,7 +106,7 @@ def _other_logs(directory: RunDir) -> str:
     )
 
 
-def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:
+def surplus_log_names(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:
     """Return the logs and samples to delete, so that any number of recoveries leaves a bounded number of files.
 
     Args:
@@ -133,21 +133,21 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
     )
 
 
-def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> int:
-    """Delete the files of a run's logs that ``surplus`` chooses, and return their number. Raises StorageError."""
+def delete_surplus_logs(directory: RunDir, begun: int, kept: int | None = None) -> int:
+    """Delete the files of a run's logs that ``surplus_log_names`` chooses, and return their number. Raises StorageError."""
     system = for_url(directory.logs)
     try:
         entries = system.list_dir(directory.logs)
     except PathNotFound:
         return 0
     files = ((urls.name(entry.url), entry.modified_s) for entry in entries)
-    names = surplus(files, begun, KEPT_GENERATIONS if kept is None else kept)
+    names = surplus_log_names(files, begun, KEPT_GENERATIONS if kept is None else kept)
     for name in names:
         system.delete(urls.join(directory.logs, name))
     return len(names)
 
 
-def read_on(url: str, offset: int = 0, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+def read_from_offset(url: str, offset: int = 0, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Yield the content from byte ``offset`` to the present end in pieces, since a log may be larger than the memory.
 
     Nothing is yielded for a file that does not exist yet. Raises StorageError.

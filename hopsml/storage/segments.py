@@ -63,7 +63,7 @@ class SegmentWriter:
             self._number, self._kept = self._number + 1, b""
 
 
-def begin(folder: str, first: Sequence[str], timeout_s: float | None = None) -> tuple[SegmentWriter, int]:
+def register_writer(folder: str, first: Sequence[str], timeout_s: float | None = None) -> tuple[SegmentWriter, int]:
     """Register the next writer of a folder, and return it with its number.
 
     Concurrent writers get different numbers.
@@ -74,7 +74,7 @@ def begin(folder: str, first: Sequence[str], timeout_s: float | None = None) -> 
         timeout_s: deadline of one storage step, in seconds.
     """
     head = _bytes(first)
-    number = max((segment.writer for segment in listed(folder, timeout_s)), default=0) + 1
+    number = max((segment.writer for segment in list_segments(folder, timeout_s)), default=0) + 1
     while True:
         url = urls.join(folder, _name(number, 1))
         try:
@@ -85,7 +85,7 @@ def begin(folder: str, first: Sequence[str], timeout_s: float | None = None) -> 
             return SegmentWriter(folder, number, head, timeout_s), number
 
 
-def listed(folder: str, timeout_s: float | None = None) -> list[Segment]:
+def list_segments(folder: str, timeout_s: float | None = None) -> list[Segment]:
     """Return the segments of a folder, oldest first; empty if there is no folder."""
     try:
         entries = for_url(folder, timeout_s).list_dir(folder)
@@ -96,10 +96,10 @@ def listed(folder: str, timeout_s: float | None = None) -> list[Segment]:
     return sorted(segments, key=lambda segment: (segment.writer, segment.number))
 
 
-def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]]:
+def read_lines_by_writer(folder: str, timeout_s: float | None = None) -> dict[int, list[str]]:
     """Return all lines, by the writer's number, oldest writer first. Raises StorageError."""
     lines: dict[int, list[str]] = {}
-    for segment in listed(folder, timeout_s):
+    for segment in list_segments(folder, timeout_s):
         try:
             text = read_record(segment.url, timeout_s).decode()
         except UnicodeDecodeError as error:
@@ -118,10 +118,10 @@ class SegmentReader:
         self._folder, self._timeout_s = folder, timeout_s
         self._at, self._lines = (0, 0), 0  # the segment that was read last, and the number of its lines read
 
-    def new_lines(self) -> list[str]:
+    def read_new_lines(self) -> list[str]:
         """Return the complete lines added since the last call, in order. Raises StorageError."""
         found = []
-        for segment in listed(self._folder, self._timeout_s):
+        for segment in list_segments(self._folder, self._timeout_s):
             at = (segment.writer, segment.number)
             if at < self._at:
                 continue

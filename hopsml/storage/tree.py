@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from hopsml.errors import PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, urls
-from hopsml.storage.filesystem import copy, exists, for_url, same_store, walk
+from hopsml.storage.filesystem import copy, exists, for_url, is_same_store, walk
 
 _lock = threading.Lock()
 _left: set[str] = set()
 
 
 def discard(url: str, timeout_s: float | None = None, try_now: bool = True) -> None:
-    """Delete a temporary file or directory, or remember it for ``sweep``; raises nothing.
+    """Delete a temporary file or directory, or remember it for ``delete_discarded``; raises nothing.
 
     ``try_now`` False: only remember it.
     """
@@ -35,7 +35,7 @@ def discard(url: str, timeout_s: float | None = None, try_now: bool = True) -> N
         _left.add(url)
 
 
-def sweep(timeout_s: float | None = None) -> int:
+def delete_discarded(timeout_s: float | None = None) -> int:
     """Delete what is remembered, as far as the stores respond; returns the number of remaining entries."""
     with _lock:
         pending = sorted(_left)
@@ -54,7 +54,7 @@ T = TypeVar("T")
 PARALLEL_FILES = 4  # closing a small file on HDFS can take half a second of waiting
 
 
-def store_now_s(folder: str, timeout_s: float | None = None) -> float | None:
+def read_store_clock_s(folder: str, timeout_s: float | None = None) -> float | None:
     """Return the time of a store's clock, by writing a file below ``folder``; None if it cannot be written there.
 
     Clocks of this machine and of the store may differ by a day.
@@ -167,7 +167,7 @@ def copy_tree(source: str, target: str) -> None:
 
 def move(source: str, target: str) -> None:
     """Rename within a store; between stores copy and then delete."""
-    if same_store(source, target):
+    if is_same_store(source, target):
         return for_url(target).rename(source, target)
     copy_tree(source, target)
     for_url(source).delete(source, recursive=True)

@@ -31,14 +31,14 @@ MOST_BYTES = 64 << 20  # greatest size of a file that is read as a whole: other 
 _projects: dict[str, str] = {}  # confined projects: path as in their URLs -> real path
 
 
-def confine(project_url: str) -> None:
+def confine_project(project_url: str) -> None:
     """Confine a local project: from now on this process opens files below it only if they really are in it."""
     if urls.is_local(project_url):
         path = urls.split(project_url)[2].rstrip("/")
         _projects[path] = os.path.realpath(path)
 
 
-def root_of(path: str) -> str | None:
+def confining_root(path: str) -> str | None:
     """Return the real directory in which ``path`` must be: a run's, for its files; None if it is not confined."""
     for project, real in _projects.items():
         if path == project or path.startswith(project + "/"):
@@ -63,7 +63,7 @@ def opener(path: str, flags: int, mode: int = 0o666) -> int:
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
-        if (root := root_of(path)) is not None:
+        if (root := confining_root(path)) is not None:
             _check(descriptor, root, path)
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(kind):
@@ -91,7 +91,7 @@ def check_read_length(path: str, length: int) -> None:
 
     ``length`` is in bytes.
     """
-    if length > MOST_BYTES and root_of(path) is not None:
+    if length > MOST_BYTES and confining_root(path) is not None:
         raise StorageError(
             f"cannot read {path}: it has {length} bytes, and records have at most {MOST_BYTES} bytes; download the "
             "file instead",
@@ -100,12 +100,12 @@ def check_read_length(path: str, length: int) -> None:
 
 
 @contextlib.contextmanager
-def located(path: str) -> Iterator[str]:
+def pinned_path(path: str) -> Iterator[str]:
     """Yield a path that stays valid for the present target of ``path`` if its parents are replaced.
 
     Raises PermissionRefused.
     """
-    if (root := root_of(path)) is None:
+    if (root := confining_root(path)) is None:
         yield path
         return
     descriptor = os.open(path, os.O_PATH)
@@ -130,12 +130,12 @@ VARIABLE = Settings.trusted_owners.name
 _WRITABLE = 0o022  # by the group, or by all users
 
 
-def trusted() -> frozenset[str]:
+def trusted_owners() -> frozenset[str]:
     """Return the names of users whose files are trusted in addition to this user's (``HOPSML_TRUSTED_OWNERS``)."""
     return frozenset(SETTINGS.trusted_owners)
 
 
-def own_names(url: str) -> frozenset[str]:
+def own_owner_names(url: str) -> frozenset[str]:
     """Return the owner names of this user's files on the store.
 
     On a local disk it includes root, who can change any file.
@@ -149,15 +149,15 @@ def own_names(url: str) -> frozenset[str]:
 
 
 def write_bytes(url: str, data: bytes, overwrite: bool = True) -> None:
-    """Write a file that ``check`` will accept: only its owner may change it, even in a group-writable folder.
+    """Write a file that ``check_trusted`` will accept: only its owner may change it, even in a group-writable folder.
 
     Raises StorageError.
     """
     for_url(url).write_bytes(url, data, overwrite=overwrite)
-    narrow(url)
+    remove_write_access_of_others(url)
 
 
-def narrow(url: str) -> None:
+def remove_write_access_of_others(url: str) -> None:
     """Remove write access to a new file from all but its owner. Raises StorageError."""
     system = for_url(url)
     status = system.status(url)
@@ -174,9 +174,9 @@ def read_bytes(
 
     Args:
         url: URL of the file.
-        what: what the file decides, for the message of ``check``.
+        what: what the file decides, for the message of ``check_trusted``.
         most: bytes that it may have; None for any number.
-        owners: trusted owners, as of ``check``.
+        owners: trusted owners, as of ``check_trusted``.
 
     Raises:
         ArgumentError: the file is not trusted.
@@ -185,11 +185,11 @@ def read_bytes(
     system = for_url(url)
     if not urls.is_local(url):
         status = system.status(url)
-        check(status, what, owners)
+        check_trusted(status, what, owners)
         return system.read_bytes(url, most), status
     with system.open_read(url) as file:
         status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
-        check(status, what, owners)
+        check_trusted(status, what, owners)
         check_length(url, status.length, most)
         return file.read(), status
 
@@ -198,15 +198,15 @@ def download(url: str, local: str | os.PathLike[str], what: str, timeout_s: floa
     """Copy a file that only a trusted user can have written to a local path; arguments and errors as of ``read_bytes``."""
     system = for_url(url, timeout_s)
     if not urls.is_local(url):
-        check(system.status(url), what)
+        check_trusted(system.status(url), what)
         return system.download(url, local)
     with system.open_read(url) as file:
         opened = f"/proc/self/fd/{file.fileno()}"
-        check(replace(system.status(opened), url=url), what)
+        check_trusted(replace(system.status(opened), url=url), what)
         return system.download(opened, local)
 
 
-def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:
+def check_trusted(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:
     """Raise ArgumentError unless only a trusted user can have written this file.
 
     Args:
@@ -216,7 +216,7 @@ def check(status: FileStatus, what: str, owners: Collection[str] | None = None) 
     """
     if not status.owner:
         return
-    believed = own_names(status.url) | trusted() if owners is None else frozenset(owners)
+    believed = own_owner_names(status.url) | trusted_owners() if owners is None else frozenset(owners)
     if status.owner not in believed:
         raise ArgumentError(
             f"{status.url} belongs to {status.owner}, and {what}: it is accepted only from "

@@ -37,7 +37,7 @@ def split(url: str) -> tuple[str, str, str]:
     return found.group(1).lower(), authority, slash + rest or "/"
 
 
-def base(url: str) -> str:
+def scheme_and_authority(url: str) -> str:
     """Return scheme and authority, for instance ``hdfs://ns1``; empty for a bare path."""
     scheme, authority, _ = split(url)
     return f"{scheme}://{authority}" if scheme else ""
@@ -64,7 +64,7 @@ def join(url: str, *names: str) -> str:
 
 def parent(url: str) -> str:
     """Return the directory that contains ``url``; the root is its own parent."""
-    root, path = base(url), split(url)[2]
+    root, path = scheme_and_authority(url), split(url)[2]
     return root + (posixpath.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else "."))
 
 
@@ -99,7 +99,7 @@ def has_temporary_part(name: str) -> bool:
     return any(part.startswith(TEMPORARY_PREFIX) for part in name.split("/"))
 
 
-def remote_of(local_path: str) -> str | None:
+def mirrored_url(local_path: str) -> str | None:
     """Return the remote URL that a local path mirrors, or None.
 
     Inside a worker ``/scratch/x/hdfs://host:port/rest`` means ``hdfs://host:port/rest``. The authority is required

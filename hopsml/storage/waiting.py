@@ -1,7 +1,7 @@
 """Time that this process waits for storage, which the detection of standstills leaves out.
 
 A worker in a call of its store makes no step and uses no processor time, for as long as a NameNode fails over. All calls
-of the file systems count, and waits for checkpoints that another process stores. A worker installs ``report_to``; a
+of the file systems count, and waits for checkpoints that another process stores. A worker installs ``set_wait_reporter``; a
 process that it forks counts separately, by the same reporter. Elsewhere nothing is counted.
 """
 
@@ -64,7 +64,7 @@ class _Waits:
 _waits = _Waits()
 
 
-def report_to(report: Report | None) -> None:
+def set_wait_reporter(report: Report | None) -> None:
     """Report each change to ``report`` from now on, in this process and in those that it forks; None ends that."""
     _waits.report = report
 
@@ -86,7 +86,7 @@ class StorageWait:
             _waits.end()
 
 
-def counted(function: Callable[P, T]) -> Callable[P, T]:
+def counted_as_wait(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function with its calls counted as waits for storage."""
 
     @functools.wraps(function)
@@ -99,9 +99,9 @@ def counted(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def with_counted_calls(file_system: C) -> C:
+def count_calls_as_waits(file_system: C) -> C:
     """Return the class of a file system with each call of its public methods counted as a wait for storage."""
     for name, method in list(vars(file_system).items()):
         if not name.startswith("_") and callable(method):
-            setattr(file_system, name, counted(method))
+            setattr(file_system, name, counted_as_wait(method))
     return file_system

@@ -5,11 +5,11 @@ Example:
     submission.run(planned)                      # to its end; returns the exit status
     application_id = submission.start(planned)   # instead, in YARN's cluster mode: returns once YARN lists it
     submission.follow(application_id)            # from any process
-    submission.end(application_id)
+    submission.end_application(application_id)
 """
 
-from hopsml.submission.follower import ApplicationResult, OnLostContact, end, follow, to_stderr
-from hopsml.submission.spark_command import command, environment
+from hopsml.submission.follower import ApplicationResult, OnLostContact, end_application, follow, to_stderr
+from hopsml.submission.spark_command import build_command, environment
 from hopsml.submission.spark_submit import Interrupts
 from hopsml.submission.submit import SubmissionPlan, is_detachable, plan, run, start
 
@@ -18,8 +18,8 @@ __all__ = [
     "Interrupts",
     "OnLostContact",
     "SubmissionPlan",
-    "command",
-    "end",
+    "build_command",
+    "end_application",
     "environment",
     "follow",
     "is_detachable",

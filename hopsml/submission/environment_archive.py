@@ -81,7 +81,7 @@ class Environment:
         return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     @property
-    def carries_interpreter(self) -> bool:
+    def includes_interpreter(self) -> bool:
         """True if the archive includes the interpreter, so that nodes need no Python.
 
         The system's own, below /usr, is not included: nodes must have it at the same path.
@@ -100,7 +100,7 @@ class Environment:
         content = {
             "layout": LAYOUT,
             "python": [sys.implementation.cache_tag, platform.python_version(), sysconfig.get_platform()],
-            "interpreter": "carried" if self.carries_interpreter else str(self.base_executable),
+            "interpreter": "carried" if self.includes_interpreter else str(self.base_executable),
             "packages": sorted(self.packages.items()),
             "editable": {name: _content_hash(path) for name, path in sorted(self.editable.items())},
         }
@@ -125,7 +125,7 @@ def modules_in(folder: Path) -> Iterator[str]:
             yield name
 
 
-def files_of(path: Path) -> Iterator[tuple[Path, str]]:
+def uncompiled_files(path: Path) -> Iterator[tuple[Path, str]]:
     """Yield the uncompiled files below a folder (or the file itself), each with its path below the folder's parent."""
     if path.is_file():
         yield path, path.name
@@ -141,7 +141,7 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
 def _content_hash(path: Path) -> str:
     """Return a hash of the files below a path."""
     digest = hashlib.sha256()
-    for file, name in files_of(path):
+    for file, name in uncompiled_files(path):
         content = file.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
@@ -209,9 +209,9 @@ def pack(environment: Environment, target: Path, check: Callable[[], None] = lam
 def _add_interpreter(tar: tarfile.TarFile, environment: Environment, library: str) -> None:
     """Add the interpreter with its standard library, or a link to the system's."""
     name = f"python{environment.python}"
-    if environment.carries_interpreter:
+    if environment.includes_interpreter:
         tar.add(environment.base_executable, f"bin/{name}")
-        for file, path in files_of(environment.base_prefix / library):
+        for file, path in uncompiled_files(environment.base_prefix / library):
             below = path.partition("/")[2]
             if not below.startswith(_WITHOUT_OF_PYTHON):
                 _add(tar, file, f"{library}/{below}")
@@ -221,7 +221,7 @@ def _add_interpreter(tar: tarfile.TarFile, environment: Environment, library: st
         _link(tar, f"bin/{name}", str(environment.base_executable))
         home = f"home = {environment.base_executable.parent}\ninclude-system-site-packages = false\n"
         _bytes(tar, "pyvenv.cfg", home.encode())
-    if environment.carries_interpreter and environment.needs_library_path:
+    if environment.includes_interpreter and environment.needs_library_path:
         _bytes(tar, "bin/python", _START.format(name=name).encode(), 0o755)
     else:
         _link(tar, "bin/python", name)
@@ -231,9 +231,9 @@ def _add_interpreter(tar: tarfile.TarFile, environment: Environment, library: st
 def _packages(environment: Environment) -> Iterator[tuple[Path, str]]:
     """Yield each file of the packages with its path below site-packages."""
     for path in environment.editable.values():
-        yield from files_of(path)
+        yield from uncompiled_files(path)
     for folder in environment.site_packages:
-        for file, name in files_of(folder):
+        for file, name in uncompiled_files(folder):
             below = name.partition("/")[2]
             if not below.startswith("__editable__") and not _below(below, _WITHOUT):
                 yield file, below

@@ -33,7 +33,7 @@ END_S = 60.0  # seconds from the request to end it until that is given up
 
 
 @dataclass(frozen=True)
-class Observed:
+class StateObserved:
     """Observation: the ResourceManager returned the application's state."""
 
     application: YarnApplication
@@ -48,7 +48,7 @@ class Unreachable:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownApplication:
     """Observation: the ResourceManager has no such application."""
 
     problem: str
@@ -61,7 +61,7 @@ class Interrupted:
     number: int
 
 
-Observation = Observed | Unreachable | Unknown | Interrupted
+Observation = StateObserved | Unreachable | UnknownApplication | Interrupted
 
 
 class OnLostContact(StrEnum):
@@ -107,7 +107,7 @@ def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowSta
         return state, Decision((line,), status=state.ended_by or FAILED)
     if isinstance(seen, Unreachable):
         return _unreachable(state, seen, now_s)
-    if isinstance(seen, Unknown):
+    if isinstance(seen, UnknownApplication):
         return state, Decision((f"{seen.problem}: its final state is unknown",), status=state.ended_by or FAILED)
     back = () if state.silent_since_s is None or state.by_rpc else ("the ResourceManager answers again",)
     state, result = _observed(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
@@ -170,7 +170,7 @@ def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[F
         state = dataclasses.replace(state, state=app.state, reason="")
     if state.ending_since_s is not None:
         return state, Decision(lines, end=True)
-    if not in_queue(app):
+    if not is_waiting_in_queue(app):
         return state, Decision(lines)
     return _waiting(state, app, lines, now_s)
 
@@ -179,7 +179,7 @@ def _waiting(
     state: FollowState, app: YarnApplication, lines: tuple[str, ...], now_s: float
 ) -> tuple[FollowState, Decision]:
     """Print the reason for waiting when it changes, and end the application after the time limit."""
-    waited_s, reason = now_s - state.began_s, why_waiting(app)
+    waited_s, reason = now_s - state.began_s, waiting_reason(app)
     if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
         line = (
             f"queue {app.queue} had no room for {app.id} within {state.waiting_timeout_s:g} s ({reason}), so it is "
@@ -208,12 +208,12 @@ def _over(state: FollowState, app: YarnApplication) -> Decision:
     return Decision((line,), status=state.ended_by or FAILED)
 
 
-def in_queue(app: YarnApplication) -> bool:
+def is_waiting_in_queue(app: YarnApplication) -> bool:
     """Return True if the application waits for its first container, and thus for capacity in its queue."""
     return not app.is_final and app.state != "RUNNING" and not app.am_log_url
 
 
-def why_waiting(app: YarnApplication) -> str:
+def waiting_reason(app: YarnApplication) -> str:
     """Return YARN's reason for waiting in a few words, without dates and figures that change with each request."""
     if not app.diagnostics:
         return "YARN has given no reason yet"
@@ -228,7 +228,7 @@ def why_waiting(app: YarnApplication) -> str:
     return "; ".join([" ".join(head.split()), *shown])
 
 
-def script_said_why(app: YarnApplication) -> bool:
+def is_ended_by_script(app: YarnApplication) -> bool:
     """Return True if the script itself ended the application.
 
     The reason is then in its output, not in Spark's log.
@@ -237,7 +237,7 @@ def script_said_why(app: YarnApplication) -> bool:
 
 
 def _is_over(seen: Observation) -> bool:
-    return isinstance(seen, Observed) and seen.application.is_final
+    return isinstance(seen, StateObserved) and seen.application.is_final
 
 
 def _by_hand(state: FollowState) -> str:
@@ -314,7 +314,7 @@ def follow(
         rpc: client for that case; default: that of the spark-submit on the path.
     """
     other = rpc or RpcClient("spark-submit")
-    yarn = yarn or ResourceManager.of_environment()
+    yarn = yarn or ResourceManager.from_environment()
     waiter = interrupts or NoInterrupts()
     state = FollowState(application_id, time.monotonic(), waiting_timeout_s, on_lost_contact=on_lost_contact)
     output = DriverOutput(show, notify, log_offset)
@@ -324,7 +324,7 @@ def follow(
         seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
         if state.by_rpc and isinstance(seen, Unreachable):
             seen = observe(other, application_id)
-        if isinstance(seen, Observed):
+        if isinstance(seen, StateObserved):
             application = seen.application
             output.show_new(application)
         state, todo = step(state, seen, time.monotonic())
@@ -334,15 +334,17 @@ def follow(
             number = waiter.wait(max(poll_s, RPC_POLL_S) if state.by_rpc else poll_s)
             continue
         if application is not None and application.is_final:
-            output.drain(application, waiter, poll_s)
-            if todo.status == FAILED and not script_said_why(application):
+            output.show_remaining(application, waiter, poll_s)
+            if todo.status == FAILED and not is_ended_by_script(application):
                 output.show_errors(application)
         _do(todo, client, application_id, notify)
         known = application or YarnApplication(application_id, "", "", "UNDEFINED")
         return ApplicationResult(application_id, todo.status, known.final_status, known.diagnostics)
 
 
-def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: float = 60.0) -> YarnApplication:
+def end_application(
+    application_id: str, *, yarn: ResourceManager | None = None, timeout_s: float = 60.0
+) -> YarnApplication:
     """End an application and wait until it has ended; one that has ended already is unchanged.
 
     Args:
@@ -355,7 +357,7 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
         ClusterError: if YARN refuses.
         ClusterUnavailable: if it does not end in time.
     """
-    yarn = yarn or ResourceManager.of_environment()
+    yarn = yarn or ResourceManager.from_environment()
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -377,9 +379,9 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
 def observe(yarn: ApplicationClient, application_id: str) -> Observation:
     """Return the present state of an application; an error of the request becomes an observation as well."""
     try:
-        return Observed(yarn.application(application_id))
+        return StateObserved(yarn.application(application_id))
     except ApplicationNotFound as error:
-        return Unknown(str(error))
+        return UnknownApplication(str(error))
     except ClusterUnavailable as error:
         return Unreachable(str(error))
     except ClusterError as error:
@@ -432,7 +434,7 @@ class DriverOutput:
             self._show(text)
         return part.complete
 
-    def drain(self, application: YarnApplication, waiter: Waiter, poll_s: float) -> None:
+    def show_remaining(self, application: YarnApplication, waiter: Waiter, poll_s: float) -> None:
         """Show the remaining output of an application that has ended; give up at a signal, or if the log is late."""
         deadline = time.monotonic() + DRAIN_S
         while application.am_log_url and not self.show_new(application):

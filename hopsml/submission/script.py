@@ -41,7 +41,7 @@ def load_function(path: Path, name: str, prefix: str) -> Callable[..., Any]:
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
-def read(script: str) -> ast.Module:
+def parse_script(script: str) -> ast.Module:
     """Return the script's syntax tree.
 
     Raises:
@@ -62,7 +62,7 @@ def read(script: str) -> ast.Module:
         ) from error
 
 
-def imports(tree: ast.AST) -> dict[str, int]:
+def imported_names(tree: ast.AST) -> dict[str, int]:
     """Return the top-level names imported anywhere in a script, functions included, with their first line.
 
     Excluded are optional imports: within a ``try`` that handles ImportError, and those for type checkers only.
@@ -79,7 +79,7 @@ def imports(tree: ast.AST) -> dict[str, int]:
     return found
 
 
-def look_for(py_files: str) -> None:
+def check_py_files(py_files: str) -> None:
     """Raise ArgumentError if a local file of ``spark.submit.pyFiles``, comma-separated, does not exist."""
     for item in filter(None, (part.strip() for part in py_files.split(","))):
         path = item.removeprefix("file://")

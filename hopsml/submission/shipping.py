@@ -74,7 +74,7 @@ class Shipment:
         return {**added, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": sys.executable}
 
 
-def plan(mode: str, profile: Profile) -> Shipment:
+def plan_shipment(mode: str, profile: Profile) -> Shipment:
     """Return the environment to ship, without packing anything.
 
     Args:
@@ -106,7 +106,9 @@ def plan(mode: str, profile: Profile) -> Shipment:
     return Shipment(urls.join(store, "environments", settings.user_name(), f"{environment.hash}.tar.gz"), environment)
 
 
-def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+def ensure_uploaded(
+    shipment: Shipment, notify: Callable[[str], None], check: Callable[[], None] = lambda: None
+) -> None:
     """Pack and upload the environment unless it is stored already.
 
     Of concurrent submissions one succeeds, and all continue.
@@ -119,7 +121,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
     environment = shipment.environment
     if environment is None or _is_there(shipment.url):
         return
-    if not environment.carries_interpreter:
+    if not environment.includes_interpreter:
         notify(f"nodes must have {environment.base_executable}, since the system's Python is not part of the archive")
     with tempfile.TemporaryDirectory(prefix="hopsml-environment-") as folder:
         target = Path(folder, "environment.tar.gz")
@@ -131,7 +133,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
         system.write_bytes(manifest_url(shipment.url), json.dumps(_manifest(environment, length), indent=1).encode())
         try:
             system.upload(target, shipment.url, overwrite=False)
-            trust.narrow(shipment.url)
+            trust.remove_write_access_of_others(shipment.url)
         except PathExists:
             _is_there(shipment.url)  # another submission of this user was faster, with the same content
         took_s = time.monotonic() - began
@@ -148,7 +150,7 @@ def _is_there(url: str) -> bool:
         status = filesystem.for_url(url).status(url)
     except PathNotFound:
         return False
-    trust.check(status, "every driver and executor would execute its content")
+    trust.check_trusted(status, "every driver and executor would execute its content")
     return True
 
 
@@ -157,7 +159,7 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
 
     Nothing happens if that cannot be determined.
     """
-    needed = scripts.imports(scripts.read(script))
+    needed = scripts.imported_names(scripts.parse_script(script))
     own = scripts.modules_of_files(known.get("spark.submit.pyFiles", ""))
     is_present = _presence(shipment, known)
     if own is None or is_present is None:
@@ -239,7 +241,7 @@ def _manifest(environment: Environment, length: int) -> dict[str, object]:
         "packages": environment.packages,
         "modules": sorted(environment.modules),
         "python": sys.version.split()[0],
-        "interpreter": "carried" if environment.carries_interpreter else str(environment.base_executable),
+        "interpreter": "carried" if environment.includes_interpreter else str(environment.base_executable),
         "bytes": length,
         "made_by": settings.login_name(),
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -20,11 +20,11 @@ from hopsml.core import extras, redact
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
-from hopsml.submission.script import look_for
+from hopsml.submission.script import check_py_files
 from hopsml.submission.shipping import Shipment, check_imports
 
 
-def spark_submit() -> str:
+def spark_submit_path() -> str:
     """Return the path of spark-submit: that of $SPARK_HOME, else of the installed pyspark, else the one on PATH.
 
     Raises:
@@ -47,7 +47,7 @@ HIDDEN_VARIABLE = Settings.submit_conf.name  # JSON: settings for ``hopsml submi
 _VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 
 
-def is_hidden(key: str, value: str) -> bool:
+def must_be_hidden(key: str, value: str) -> bool:
     """Return True if a setting must not be in a command line.
 
     Such settings contain a secret, or set any environment variable of the driver or of executors.
@@ -57,7 +57,7 @@ def is_hidden(key: str, value: str) -> bool:
 
 def split_hidden(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split the settings into those that any user may read, and those to hide."""
-    hidden = {key: value for key, value in settings.items() if is_hidden(key, value)}
+    hidden = {key: value for key, value in settings.items() if must_be_hidden(key, value)}
     return {key: value for key, value in settings.items() if key not in hidden}, hidden
 
 
@@ -66,7 +66,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     line, hidden, at = [command[0]], {}, 1
     while at + 1 < len(command) and command[at].startswith("--"):
         key, _, value = command[at + 1].partition("=")
-        if command[at] == "--conf" and is_hidden(key, value):
+        if command[at] == "--conf" and must_be_hidden(key, value):
             hidden[key] = value
         else:
             line += command[at : at + 2]
@@ -86,7 +86,7 @@ def _escaped(text: str, besides: str = "") -> str:
     return f"\\{text}" if text[:1] == " " else text
 
 
-def memory_file(content: bytes) -> int:
+def create_memory_file(content: bytes) -> int:
     """Return the descriptor of an anonymous file in memory with this content, for a child process to inherit.
 
     The file disappears with the last process that has it open.
@@ -97,7 +97,7 @@ def memory_file(content: bytes) -> int:
     return descriptor
 
 
-def defaults_for(program: str, environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
+def read_spark_defaults(program: str, environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
     """Return what makes spark-submit read spark-defaults.conf besides a properties file.
 
     Spark 4 has an option for it. To older versions the file's content is passed at the beginning of the properties file,
@@ -120,7 +120,7 @@ def defaults_for(program: str, environment: Mapping[str, str]) -> tuple[bytes, l
     return b"", ["--load-spark-defaults"]
 
 
-def hidden_from_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
+def pop_hidden_settings(environment: MutableMapping[str, str]) -> dict[str, str]:
     """Return the settings in the variable ``HIDDEN_VARIABLE``, and remove it, so that no child process inherits it.
 
     Raises:
@@ -147,7 +147,7 @@ _CARRIED = (
 )
 
 
-def command(
+def build_command(
     profile: Profile,
     script: str,
     arguments: Sequence[str] = (),
@@ -186,10 +186,10 @@ def command(
         if profile.deploy_mode == "cluster":
             settings["spark.yarn.submit.waitAppCompletion"] = "false"
     settings |= shipment.settings(settings, profile.deploy_mode)
-    look_for(settings.get("spark.submit.pyFiles", ""))
+    check_py_files(settings.get("spark.submit.pyFiles", ""))
     check_imports(script, shipment, settings, profile)
     line = [
-        spark_submit(),
+        spark_submit_path(),
         "--master",
         _master(profile.master, num_workers),
         "--deploy-mode",

@@ -97,7 +97,7 @@ class SparkSubmit:
     """Running spark-submit in a separate process group; a context manager that leaves no process behind.
 
     No process is left even if this one is killed by SIGKILL. Settings that other users of this machine must not read
-    are not in its arguments (``spark_command``). With ``quiet`` its output is stored, and ``tail`` returns the end of it;
+    are not in its arguments (``spark_command``). With ``quiet`` its output is stored, and ``output_tail`` returns the end of it;
     otherwise it goes to this process's output.
     """
 
@@ -112,8 +112,8 @@ class SparkSubmit:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
             passed = []
             if hidden_settings:
-                defaults, options = spark_command.defaults_for(line[0], environment)
-                passed.append(spark_command.memory_file(defaults + spark_command.to_properties(hidden_settings)))
+                defaults, options = spark_command.read_spark_defaults(line[0], environment)
+                passed.append(spark_command.create_memory_file(defaults + spark_command.to_properties(hidden_settings)))
                 undo.callback(os.close, passed[0])
                 line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", *options]
             self._guard = subprocess.Popen(
@@ -145,7 +145,7 @@ class SparkSubmit:
         """Return spark-submit's exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
-    def send(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal to the whole process group; ignored if it has ended."""
         if not self._gone:
             try:
@@ -153,7 +153,7 @@ class SparkSubmit:
             except ProcessLookupError:
                 self._gone = True
 
-    def send_to_script(self, number: int) -> bool:
+    def send_signal_to_script(self, number: int) -> bool:
         """Send a signal only to the script; return False if no script runs (yet).
 
         spark-submit then shuts down in order. A signal to all processes would make the JVM shut down while the script
@@ -169,9 +169,9 @@ class SparkSubmit:
 
     def end(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
         """Send a signal to the group, SIGKILL to what remains of it after ``grace_s`` seconds, and wait for its end."""
-        self.send(number)
+        self.send_signal(number)
         self._wait_until_gone(grace_s)
-        self.send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self._wait_until_gone(_REAP_S)
         self._process.wait()
 
@@ -184,15 +184,15 @@ class SparkSubmit:
     def has_processes(self) -> bool:
         """Return True if a process of the group is alive, spark-submit itself or one that it has started."""
         self._process.poll()  # reaps the child, which would otherwise count as a member
-        self.send(0)
+        self.send_signal(0)
         return not self._gone and _is_alive(self._process.pid)
 
     def application_id(self) -> str:
         """Return the id of the application of YARN in the end of the output; "" if there is none."""
-        found = _APPLICATION.findall(self.tail())
+        found = _APPLICATION.findall(self.output_tail())
         return found[-1] if found else ""
 
-    def tail(self) -> str:
+    def output_tail(self) -> str:
         """Return the end of the output; "" unless ``quiet``."""
         if self._kept is None:
             return ""

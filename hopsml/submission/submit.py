@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, RunCancelled
 from hopsml.submission import follower, shipping
-from hopsml.submission.follower import TIMED_OUT, FollowState, Observed, OnLostContact, step, to_stderr
+from hopsml.submission.follower import TIMED_OUT, FollowState, OnLostContact, StateObserved, step, to_stderr
 from hopsml.submission.shipping import Shipment
-from hopsml.submission.spark_command import command, environment
+from hopsml.submission.spark_command import build_command, environment
 from hopsml.submission.spark_submit import NoInterrupts, SparkSubmit, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication
 from hopsml.yarn.rpc import RpcClient
@@ -57,7 +57,7 @@ def plan(
         arguments: arguments of the script.
         num_workers: number of executors; None for the profile's.
         conf: Spark's settings, which take precedence over the profile's.
-        tag: additional YARN tag by which any process can find the application (``ResourceManager.find``).
+        tag: additional YARN tag by which any process can find the application (``ResourceManager.find_by_tag``).
         ship_environment: see Profile.
 
     Raises:
@@ -65,8 +65,8 @@ def plan(
     """
     own = f"hopsml-{secrets.token_hex(8)}"
     tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
-    shipment = shipping.plan(ship_environment or profile.ship_environment, profile)
-    line = command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, shipment=shipment)
+    shipment = shipping.plan_shipment(ship_environment or profile.ship_environment, profile)
+    line = build_command(profile, script, arguments, num_workers=num_workers, conf=conf, tags=tags, shipment=shipment)
     return SubmissionPlan(profile, script, tuple(line), own, shipment)
 
 
@@ -87,7 +87,7 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
             "on YARN; use a profile with master yarn and deploy_mode cluster, or wait for the end of the script "
             "(submission.run)"
         )
-    return _submit(planned, ResourceManager.of_environment(), interrupts or NoInterrupts())
+    return _submit(planned, ResourceManager.from_environment(), interrupts or NoInterrupts())
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
     """
     waiter = interrupts or NoInterrupts()
     profile = planned.profile
-    yarn = ResourceManager.of_environment() if profile.master.startswith("yarn") else None
+    yarn = ResourceManager.from_environment() if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
         taken = _submit(planned, yarn, waiter)
         ended = follower.follow(
@@ -160,7 +160,7 @@ def _ship(planned: SubmissionPlan, waiter: Waiter) -> None:
             name = signal.Signals(number).name
             raise RunCancelled(f"{name} while the environment was being packed; nothing was submitted")
 
-    shipping.ensure(planned.shipment, to_stderr, check)
+    shipping.ensure_uploaded(planned.shipment, to_stderr, check)
 
 
 def _accompany(
@@ -179,7 +179,7 @@ def _accompany(
                 f"what the application with the tag {tag} waits for is unknown, and --timeout has no effect: {problem}"
             )
         if found is not None and not found.is_final:
-            state, todo = step(state, Observed(found), time.monotonic())
+            state, todo = step(state, StateObserved(found), time.monotonic())
             for line in todo.lines:
                 to_stderr(line)
             if todo.end:
@@ -193,8 +193,8 @@ def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
 
     The script gets SIGINT, which cancels runs, whatever signal arrived here.
     """
-    if not job.send_to_script(signal.SIGINT):
-        job.send(number)
+    if not job.send_signal_to_script(signal.SIGINT):
+        job.send_signal(number)
     deadline = time.monotonic() + 10.0
     while job.has_processes() and time.monotonic() < deadline:
         if waiter.wait(0.05) is not None:
@@ -206,7 +206,7 @@ def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
 def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
     """Return the newest application with this tag; None if there is none, or YARN does not answer."""
     try:
-        found = yarn.find(tag)
+        found = yarn.find_by_tag(tag)
     except ClusterError:
         return None
     return found[0] if found else None
@@ -228,7 +228,7 @@ def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter, kn
         problem = f"the ResourceManager lists no application with the tag {planned.tag}; check its log"
         is_refused = False
         try:
-            if found := yarn.find(planned.tag):
+            if found := yarn.find_by_tag(planned.tag):
                 return found[0].id
         except ClusterError as error:
             problem, is_refused = str(error), not isinstance(error, ClusterUnavailable)
@@ -272,7 +272,7 @@ def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
     if found is None:
         return ""
     if not found.is_final:
-        follower.end(found.id, yarn=yarn)
+        follower.end_application(found.id, yarn=yarn)
     return found.id
 
 
@@ -283,13 +283,13 @@ def _why_failed(job: SparkSubmit, status: int, found: YarnApplication | None, ya
         app = f"; it has submitted {known}, which may be running"
     elif found is None and (problem := _unreadable(yarn, tag)):
         app = f"; whether an application with the tag {tag} was submitted is unknown: {problem}"
-    return f"spark-submit failed with exit status {status}{app}; its output:\n{job.tail()}"
+    return f"spark-submit failed with exit status {status}{app}; its output:\n{job.output_tail()}"
 
 
 def _unreadable(yarn: ResourceManager, tag: str) -> str:
     """Return why the ResourceManager's list cannot be read; "" if it can."""
     try:
-        yarn.find(tag)
+        yarn.find_by_tag(tag)
     except ClusterError as error:
         return str(error)
     return ""

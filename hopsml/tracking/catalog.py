@@ -21,7 +21,7 @@ from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import is_batch_metric, name_of
 from hopsml.storage import filesystem, left_files, run_logs, tree, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_json_lines
 
 CLOCK_TOLERANCE_S = 60.0  # difference from a driver's or store's clock from which on that one counts
 CLOCK_VALID_S = 600.0  # age of a measurement of a store's clock
@@ -60,7 +60,7 @@ class StoredRun:
         """FINISHED, FAILED or CANCELLED; RUNNING or LOST for a run that has not ended."""
         if self.status is not None:
             return str(self.status.get("state", Lifecycle.FINISHED))
-        return state_without_end(driver_lives(self.run.get("driver_process") or {}), self.quiet_s)
+        return infer_unended_state(is_driver_alive(self.run.get("driver_process") or {}), self.quiet_s)
 
     @property
     def seconds(self) -> float | None:
@@ -111,7 +111,7 @@ class StoredRun:
         return recorded if isinstance(recorded, dict) else {}
 
 
-def state_without_end(lives: bool | None, quiet_s: float) -> str:
+def infer_unended_state(lives: bool | None, quiet_s: float) -> str:
     """Return RUNNING or LOST for a run without ``status.json``.
 
     Args:
@@ -124,7 +124,7 @@ def state_without_end(lives: bool | None, quiet_s: float) -> str:
     return RUNNING if lives else LOST
 
 
-def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
+def is_driver_alive(recorded: Mapping[str, Any]) -> bool | None:
     """Return True if the process that started a run is alive; None if it belongs to another machine or container."""
     namespace = processes.pid_namespace()
     if not namespace or recorded.get("pid_namespace") != namespace:
@@ -141,7 +141,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         brief: read only what a table needs.
     """
     run = directory.read_run()
-    status = directory.read_status() or left_files.left_status(directory.url)
+    status = directory.read_status() or left_files.read_rescued_status(directory.url)
     quiet_s = 0.0
     if status is None:
         quiet_s = _quiet_s(directory, run)
@@ -154,7 +154,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         driver=_optional(directory, directory.driver_json) if status is None else {},
         environment={} if brief else _optional(directory, directory.environment_json),
         worker={} if brief else _optional(directory, directory.worker_json),
-        inputs=[] if brief else directory.read_lines(directory.inputs),
+        inputs=[] if brief else directory.read_json_lines(directory.inputs),
         quiet_s=quiet_s,
     )
 
@@ -167,7 +167,7 @@ def _quiet_s(directory: RunDir, run: Mapping[str, Any]) -> float:
     """
     changed_s = last_change_s(directory)
     quiet_s = time.time() - changed_s
-    is_elsewhere = driver_lives(run.get("driver_process") or {}) is None
+    is_elsewhere = is_driver_alive(run.get("driver_process") or {}) is None
     if quiet_s < -CLOCK_TOLERANCE_S or (quiet_s >= SILENT_S and is_elsewhere):
         quiet_s += _store_ahead_s(directory)
     return max(0.0, quiet_s)
@@ -178,10 +178,10 @@ _stores_ahead: dict[str, tuple[float, float]] = {}  # by store: seconds, and mon
 
 def _store_ahead_s(directory: RunDir) -> float:
     """Return the store's clock minus this machine's, in seconds; 0 if it is not ours to write to."""
-    store = urls.base(directory.url)
+    store = urls.scheme_and_authority(directory.url)
     ahead_s, measured = _stores_ahead.get(store, (0.0, 0.0))
     if not measured or time.monotonic() - measured > CLOCK_VALID_S:
-        now_s = tree.store_now_s(directory.url)
+        now_s = tree.read_store_clock_s(directory.url)
         ahead_s = 0.0 if now_s is None else now_s - time.time()
         _stores_ahead[store] = ahead_s, time.monotonic()
     return ahead_s
@@ -202,7 +202,7 @@ def last_change_s(directory: RunDir) -> float:
     return latest
 
 
-def recent(project_url: str, count: int | None) -> list[StoredRun]:
+def recent_runs(project_url: str, count: int | None) -> list[StoredRun]:
     """Return the runs of a project, newest first.
 
     Entries that are not runs, or cannot be read, are left out.
@@ -217,7 +217,7 @@ def recent(project_url: str, count: int | None) -> list[StoredRun]:
     entries = run_folders(project_url)
     told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
     found = read_runs(entries if count is None or not told else entries[: 2 * count])
-    return sorted(found, key=started_s, reverse=True)[:count]
+    return sorted(found, key=start_time_s, reverse=True)[:count]
 
 
 def run_folders(project_url: str) -> list[filesystem.FileStatus]:
@@ -239,7 +239,7 @@ def read_runs(entries: Sequence[filesystem.FileStatus]) -> list[StoredRun]:
         return [run for run in pool.map(lambda entry: read_summary(entry.url, _checked), entries) if run is not None]
 
 
-def started_s(run: StoredRun) -> float:
+def start_time_s(run: StoredRun) -> float:
     """Return the start of a run in seconds since 1970; 0 if it is not recorded."""
     return float(run.run.get("started") or 0.0)
 
@@ -289,7 +289,7 @@ _decode_lines = checked(msgspec.json.Decoder(dict[str, Any]).decode_lines)
 
 def empty_log_note(directory: RunDir, rank: int, generation: int | None = None) -> str:
     """Return a sentence on the logs of a rank that have no content; "" if one has. Raises StorageError."""
-    logs = run_logs.found_logs(directory)
+    logs = run_logs.list_logs(directory)
     own = [log for log in logs if log.rank == rank and generation in (None, log.generation)]
     if any(log.bytes for log in own):
         return ""
@@ -311,14 +311,14 @@ class TextReader:
         self.url, self._offset = url, offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def more(self) -> Iterator[str]:
+    def read_new_text(self) -> Iterator[str]:
         """Return the text added since the last call, in pieces; raises StorageError."""
-        for piece in run_logs.read_on(self.url, self._offset, CHUNK):
+        for piece in run_logs.read_from_offset(self.url, self._offset, CHUNK):
             self._offset += len(piece)
             yield self._decoder.decode(piece)
 
 
-class Output:
+class OutputReader:
     """Incremental reader of the printed output of one rank, generation after generation."""
 
     def __init__(self, directory: RunDir, rank: int) -> None:
@@ -326,27 +326,27 @@ class Output:
         self._file: TextReader | None = None
         self._generation = -1
 
-    def more(self) -> Iterator[str]:
+    def read_new_text(self) -> Iterator[str]:
         """Return the text added since the last call, in pieces; raises StorageError."""
-        for log in run_logs.of_rank(self._directory, self._rank):
+        for log in run_logs.logs_of_rank(self._directory, self._rank):
             if log.generation < self._generation:
                 continue
             if log.generation > self._generation:
                 self._generation, self._file = log.generation, TextReader(log.url)
             if self._file is not None:
-                yield from self._file.more()
+                yield from self._file.read_new_text()
 
 
-class Reports:
+class ReportReader:
     """Incremental reader of a JSON lines file that other processes append to."""
 
     def __init__(self, url: str) -> None:
         self._file, self._partial = TextReader(url), ""
         self._has_reports = True
 
-    def more(self) -> Iterator[dict[str, Any]]:
+    def read_new_reports(self) -> Iterator[dict[str, Any]]:
         """Yield the reports that were appended since the last call."""
-        for piece in self._file.more() if self._has_reports else ():
+        for piece in self._file.read_new_text() if self._has_reports else ():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
             # not written by hopsml: reading a sparse file to its end would take hours
             if len(self._partial) > LONGEST_LINE:
@@ -356,7 +356,7 @@ class Reports:
                 yield from _decode_lines(complete)
             # a NaN, which Python writes but JSON does not allow; or invalid JSON
             except msgspec.MsgspecError:
-                yield from parse_lines(complete)
+                yield from parse_json_lines(complete)
 
 
 def last_report(directory: RunDir) -> dict[str, Any]:
@@ -379,4 +379,4 @@ def _last_reports(directory: RunDir) -> list[dict[str, Any]]:
         data = system.read_range(directory.metrics, max(0, length - TAIL), TAIL)
     except PathNotFound:
         return []
-    return parse_lines(data.decode(errors="replace"))
+    return parse_json_lines(data.decode(errors="replace"))

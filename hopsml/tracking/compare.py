@@ -15,7 +15,7 @@ from typing import Any
 from hopsml.errors import PathNotFound
 from hopsml.storage import filesystem, urls
 from hopsml.storage.checkpoints import CORRUPT
-from hopsml.storage.run_dir import RunDir, step_of
+from hopsml.storage.run_dir import RunDir, parse_step_name
 from hopsml.tracking.catalog import StoredRun
 from hopsml.tracking.inputs import sha256_of
 
@@ -57,7 +57,7 @@ def differences(left: StoredRun, right: StoredRun) -> list[Difference]:
         found += [
             Difference(section, name, one.get(name, MISSING), other.get(name, MISSING))
             for name in sorted(one.keys() | other.keys())
-            if not equal(one.get(name, MISSING), other.get(name, MISSING))
+            if not is_equal_json(one.get(name, MISSING), other.get(name, MISSING))
         ]
     return found
 
@@ -74,7 +74,7 @@ def source_diff(left: StoredRun, right: StoredRun) -> str:
     return "\n".join(lines)
 
 
-def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Comparison:
+def compare_results(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Comparison:
     """Compare outputs and last checkpoints of two runs.
 
     Args:
@@ -86,7 +86,7 @@ def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ())
     differing = [
         Difference("result", name, one.get(name, MISSING), other.get(name, MISSING))
         for name in sorted(one.keys() | other.keys())
-        if name not in one or name not in other or not equal(one[name], other[name])
+        if name not in one or name not in other or not is_equal_json(one[name], other[name])
     ]
     if left.state != right.state:
         differing.insert(0, Difference("result", "state", left.state, right.state))
@@ -94,7 +94,7 @@ def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ())
     return Comparison(not differing, tuple(sorted(one.keys() & other.keys())), tuple(differing), tuple(causes))
 
 
-def equal(one: Any, other: Any) -> bool:
+def is_equal_json(one: Any, other: Any) -> bool:
     """Return True if two JSON values are equal to the bit.
 
     NaN equals NaN, 1 is not 1.0 nor True, 0.0 is not -0.0.
@@ -106,13 +106,13 @@ def equal(one: Any, other: Any) -> bool:
             one == other and math.copysign(1, one) == math.copysign(1, other)
         )
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_equal_json(one[key], other[key]) for key in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(equal, one, other))
+        return len(one) == len(other) and all(map(is_equal_json, one, other))
     return bool(one == other)
 
 
-def last_checkpoint(directory: RunDir) -> dict[str, str]:
+def last_checkpoint_digests(directory: RunDir) -> dict[str, str]:
     """Return the digest of each file of the last checkpoint, by ``step/name``.
 
     Files that only describe the checkpoint are left out, and so are corrupt checkpoints.
@@ -124,11 +124,13 @@ def last_checkpoint(directory: RunDir) -> dict[str, str]:
     steps = [
         entry
         for entry in entries
-        if entry.is_dir and step_of(entry.name) is not None and not filesystem.exists(urls.join(entry.url, CORRUPT))
+        if entry.is_dir
+        and parse_step_name(entry.name) is not None
+        and not filesystem.exists(urls.join(entry.url, CORRUPT))
     ]
     if not steps:
         return {}
-    newest = max(steps, key=lambda entry: step_of(entry.name) or 0)
+    newest = max(steps, key=lambda entry: parse_step_name(entry.name) or 0)
     digests = {}
     for file in filesystem.walk(newest.url):
         if not file.is_dir and file.name not in _NOTES:
@@ -206,7 +208,7 @@ def _outputs(run: StoredRun) -> dict[str, Any]:
 
 
 def _results(run: StoredRun, ignore: Collection[str]) -> dict[str, Any]:
-    checkpoint = {f"checkpoint {name}": digest for name, digest in last_checkpoint(run.directory).items()}
+    checkpoint = {f"checkpoint {name}": digest for name, digest in last_checkpoint_digests(run.directory).items()}
     return {name: value for name, value in {**_outputs(run), **checkpoint}.items() if name not in ignore}
 
 

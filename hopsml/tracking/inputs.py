@@ -108,7 +108,7 @@ def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
 RESOURCES = "resources"  # folder of a run directory with the files of ``versioned_resources``
 
 
-def resources_of(paths: Sequence[str] | str | None) -> dict[str, str]:
+def resource_urls(paths: Sequence[str] | str | None) -> dict[str, str]:
     """Return name -> URL of files and folders to copy into a run directory, from paths as ``hopsml.hdfs`` accepts them.
 
     Raises:
@@ -123,7 +123,13 @@ def resources_of(paths: Sequence[str] | str | None) -> dict[str, str]:
     for path in [paths] if isinstance(paths, str) else paths or ():
         text = os.fspath(path)
         own = f"/Projects/{urls.name(root)}/"  # as existing programs have it, also for a project on the local disk
-        url = text if urls.split(text)[0] else urls.base(root) + text if text.startswith("/") else urls.join(root, text)
+        url = (
+            text
+            if urls.split(text)[0]
+            else urls.scheme_and_authority(root) + text
+            if text.startswith("/")
+            else urls.join(root, text)
+        )
         if urls.is_local(root) and text.startswith(own):
             url = urls.join(root, text.removeprefix(own))
         if not filesystem.exists(url):
@@ -144,13 +150,13 @@ def copy_resources(resources: Mapping[str, str], run_url: str) -> None:
         tree.copy_tree(url, urls.join(run_url, RESOURCES, name))
 
 
-def declared() -> list[dict[str, Any]]:
+def recorded_inputs() -> list[dict[str, Any]]:
     """Return the inputs recorded so far in this process, which is a driver."""
     with _lock:
         return list(_of_driver.values())
 
 
-def attach(context: WorkerFacts) -> None:
+def start_recording(context: WorkerFacts) -> None:
     """Write inputs to the run directory from now on; called in every worker before the user's function.
 
     Only the chief records inputs.

@@ -50,19 +50,19 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u
 _LARGEST_FLOAT = 10**308  # larger integers are written with all digits
 
 
-def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
     """Return lines with aligned columns, by their width in a terminal.
 
     Args:
         rows: cells of each line; the first one contains the column names.
         numbers: names of the columns that are aligned at the right.
     """
-    widths = [max(width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(display_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     right = [name in numbers for name in rows[0]]
-    return [GAP.join(map(padded, row, widths, right)).rstrip() for row in rows]
+    return [GAP.join(map(pad_to_width, row, widths, right)).rstrip() for row in rows]
 
 
-def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
+def format_labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Return lines of names and values, with the values below each other."""
     widest = max((len(name) for name, _ in rows), default=0)
     return [f"{name:{widest}}  {value}".rstrip() for name, value in rows]
@@ -75,80 +75,82 @@ def value_text(value: Any) -> str:
     return str(value)[:100]
 
 
-def width(text: str) -> int:
+def display_width(text: str) -> int:
     """Return the number of columns of a text in a terminal: two for a wide character, none for a combining one."""
     from rich.cells import cell_len
 
     return cell_len(text)
 
 
-def padded(text: str, places: int, right: bool = False) -> str:
+def pad_to_width(text: str, places: int, right: bool = False) -> str:
     """Return the text padded with blanks to ``places`` columns of a terminal.
 
     The blanks are at its end, or with ``right`` before it.
     """
-    blanks = " " * (places - width(text))
+    blanks = " " * (places - display_width(text))
     return blanks + text if right else text + blanks
 
 
-def cut(text: str, places: int) -> str:
+def truncate_to_width(text: str, places: int) -> str:
     """Return the text in at most ``places`` columns, with an ellipsis where it was cut."""
     from rich.cells import set_cell_size
 
-    return text if width(text) <= places else set_cell_size(text, max(0, places - 1)).rstrip() + "…"
+    return text if display_width(text) <= places else set_cell_size(text, max(0, places - 1)).rstrip() + "…"
 
 
-def plain(text: str) -> str:
+def strip_control_sequences(text: str) -> str:
     """Remove terminal control sequences (colours, movements, bells) and changes of writing direction from a text."""
     return _CONTROL.sub("", text)
 
 
-def short(value: Any, width: int = 60) -> str:
+def short_text(value: Any, width: int = 60) -> str:
     """Return a value as text on one line of at most ``width`` characters; "-" for None."""
     if value is None:
         return "-"
-    text = " ".join(plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    text = " ".join(
+        strip_control_sequences(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split()
+    )
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def figure(value: Any) -> str:
-    """Return a value as ``short`` does, but a float with six significant digits."""
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+def number_text(value: Any) -> str:
+    """Return a value as ``short_text`` does, but a float with six significant digits."""
+    return f"{value:.6g}" if isinstance(value, float) else short_text(value)
 
 
-def row(run: StoredRun) -> tuple[str, ...]:
+def run_cells(run: StoredRun) -> tuple[str, ...]:
     """Return the uncut cells of one run in a table with ``COLUMNS``."""
     return (
         run.run_id,
-        short(run.run.get("name") or "-", 200),
+        short_text(run.run.get("name") or "-", 200),
         run.state,
         str(run.run.get("workers", "-")),
         time_text(run.run.get("started")),
-        duration(run.seconds),
-        result(run),
+        duration_text(run.seconds),
+        result_text(run),
     )
 
 
-def result(run: StoredRun) -> str:
+def result_text(run: StoredRun) -> str:
     """Return the metric of a run that finished, else the cause of its failure; "-" for neither."""
     if run.cause:
-        return short(run.cause, 1000)
+        return short_text(run.cause, 1000)
     metric = run.main_metric
     so_far = " so far" if run.best else ""
     if metric is None or not isinstance(metric[1], (int, float)):
         return "-"
     is_float = isinstance(metric[1], float) or abs(metric[1]) < _LARGEST_FLOAT
-    return f"{metric[0]}={f'{metric[1]:.6g}' if is_float else short(metric[1])}{so_far}"
+    return f"{metric[0]}={f'{metric[1]:.6g}' if is_float else short_text(metric[1])}{so_far}"
 
 
-def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:
+def fit_runs_to_width(runs: Sequence[StoredRun], places: int) -> list[list[str]]:
     """Return the runs as lines of at most ``places`` columns, each as a list of its cells.
 
     The first line contains the column names. In a narrow terminal, a run's result is on a separate line, as its only
     cell. Cells are padded, so that they are aligned when they are joined by ``GAP``. The run's id is never cut, since
     users copy it.
     """
-    cells = [row(run) for run in runs]
+    cells = [run_cells(run) for run in runs]
     wide = _cut_names([COLUMNS, *cells], NAME)
     room = places - len(GAP) * (len(COLUMNS) - 1) - sum(_widths(wide)[:RESULT])
     if room >= RESULT_WIDTH:
@@ -165,20 +167,26 @@ def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:
     lines = [_aligned(names, widths, names)]
     for line, full in zip(narrow[1:], cells, strict=True):
         lines.append(_aligned(line, widths, names))
-        lines += [[cut(f"{GAP}{full[RESULT]}", places)]] if full[RESULT] != "-" else []
+        lines += [[truncate_to_width(f"{GAP}{full[RESULT]}", places)]] if full[RESULT] != "-" else []
     return lines
 
 
 def _cut_names(rows: Sequence[Sequence[str]], places: int) -> list[list[str]]:
-    return [[cut(cell, places) if column == NAME_AT else cell for column, cell in enumerate(line)] for line in rows]
+    return [
+        [truncate_to_width(cell, places) if column == NAME_AT else cell for column, cell in enumerate(line)]
+        for line in rows
+    ]
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(width, column)) for column in zip(*rows, strict=True)]
+    return [max(map(display_width, column)) for column in zip(*rows, strict=True)]
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], names: Sequence[str]) -> list[str]:
-    return [padded(cut(cell, at), at, name in NUMBERS) for cell, at, name in zip(line, widths, names, strict=True)]
+    return [
+        pad_to_width(truncate_to_width(cell, at), at, name in NUMBERS)
+        for cell, at, name in zip(line, widths, names, strict=True)
+    ]
 
 
 def time_text(seconds: float | None, *, brief: bool = False) -> str:
@@ -189,7 +197,7 @@ def time_text(seconds: float | None, *, brief: bool = False) -> str:
     return time.strftime("%m-%d %H:%M" if brief else "%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
-def duration(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Return seconds as "1.2 s", "3.4 min" or "5.6 h"; "-" for None."""
     if seconds is None:
         return "-"

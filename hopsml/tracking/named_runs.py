@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hopsml.errors import ArgumentError
 from hopsml.storage import filesystem, urls
-from hopsml.storage.run_dir import RunDir, find
+from hopsml.storage.run_dir import RunDir, find_run_dir
 from hopsml.tracking import catalog
 from hopsml.tracking.catalog import StoredRun
 from hopsml.tracking.listing import time_text
@@ -31,7 +31,7 @@ def resolve(run: str, project_url: str, *, is_exact: bool = False) -> tuple[RunD
         StorageError: the project cannot be listed.
     """
     try:
-        return find(run, project_url), ""
+        return find_run_dir(run, project_url), ""
     except ArgumentError as error:
         if not run or "/" in run:
             raise
@@ -71,4 +71,4 @@ def _named(name: str, entries: Sequence[filesystem.FileStatus], *, all_of_them: 
         ]
         if found and not all_of_them:
             break
-    return sorted(found, key=catalog.started_s, reverse=True)
+    return sorted(found, key=catalog.start_time_s, reverse=True)

@@ -49,7 +49,7 @@ _ANOTHER_EACH_TIME = (
 _DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)(?:-py\d[\d.]*)?\.(?:dist|egg)-info$")
 
 
-def who() -> dict[str, Any]:
+def process_identity() -> dict[str, Any]:
     """Return user and process: enough to find the driver while it is alive, and to detect later that it is not."""
     pid = os.getpid()
     return {
@@ -166,13 +166,13 @@ class Code:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def collect() -> Code:
+def collect_code() -> Code:
     """Return the script or the notebook's cells, and the git state.
 
     Slow, since git is a process: not for the launch path.
     """
     code = Code()
-    path, cells = script(), notebook_cells()
+    path, cells = script_path(), notebook_cells()
     folder = path.parent if path is not None else Path.cwd()
     if cells is not None:
         code.facts["notebook"] = {"path": notebook_path(), "cells": len(cells)}
@@ -186,13 +186,13 @@ def collect() -> Code:
         if diff:
             code.files["git.diff"] = diff
     for name, content in code.files.items():
-        code.files[name] = cleaned(name, content)
+        code.files[name] = mask_code_secrets(name, content)
         if code.files[name] != content:
             code.facts.setdefault("redacted", []).append(name)
     return code
 
 
-def cleaned(name: str, content: bytes) -> bytes:
+def mask_code_secrets(name: str, content: bytes) -> bytes:
     """Return a file of code with its secrets masked.
 
     A diff is masked file by file, by the rule for each file's kind.
@@ -206,7 +206,7 @@ def cleaned(name: str, content: bytes) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def script() -> Path | None:
+def script_path() -> Path | None:
     """Return the file with which this process was started.
 
     None in a console, in a notebook, and for an installed program.
@@ -239,11 +239,11 @@ def _git_now(folder: Path) -> tuple[dict[str, Any], bytes]:
     with _git_lock:
         known = _git_known.get(folder)
         if known is None or time.monotonic() - known[0] > GIT_FRESH_S:
-            known = _git_known[folder] = (time.monotonic(), git(folder))
+            known = _git_known[folder] = (time.monotonic(), git_state(folder))
         return known[1]
 
 
-def git(folder: Path) -> tuple[dict[str, Any], bytes]:
+def git_state(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return the git state of a folder: facts such as commit, branch and remote, and the diff to the commit.
 
     The diff is cut at ``LIMIT_BYTES``. ``({}, b"")`` without git, outside of a repository, and in one without a commit.

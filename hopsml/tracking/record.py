@@ -6,7 +6,7 @@
     worker.json inputs.jsonl  the chief's interpreter and machine; inputs recorded by the function
     .outputs.json status.json results of the run
 
-``Recording`` writes the slow part, ``code/`` and ``environment.json``, on a thread while the run is active; a record
+``RunRecordWriter`` writes the slow part, ``code/`` and ``environment.json``, on a thread while the run is active; a record
 that cannot be written never fails the run. No secret is recorded (``redact``); where the function was given one, its
 pickle contains a placeholder.
 """
@@ -39,7 +39,7 @@ FORMAT = 1  # of run.json; records without this entry are older, and are read as
 _STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)
 
 
-class Recording:
+class RunRecordWriter:
     """Writer of one run's record; call ``join`` before the run is reported as complete."""
 
     def __init__(
@@ -61,10 +61,10 @@ class Recording:
         self.directory, self.problems = directory, list[str]()
         self._is_away = False  # shared storage unreachable: each further file would delay the run's end by a timeout
         self._payload, self._more, self._code_of = payload, dict(more or {}), code_of
-        self._inputs = inputs.declared()
+        self._inputs = inputs.recorded_inputs()
         self._thread = threading.Thread(target=self._record, name=f"hopsml-record-{directory.run_id}", daemon=True)
 
-    def start(self) -> Recording:
+    def start(self) -> RunRecordWriter:
         """Start writing on a background thread, and return this object."""
         self._thread.start()
         return self
@@ -97,7 +97,7 @@ class Recording:
         logger.debug("record of %s written in %.3f s", self.directory.url, time.monotonic() - began)
 
     def _code(self) -> Code:
-        return provenance.collect() if self._code_of is None else code_of(self._code_of)
+        return provenance.collect_code() if self._code_of is None else read_code(self._code_of)
 
     def _write(self, url: str, content: bytes) -> None:
         if not self._is_away:
@@ -116,7 +116,7 @@ class Recording:
         logger.warning("the record of run %s is incomplete: %s", self.directory.run_id, problem)
 
 
-def code_of(directory: RunDir) -> Code:
+def read_code(directory: RunDir) -> Code:
     """Return the code around a recorded run's function, as it was recorded."""
     found = Code()
     try:
@@ -131,16 +131,16 @@ def code_of(directory: RunDir) -> Code:
     return found
 
 
-def of_driver() -> dict[str, Any]:
+def driver_record() -> dict[str, Any]:
     """Return the part of the record that describes the driver: user, host, command, time.
 
     It takes less than a millisecond.
     """
-    script = provenance.script()
+    script = provenance.script_path()
     return {
         "format": FORMAT,
         "started": time.time(),
-        "driver_process": provenance.who(),
+        "driver_process": provenance.process_identity(),
         "command": redact.command(sys.argv),
         "script": str(script) if script is not None else "",
         "working_directory": os.getcwd(),
@@ -149,14 +149,14 @@ def of_driver() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Shipped:
+class ShippedFunction:
     """Bytes that a recorded run's workers received, checked against its record."""
 
     payload: bytes
     sha256: str
 
 
-def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
+def read_shipped_function(directory: RunDir, record: Mapping[str, Any]) -> ShippedFunction:
     """Return the function of a recorded run, still pickled; nothing of it is run here.
 
     Raises:
@@ -188,7 +188,7 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
             f"{directory.function} differs from the record of run {directory.run_id} (sha256 {digest[:12]}, recorded "
             f"{str(record.get('payload_sha256'))[:12]}): it was changed or damaged, and is not executed"
         )
-    return Shipped(payload, digest)
+    return ShippedFunction(payload, digest)
 
 
 def given_environment(recorded: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:

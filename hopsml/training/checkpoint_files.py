@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hopsml.storage import durable
-from hopsml.storage.checkpoints import CORRUPT, MANIFEST, is_sound, write_keep, write_manifest
+from hopsml.storage.checkpoints import CORRUPT, MANIFEST, is_sound, write_manifest, write_retention
 from hopsml.storage.filesystem import read_record
 from hopsml.storage.urls import TEMPORARY_PREFIX
 
@@ -130,7 +130,7 @@ def write_file(description: FileDescription, write: Callable[[str], object]) -> 
             beside.replace(description.beside)
     finally:
         shutil.rmtree(aside)
-    durable.sync_name(target)
+    durable.sync_directory_entry(target)
 
 
 def read_umask() -> int:
@@ -154,7 +154,7 @@ def write_checkpoint(description: CheckpointDescription, write: Callable[[str], 
     target = Path(description.target)
     directory = target.parent
     directory.mkdir(parents=True, exist_ok=True)
-    write_keep(directory, description.keep)  # the mirror prunes the shared storage to the same number
+    write_retention(directory, description.keep)  # the mirror prunes the shared storage to the same number
     for left in directory.glob(".step-*.tmp"):
         shutil.rmtree(left)
     aside = target.with_name(f".{target.name}.tmp")
@@ -168,7 +168,7 @@ def write_checkpoint(description: CheckpointDescription, write: Callable[[str], 
     if target.exists():  # a second save of the same step: a folder cannot be replaced atomically
         target.rename(replaced)
     aside.rename(target)
-    durable.sync_name(target)
+    durable.sync_directory_entry(target)
     shutil.rmtree(replaced, ignore_errors=True)
     _written.add(target)
     _remove_old(target, description.keep)

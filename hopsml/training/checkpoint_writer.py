@@ -129,7 +129,7 @@ class CheckpointSender:
             self._slots.pin(held.slot, False)
             raise
 
-    @waiting.counted
+    @waiting.counted_as_wait
     def wait_written(self, ending: str | tuple[str, ...] = "") -> None:
         """Wait until the newest checkpoint in each slot is on this machine's disk.
 
@@ -145,7 +145,7 @@ class CheckpointSender:
         newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
         return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
 
-    @waiting.counted
+    @waiting.counted_as_wait
     def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
         """Wait until a checkpoint has reached the run's store.
 

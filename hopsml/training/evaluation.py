@@ -29,7 +29,7 @@ from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import checkpoints, mailbox, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
+from hopsml.storage.run_dir import RunDir, parse_step_name, step_name, to_json
 from hopsml.tracking import catalog
 
 VERSION = b"brain.Event:2"
@@ -195,7 +195,7 @@ def is_driver_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> 
     """
     if lives is False:
         return True
-    return catalog.state_without_end(lives, quiet_s) == catalog.LOST if sign_s is None else sign_s >= SILENT_S
+    return catalog.infer_unended_state(lives, quiet_s) == catalog.LOST if sign_s is None else sign_s >= SILENT_S
 
 
 # ------------------------------------------------------------------------------------------ on the store
@@ -220,7 +220,7 @@ class EvaluationStore:
 
     def read_results(self) -> list[CheckpointEvaluation]:
         """Return the stored results in order of their steps; raise StorageError if they cannot be read."""
-        names = [one for one in _names(self.folder) if step_of(one.removesuffix(".json")) is not None]
+        names = [one for one in _names(self.folder) if parse_step_name(one.removesuffix(".json")) is not None]
         read = [self.run.read_json(urls.join(self.folder, name)) for name in sorted(names)]
         return [msgspec.convert(one, CheckpointEvaluation) for one in read]
 
@@ -256,7 +256,7 @@ class DriverWatch:
         now = time.monotonic()
         if sign != self._sign:
             self._sign, self._heard_s = sign, now
-        lives = catalog.driver_lives(self._run.read_run().get("driver_process") or {})
+        lives = catalog.is_driver_alive(self._run.read_run().get("driver_process") or {})
         quiet_s = time.time() - catalog.last_change_s(self._run) if sign is None else 0.0
         return is_driver_lost(lives, None if sign is None else now - self._heard_s, quiet_s)
 

@@ -51,7 +51,7 @@ TENSORFLOWS: Final = (
 OURS: Final = Candidate("hopsml", "hopsml")
 
 
-def candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
+def list_candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
     """Return all candidates, with the lossy ones that the user allows.
 
     Args:
@@ -68,7 +68,7 @@ def candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
     return [OURS, *TENSORFLOWS, *(Candidate(f"hopsml, {wire}", "hopsml", compression=wire) for wire in wires)]
 
 
-def bytes_of(gradients: Iterable[Gradient]) -> int:
+def total_gradient_bytes(gradients: Iterable[Gradient]) -> int:
     """Return the size of the gradients in bytes, in their own element types."""
     total = 0
     for shape, kind in gradients:

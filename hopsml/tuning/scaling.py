@@ -52,11 +52,11 @@ class Cluster:
     workers_per_host: int = 1
     cores_per_host: int = 0
 
-    def hosts(self, workers: int) -> int:
+    def host_count(self, workers: int) -> int:
         """Return the number of machines on which so many workers run."""
         return -(-workers // self.workers_per_host)
 
-    def load(self, workers: int) -> float:
+    def workers_per_core(self, workers: int) -> float:
         """Return the number of workers per core on the fullest machine; at least 1."""
         here = min(workers, self.workers_per_host)
         return max(1.0, here / self.cores_per_host) if self.cores_per_host else 1.0
@@ -105,8 +105,8 @@ def flat(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> f
 
     A step is as slow as its slowest link.
     """
-    link = cluster.memory if cluster.hosts(workers) == 1 else cluster.network
-    return ALGORITHMS[algorithm](link, workers, size) * cluster.load(workers)
+    link = cluster.memory if cluster.host_count(workers) == 1 else cluster.network
+    return ALGORITHMS[algorithm](link, workers, size) * cluster.workers_per_core(workers)
 
 
 def hierarchical(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
@@ -114,13 +114,13 @@ def hierarchical(cluster: Cluster, workers: int, size: float, algorithm: Algorit
 
     It sums within each machine's memory, then between machines, and distributes the result in memory.
     """
-    hosts = cluster.hosts(workers)
-    here = direct(cluster.memory, min(workers, cluster.workers_per_host), size) * cluster.load(workers)
+    hosts = cluster.host_count(workers)
+    here = direct(cluster.memory, min(workers, cluster.workers_per_host), size) * cluster.workers_per_core(workers)
     return here + ALGORITHMS[algorithm](cluster.network, hosts, size)
 
 
 @dataclass(frozen=True)
-class Measured:
+class AllReduceMeasurement:
     """Measurement of one all-reduce of ``size`` bytes between ``members`` workers."""
 
     members: int
@@ -128,7 +128,7 @@ class Measured:
     seconds: float
 
 
-def fitted(measured: Sequence[Measured], per_message_s: float = 0.0) -> LinkCosts:
+def fit_link_costs(measured: Sequence[AllReduceMeasurement], per_message_s: float = 0.0) -> LinkCosts:
     """Return the link costs that fit measurements of the ``direct`` all-reduce best.
 
     The fit is by least squares of relative differences.
@@ -158,7 +158,7 @@ def fitted(measured: Sequence[Measured], per_message_s: float = 0.0) -> LinkCost
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCost:
     """Cost of a step of one worker by itself.
 
     Attributes:
@@ -206,7 +206,7 @@ class StepSettings:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepPrediction:
     """Prediction of a step: seconds of the whole, and of its parts as if they did not overlap."""
 
     seconds: float
@@ -214,7 +214,7 @@ class Step:
     communication_s: float
 
 
-def packs(gradients: Sequence[int], settings: StepSettings) -> list[list[int]]:
+def group_gradients(gradients: Sequence[int], settings: StepSettings) -> list[list[int]]:
     """Return the positions of the gradients that are sent together, in the order in which they are sent."""
     if settings.pack_bytes is not None:
         return _by_bytes(gradients, settings.pack_bytes)
@@ -237,14 +237,16 @@ def _by_bytes(gradients: Sequence[int], most: int) -> list[list[int]]:
     return [*small, *([position] for position, size in enumerate(gradients) if size >= ALONE_BYTES)]
 
 
-def step(training: Training, cluster: Cluster, workers: int, settings: StepSettings = StepSettings()) -> Step:
+def predict_step(
+    training: TrainingCost, cluster: Cluster, workers: int, settings: StepSettings = StepSettings()
+) -> StepPrediction:
     """Return the prediction for a step of ``workers`` workers with these settings."""
-    load = cluster.load(workers)
+    load = cluster.workers_per_core(workers)
     compute = training.compute_s * load
     if workers < 2 or not training.gradients:  # nothing is sent
-        return Step(compute, compute, 0.0)
+        return StepPrediction(compute, compute, 0.0)
     reduce: Callable[..., float] = hierarchical if settings.hierarchical else flat
-    together = packs(training.gradients, settings)
+    together = group_gradients(training.gradients, settings)
     seconds = []
     for pack in together:
         size = sum(training.gradients[position] for position in pack)
@@ -259,7 +261,7 @@ def step(training: Training, cluster: Cluster, workers: int, settings: StepSetti
         whole = _overlapped(training.gradients, compute, together, seconds)
     else:
         whole = compute + communication
-    return Step(whole, compute, communication)
+    return StepPrediction(whole, compute, communication)
 
 
 def _overlapped(
@@ -280,9 +282,9 @@ def _overlapped(
     return max(end, compute)
 
 
-def efficiency(training: Training, cluster: Cluster, workers: int, settings: StepSettings) -> float:
+def efficiency(training: TrainingCost, cluster: Cluster, workers: int, settings: StepSettings) -> float:
     """Return the scaling efficiency: throughput of ``workers`` workers divided by that of ``workers`` single ones.
 
     A single worker does not share its cores.
     """
-    return training.compute_s / step(training, cluster, workers, settings).seconds
+    return training.compute_s / predict_step(training, cluster, workers, settings).seconds

@@ -1,8 +1,8 @@
 """YARN client: state and end of applications, and the logs of their drivers.
 
 Example:
-    yarn = ResourceManager.of_environment()
-    yarn.find("my-tag")
+    yarn = ResourceManager.from_environment()
+    yarn.find_by_tag("my-tag")
     yarn.application("application_1_0001").state
     yarn.kill("application_1_0001")
     logs.read(yarn.application("application_1_0001"), "stdout", offset=0)

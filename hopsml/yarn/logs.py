@@ -23,7 +23,7 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.yarn import tfile
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
-from hopsml.yarn.tfile import Effort, FormatError
+from hopsml.yarn.tfile import FormatError, SearchLimit
 
 PART_BYTES = 4 << 20  # bytes per read: of a log that grows faster, parts are skipped
 _SLACK_BYTES = 4096  # allowance for bytes written between two requests
@@ -83,11 +83,11 @@ def read(
         ClusterError: if it refuses, or the aggregated log has an unknown format.
         StorageError: if the aggregated log cannot be read.
     """
-    part = of_node(application, name, offset, limit)
-    if part is not None or not application.is_final or not (container := container_of(application)):
+    part = read_from_node(application, name, offset, limit)
+    if part is not None or not application.is_final or not (container := driver_container(application)):
         return part
-    with told_apart(application.id):
-        found = aggregated(application.id, application.user, container, name, offset, limit)
+    with converting_format_errors(application.id):
+        found = read_aggregated(application.id, application.user, container, name, offset, limit)
     if found is None:
         return None
     data, length = found
@@ -95,7 +95,7 @@ def read(
     return LogPart(container, data, start, complete=start + len(data) >= length, length=length)
 
 
-def of_node(application: YarnApplication, name: str, offset: int, limit: int) -> LogPart | None:
+def read_from_node(application: YarnApplication, name: str, offset: int, limit: int) -> LogPart | None:
     """Return a part of the log as ``read``, from the driver's NodeManager only.
 
     None also if node and application have ended.
@@ -111,14 +111,14 @@ def of_node(application: YarnApplication, name: str, offset: int, limit: int) ->
         return None  # the node may be gone for good; what it has aggregated is in HDFS
 
 
-def container_of(application: YarnApplication) -> str:
+def driver_container(application: YarnApplication) -> str:
     """Return the id of the driver's container; "" before there is one."""
     page = _PAGE.match(application.am_log_url)
     return page[2] if page is not None else ""
 
 
 @contextlib.contextmanager
-def told_apart(application_id: str) -> Iterator[None]:
+def converting_format_errors(application_id: str) -> Iterator[None]:
     """Raise ClusterError in place of a FormatError, for an aggregated log in a format that is not supported."""
     try:
         yield
@@ -150,7 +150,7 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int)
             raise ClusterError(f"the log of {container} cannot be read: {error}") from error
         except NoAnswer as error:
             raise ClusterUnavailable(f"the NodeManager of {container} does not answer: {error}") from error
-        parsed = parse(answer, wanted)
+        parsed = parse_log_answer(answer, wanted)
         if parsed is None:
             return None
         data, length, running = parsed
@@ -166,7 +166,7 @@ def _address(address: str, container: str, name: str) -> str:
     return f"{address}/ws/v1/node/containers/{container}/logs/{name}"
 
 
-def begun(application: YarnApplication, name: str, length: int) -> BinaryIO:
+def open_beginning(application: YarnApplication, name: str, length: int) -> BinaryIO:
     """Open the first ``length`` bytes of a log on the driver's node as a stream, which the caller must close.
 
     Raises:
@@ -190,7 +190,7 @@ def begun(application: YarnApplication, name: str, length: int) -> BinaryIO:
         return answer
 
 
-def parse(answer: Answer, wanted: int) -> tuple[bytes, int, bool] | None:
+def parse_log_answer(answer: Answer, wanted: int) -> tuple[bytes, int, bool] | None:
     """Return the last ``wanted`` bytes of the log, its length, and True if its container runs; None without a log."""
     if answer.status in (404, 410):
         return None
@@ -202,7 +202,7 @@ def parse(answer: Answer, wanted: int) -> tuple[bytes, int, bool] | None:
     return rest[:count], int(length[1]), _RUNNING in rest[count:]
 
 
-def aggregated(
+def read_aggregated(
     application_id: str, user: str, container: str, name: str, offset: int, limit: int
 ) -> tuple[bytes, int] | None:
     """Return up to ``limit`` bytes of a container's aggregated log from ``offset`` on, and the log's length.
@@ -210,23 +210,23 @@ def aggregated(
     A negative ``offset`` counts from the end. None if there is no such log (yet). Raises StorageError, and
     tfile.FormatError for an unsupported format.
     """
-    effort = tfile.Effort()  # for all files: there may be very many
-    for url in aggregated_files(application_id, user, settings.yarn_settings()):
+    effort = tfile.SearchLimit()  # for all files: there may be very many
+    for url in list_aggregated_files(application_id, user, settings.yarn_settings()):
         with _store(url).open_read(url) as file:
-            found = within(file, container, name, offset, limit, effort)
+            found = read_from_aggregated_file(file, container, name, offset, limit, effort)
         if found is not None:
             return found
     return None
 
 
-def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -> Iterator[str]:
+def list_aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -> Iterator[str]:
     """Yield the URLs of the aggregated log files of an application that has ended, one for each node.
 
     ``<dir>/<user>/bucket-logs-tfile/<nnnn>/<application>/<node>``; of Hadoop 2
     ``<dir>/<user>/logs/<application>/<node>``.
     """
     folder = known.get("yarn.nodemanager.remote-app-log-dir", _DEFAULT_DIR)
-    if not urls.base(folder):
+    if not urls.scheme_and_authority(folder):
         folder = (settings.default_fs() or "") + folder
     bucket = f"{int(application_id.rpartition('_')[2]) % _BUCKETS:04d}"
     for kind in _entries(urls.join(folder, user)):
@@ -234,11 +234,11 @@ def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -
             yield from (url for url in _entries(candidate) if not url.endswith(".tmp"))  # .tmp: being written
 
 
-def within(
-    file: BinaryIO, container: str, name: str, offset: int, limit: int, effort: tfile.Effort | None = None
+def read_from_aggregated_file(
+    file: BinaryIO, container: str, name: str, offset: int, limit: int, effort: tfile.SearchLimit | None = None
 ) -> tuple[bytes, int] | None:
-    """Return a part of a log as ``aggregated``, from one aggregated file; ``effort`` bounds the search."""
-    found = begun_within(file, container, name, effort)
+    """Return a part of a log as ``read_aggregated``, from one aggregated file; ``effort`` bounds the search."""
+    found = find_in_aggregated_file(file, container, name, effort)
     if found is None:
         return None
     value, length = found
@@ -247,15 +247,15 @@ def within(
     return value.read(min(limit, length - start)), length
 
 
-def begun_within(
-    file: BinaryIO, container: str, name: str, effort: tfile.Effort | None = None
+def find_in_aggregated_file(
+    file: BinaryIO, container: str, name: str, effort: tfile.SearchLimit | None = None
 ) -> tuple[tfile.Value, int] | None:
     """Return a log of an aggregated file from its beginning, and its length, beyond which nothing may be read.
 
     The file has a record for each container, which contains each log's name, length and bytes. None if there is no such
     log. ``effort`` bounds the search.
     """
-    for key, value in tfile.records(file, effort):
+    for key, value in tfile.read_records(file, effort):
         if key[2:].decode(errors="replace") != container:
             continue
         while size := value.read(2):
@@ -320,7 +320,7 @@ class LogCursor:
     last: bytes = b""
     used_s: float = 0.0
 
-    def has(self, application_id: str, name: str, offset: int) -> bool:
+    def can_read_from(self, application_id: str, name: str, offset: int) -> bool:
         """Return True if it is this log and a piece can start at ``offset``: at its position, or shortly before."""
         is_it = (self.application_id, self.name) == (application_id, name)
         return is_it and self.at - len(self.last) <= offset <= self.at and offset < self.length
@@ -340,8 +340,8 @@ class LogCursor:
                 )
             count -= len(self._next(min(count, _SKIP_BYTES)))
 
-    def piece(self, offset: int, limit: int) -> bytes:
-        """Return up to ``limit`` bytes from ``offset``, for which ``has`` is True.
+    def read_piece(self, offset: int, limit: int) -> bytes:
+        """Return up to ``limit`` bytes from ``offset``, for which ``can_read_from`` is True.
 
         Raises ClusterUnavailable.
         """
@@ -382,7 +382,7 @@ class LogReader:
             with contextlib.suppress(ClusterError, StorageError):  # the open log has expired: it is opened again
                 return self._piece(opened, offset, limit)
         application = self._find(application_id)
-        part = of_node(application, name, offset, limit)
+        part = read_from_node(application, name, offset, limit)
         if part is not None:
             if part.offset <= offset:
                 return part
@@ -402,7 +402,7 @@ class LogReader:
     def _taken(self, application_id: str, name: str, offset: int) -> LogCursor | None:
         """Take an open log that can continue at this offset out of the idle ones, and return it; None if none can."""
         with self._lock:
-            found = next((one for one in self._open if one.has(application_id, name, offset)), None)
+            found = next((one for one in self._open if one.can_read_from(application_id, name, offset)), None)
             if found is not None:
                 self._open.remove(found)
             return found
@@ -410,7 +410,7 @@ class LogReader:
     def _piece(self, opened: LogCursor, offset: int, limit: int) -> LogPart:
         """Read a part from an open log, and close it on an error."""
         try:
-            data = opened.piece(offset, limit)
+            data = opened.read_piece(offset, limit)
         except BaseException:
             opened.close()
             raise
@@ -438,8 +438,8 @@ class LogReader:
 
 
 def _of_node(application: YarnApplication, name: str, length: int) -> LogCursor:
-    answer = begun(application, name, length)
-    return LogCursor(application.id, name, container_of(application), answer, length, answer.close)
+    answer = open_beginning(application, name, length)
+    return LogCursor(application.id, name, driver_container(application), answer, length, answer.close)
 
 
 def _of_storage(application: YarnApplication, name: str) -> LogCursor | None:
@@ -447,13 +447,13 @@ def _of_storage(application: YarnApplication, name: str) -> LogCursor | None:
 
     Raises StorageError, ClusterError.
     """
-    container = container_of(application)
-    with told_apart(application.id), contextlib.ExitStack() as stack:
-        effort = Effort()  # for all files
-        for url in aggregated_files(application.id, application.user, settings.yarn_settings()):
+    container = driver_container(application)
+    with converting_format_errors(application.id), contextlib.ExitStack() as stack:
+        effort = SearchLimit()  # for all files
+        for url in list_aggregated_files(application.id, application.user, settings.yarn_settings()):
             file = stack.enter_context(for_url(url).open_read(url))
-            if (found := begun_within(file, container, name, effort)) is not None:
-                effort.lift()  # each piece has a bounded length, and ``LogCursor.skip`` its own bound
+            if (found := find_in_aggregated_file(file, container, name, effort)) is not None:
+                effort.remove_limit()  # each piece has a bounded length, and ``LogCursor.skip`` its own bound
                 value, length = found
                 return LogCursor(application.id, name, container, value, length, stack.pop_all().close)
     return None

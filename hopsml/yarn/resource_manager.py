@@ -110,12 +110,12 @@ class YarnNode:
         return self.name.rpartition(":")[0] or self.name
 
     @property
-    def is_open(self) -> bool:
+    def accepts_containers(self) -> bool:
         """True if it accepts new containers."""
         return self.state == "RUNNING"
 
     @property
-    def is_leaving(self) -> bool:
+    def is_decommissioning(self) -> bool:
         """True if it is being decommissioned gracefully: it accepts no new containers, and existing ones continue."""
         return self.state == "DECOMMISSIONING"
 
@@ -157,7 +157,7 @@ class ResourceManager:
     user: str = ""  # user sent with requests where YARN's web services trust the caller (no Kerberos)
 
     @classmethod
-    def of_environment(cls, timeout_s: float = TIMEOUT_S) -> ResourceManager:
+    def from_environment(cls, timeout_s: float = TIMEOUT_S) -> ResourceManager:
         """Return a client configured by yarn-site.xml in $YARN_CONF_DIR or $HADOOP_CONF_DIR.
 
         Raises:
@@ -176,11 +176,11 @@ class ResourceManager:
 
         Raises ApplicationNotFound, ClusterUnavailable, ClusterError.
         """
-        answer = self._get(f"apps/{checked_id(application_id)}")
+        answer = self._get(f"apps/{checked_application_id(application_id)}")
         with _as_documented():
             return YarnApplication.from_json(answer["app"])
 
-    def find(self, tag: str) -> list[YarnApplication]:
+    def find_by_tag(self, tag: str) -> list[YarnApplication]:
         """Return the applications with this tag (``spark.yarn.tags``), the newest first.
 
         YARN stores tags in lower case.
@@ -200,7 +200,7 @@ class ResourceManager:
 
     def kill(self, application_id: str) -> None:
         """Request the end of an application, which ``application`` shows later; one that has ended is unchanged."""
-        path = f"apps/{checked_id(application_id)}/state"
+        path = f"apps/{checked_application_id(application_id)}/state"
         self._call(path, method="PUT", body=json.dumps({"state": "KILLED"}).encode())
 
     def _get(self, path: str) -> Any:
@@ -273,7 +273,7 @@ def _expanded(value: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: known.get(found[1], ""), value)
 
 
-def checked_id(application_id: str) -> str:
+def checked_application_id(application_id: str) -> str:
     """Return the id if it is that of a YARN application; raise ArgumentError otherwise."""
     if not _ID.fullmatch(application_id):
         raise ArgumentError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable
-from hopsml.yarn.resource_manager import YarnApplication, checked_id
+from hopsml.yarn.resource_manager import YarnApplication, checked_application_id
 
 CLIENT = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 TIMEOUT_S = 90.0  # of a request, with the start of its JVM; Hadoop's client retries for minutes
@@ -42,11 +42,11 @@ class RpcClient:
 
     def application(self, application_id: str) -> YarnApplication:
         """Return the state of one application; it has no address of the driver's log."""
-        return parse_report(application_id, self._call("-status", checked_id(application_id)))
+        return parse_report(application_id, self._call("-status", checked_application_id(application_id)))
 
     def kill(self, application_id: str) -> None:
         """End an application; one that has ended is unchanged."""
-        said = self._call("-kill", checked_id(application_id))
+        said = self._call("-kill", checked_application_id(application_id))
         if not _KILLED.search(said):
             raise ClusterUnavailable(f"{application_id} could not be ended over RPC: {_last_line(said)}")
 

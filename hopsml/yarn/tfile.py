@@ -27,13 +27,13 @@ class FormatError(ValueError):
     """Error for a file that is no TFile, or uses an unsupported variant; the text names which."""
 
 
-class Effort:
+class SearchLimit:
     """Bound on what is unpacked and read in search of a log: a small file may be of terabytes, or of very many records."""
 
     def __init__(self) -> None:
         self._left_bytes, self._until = MOST_SKIPPED_BYTES, time.monotonic() + SEARCH_S
 
-    def spend(self, skipped: int = 0) -> None:
+    def count_skipped(self, skipped: int = 0) -> None:
         """Account for ``skipped`` bytes that were unpacked in vain. Raises FormatError."""
         self._left_bytes -= skipped
         if self._left_bytes < 0 or time.monotonic() > self._until:
@@ -41,12 +41,12 @@ class Effort:
                 f"the search in the file stopped after {SEARCH_S:g} s, or {MOST_SKIPPED_BYTES >> 30} GiB of other logs"
             )
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """End the bound: the log is found, and whoever reads it takes as much as they want."""
         self._left_bytes, self._until = sys.maxsize, math.inf
 
 
-def records(file: BinaryIO, effort: Effort | None = None) -> Iterator[tuple[bytes, Value]]:
+def read_records(file: BinaryIO, effort: SearchLimit | None = None) -> Iterator[tuple[bytes, Value]]:
     """Yield key and value of every record, in order; a value can be read until the next record is requested.
 
     Args:
@@ -56,7 +56,7 @@ def records(file: BinaryIO, effort: Effort | None = None) -> Iterator[tuple[byte
     Raises:
         FormatError: it is no TFile, or the search takes too much.
     """
-    effort = Effort() if effort is None else effort
+    effort = SearchLimit() if effort is None else effort
     blocks = _named_blocks(file, effort)
     if "BCFile.index" not in blocks:
         raise FormatError("the file lists no data blocks")
@@ -67,8 +67,8 @@ def records(file: BinaryIO, effort: Effort | None = None) -> Iterator[tuple[byte
     codec = _string(index)
     for _ in range(_integer(index)):
         block = _block(file, codec, _region(index), effort)
-        while not block.at_end():
-            key = block.exactly(_short(_integer(block)))
+        while not block.is_at_end():
+            key = block.read_exactly(_short(_integer(block)))
             value = Value(block)
             yield key, value
             value.skip_rest()
@@ -77,16 +77,16 @@ def records(file: BinaryIO, effort: Effort | None = None) -> Iterator[tuple[byte
 class Block:
     """Bytes of one block, from ``start`` to ``end`` of a seekable file."""
 
-    def __init__(self, file: BinaryIO | _Inflated, start: int, end: int, effort: Effort) -> None:
+    def __init__(self, file: BinaryIO | _Inflated, start: int, end: int, effort: SearchLimit) -> None:
         if not 0 <= start <= end:
             raise FormatError(f"the file lists a block from byte {start} to {end}")
         self._file, self._at, self._end, self._effort = file, start, end, effort
 
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         """Return True if all bytes of the block have been read."""
         return self._at >= self._end
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """Return the next ``count`` bytes.
 
         Raises:
@@ -94,7 +94,7 @@ class Block:
         """
         if not 0 <= count <= self._end - self._at:
             raise FormatError(f"a block of the file ends {count} bytes before its recorded length")
-        self._effort.spend()
+        self._effort.count_skipped()
         self._file.seek(self._at)
         pieces = []
         while count:
@@ -128,7 +128,7 @@ class Value:
         """Return up to ``count`` bytes; fewer only at the end of the value."""
         pieces = []
         while count and self._more():
-            piece = self._block.exactly(min(count, self._left))
+            piece = self._block.read_exactly(min(count, self._left))
             pieces.append(piece)
             self._left -= len(piece)
             count -= len(piece)
@@ -155,10 +155,10 @@ class Value:
         return self._left > 0
 
 
-def _named_blocks(file: BinaryIO, effort: Effort) -> dict[str, tuple[str, tuple[int, int, int]]]:
+def _named_blocks(file: BinaryIO, effort: SearchLimit) -> dict[str, tuple[str, tuple[int, int, int]]]:
     """Return codec and region of every block other than data blocks, by name."""
     length = file.seek(0, os.SEEK_END)
-    tail = Block(file, max(0, length - 28), length, effort).exactly(min(length, 28))
+    tail = Block(file, max(0, length - 28), length, effort).read_exactly(min(length, 28))
     if len(tail) < 28 or tail[12:] != MAGIC:
         raise FormatError("not a TFile")
     listing = Block(file, struct.unpack(">q", tail[:8])[0], length - 28, effort)
@@ -169,7 +169,7 @@ def _named_blocks(file: BinaryIO, effort: Effort) -> dict[str, tuple[str, tuple[
     return found
 
 
-def _block(file: BinaryIO, codec: str, region: tuple[int, int, int], effort: Effort) -> Block:
+def _block(file: BinaryIO, codec: str, region: tuple[int, int, int], effort: SearchLimit) -> Block:
     """Return the decompressed bytes of a block."""
     offset, length, raw_length = region
     stored = Block(file, offset, offset + length, effort)
@@ -183,7 +183,7 @@ def _block(file: BinaryIO, codec: str, region: tuple[int, int, int], effort: Eff
 class _Inflated:
     """The content of a compressed block, decompressed as it is read: a few kilobytes may be of terabytes."""
 
-    def __init__(self, stored: Block, length: int, effort: Effort) -> None:
+    def __init__(self, stored: Block, length: int, effort: SearchLimit) -> None:
         self._stored, self._left, self._effort = stored, length, effort
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: zlib or gzip
         self._at = 0
@@ -193,7 +193,7 @@ class _Inflated:
         while self._at < at:
             if not (skipped := self.read(min(_CHUNK_BYTES, at - self._at))):
                 raise FormatError("the file ends within a block")
-            self._effort.spend(len(skipped))
+            self._effort.count_skipped(len(skipped))
 
     def read(self, count: int, /) -> bytes:
         """Return the next bytes, at most so many; none at the end. Raises FormatError."""
@@ -201,7 +201,7 @@ class _Inflated:
         while not data and not self._inflate.eof:
             fresh = self._inflate.unconsumed_tail
             if not fresh and self._left:
-                fresh = self._stored.exactly(min(_CHUNK_BYTES, self._left))
+                fresh = self._stored.read_exactly(min(_CHUNK_BYTES, self._left))
                 self._left -= len(fresh)
             if not fresh:
                 break
@@ -219,7 +219,7 @@ def _region(block: Block) -> tuple[int, int, int]:
 
 
 def _string(block: Block) -> str:
-    return block.exactly(_short(_integer(block))).decode(errors="replace")
+    return block.read_exactly(_short(_integer(block))).decode(errors="replace")
 
 
 def _short(length: int) -> int:
@@ -233,13 +233,13 @@ def _integer(block: Block) -> int:
 
     The first byte gives the number of further ones, and the highest bits of small numbers.
     """
-    first = int.from_bytes(block.exactly(1), "big", signed=True)
+    first = int.from_bytes(block.read_exactly(1), "big", signed=True)
     if first >= -32:
         return first
     if first >= -72:
-        return (first + 52) << 8 | int.from_bytes(block.exactly(1), "big")
+        return (first + 52) << 8 | int.from_bytes(block.read_exactly(1), "big")
     if first >= -104:
-        return (first + 88) << 16 | int.from_bytes(block.exactly(2), "big")
+        return (first + 88) << 16 | int.from_bytes(block.read_exactly(2), "big")
     if first >= -120:
-        return (first + 112) << 24 | int.from_bytes(block.exactly(3), "big")
-    return int.from_bytes(block.exactly(first + 129), "big", signed=True)
+        return (first + 112) << 24 | int.from_bytes(block.read_exactly(3), "big")
+    return int.from_bytes(block.read_exactly(first + 129), "big", signed=True)

@@ -107,7 +107,7 @@ def run_records() -> Target:
     def then() -> object:
         order.read(directory)
         takeover._read(directory)
-        catalog.recent(project.as_uri(), None)
+        catalog.recent_runs(project.as_uri(), None)
         RunIndex(project.as_uri()).refresh()
         with convert_type_errors("a_1"):  # as the web page and commands read a single run
             stored = catalog.read(directory)
@@ -204,7 +204,11 @@ def mailboxes() -> Target:
     directory, project = RunDir(folder.as_uri()), folder.as_uri()
 
     def then() -> object:
-        found = mailbox.read_cancel_request(directory), mailbox.read_profile_request(directory), directory.successor()
+        found = (
+            mailbox.read_cancel_request(directory),
+            mailbox.read_profile_request(directory),
+            directory.read_successor(),
+        )
         slots = driver_requests.granted_slots(project, "tag"), driver_requests.answered_slots(project, "tag")
         return found, slots, read_job_record(f"{project}/job.json")
 
@@ -269,8 +273,8 @@ def checkpoints() -> Target:
         (one / stored.CORRUPT).unlink(missing_ok=True)
         stored.latest_sound(url)
         checkpoint_files.newest_valid_checkpoint(folder)
-        stored.read_keep(one)
-        stored.check(one)
+        stored.read_retention(one)
+        stored.verify_checksums(one)
 
     return Target(_one_of(one, files, then), (StorageError,), _numbered(files))
 

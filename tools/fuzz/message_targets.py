@@ -208,7 +208,7 @@ def other_messages() -> Target:
     seeds = _seeds(
         tuple(map(packed, lane)), (packed(ended),), (), (b"\x90",), (), (b"\x90",), (packed(table),), (packed(fetch),),
         (packed(question),), (msgspec.json.encode(of_serving.StatusRequest()),),
-        (msgspec.json.encode(of_serving.SupervisorAnswer()),), (), (packed(of_serving.LogSent("out", "text")),), (),
+        (msgspec.json.encode(of_serving.SupervisorAnswer()),), (), (packed(of_serving.ReplicaLogLines("out", "text")),), (),
     )  # fmt: skip
     return Target(_by_first_byte(decoders), (msgspec.MsgspecError,), seeds)
 
@@ -227,17 +227,17 @@ def serving_request() -> Target:
 
     def of_path(data: bytes) -> object:
         method, _, path = data.decode("latin-1").partition(" ")
-        return receiving.parse(method, path)
+        return receiving.parse_target(method, path)
 
     def of_v1(data: bytes) -> object:
-        return bodies.answer_v1(output, bodies.parse_v1(data, inputs, MissingValues()))
+        return bodies.encode_answer_v1(output, bodies.parse_v1(data, inputs, MissingValues()))
 
     def of_v1_single(data: bytes) -> object:
         return bodies.parse_v1(data, single)
 
     def of_v2(data: bytes) -> object:
         asked = bodies.parse_v2(data, Signature(inputs, {"y": TensorSpec("float32", (None, 1))}))
-        return bodies.answer_v2(output, asked, "m", 1)
+        return bodies.encode_answer_v2(output, asked, "m", 1)
 
     rows = [{"x": [1.0, 2], "n": 3, "s": {"b64": "YQ=="}}, {"x": [0, 1], "n": 4, "s": "b"}]
     tensors = [
@@ -266,7 +266,7 @@ def yarn_answers() -> Target:
     kinds = ("application/json", "application/json;charset=utf-8", "text/html", "")
     manager = ResourceManager(("rm:8088",), user="anna")
     calls: tuple[Callable[[], object], ...] = (
-        lambda: manager.application("application_1_0001"), lambda: manager.find("tag"), manager.nodes,
+        lambda: manager.application("application_1_0001"), lambda: manager.find_by_tag("tag"), manager.nodes,
         lambda: manager.kill("application_1_0001"),
     )  # fmt: skip
 
@@ -309,11 +309,11 @@ def yarn_logs() -> Target:
     from hopsml.yarn import logs, tfile
 
     def page(data: bytes) -> object:
-        return logs.parse(Answer((200, 404, 500)[data[0] % 3], data[1:]), 100) if data else None
+        return logs.parse_log_answer(Answer((200, 404, 500)[data[0] % 3], data[1:]), 100) if data else None
 
     def stored(data: bytes) -> object:
-        with logs.told_apart("application_1_0001"):
-            return logs.within(io.BytesIO(data), "container_1", "stdout", -20, 100)
+        with logs.converting_format_errors("application_1_0001"):
+            return logs.read_from_aggregated_file(io.BytesIO(data), "container_1", "stdout", -20, 100)
 
     def text(content: bytes) -> bytes:
         return bytes([len(content)]) + content

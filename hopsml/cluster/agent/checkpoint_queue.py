@@ -23,8 +23,8 @@ from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.core import processes
 from hopsml.core.newer_python import asyncio_wait_for
-from hopsml.storage.backoff import Reminder, in_words, pause_s
-from hopsml.storage.run_dir import step_of
+from hopsml.storage.backoff import Reminder, duration_text, pause_s
+from hopsml.storage.run_dir import parse_step_name
 
 WRITER = "hopsml.training.checkpoint_writer"
 STORE_S = 1.0  # longest single wait for the mirror, which serves no other request during it
@@ -38,7 +38,7 @@ FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 5.0  # seconds, after the end of the train
 def _series(saved: CheckpointSaved) -> str:
     """Return the path that identifies checkpoints that replace each other: their directory, or the file itself."""
     target = saved.target
-    return target if step_of(os.path.basename(target)) is None else os.path.dirname(target)
+    return target if parse_step_name(os.path.basename(target)) is None else os.path.dirname(target)
 
 
 def _replaces(newer: CheckpointSaved, older: CheckpointSaved) -> bool:
@@ -237,8 +237,8 @@ class CheckpointQueue:
             return
         self._missed += 1
         now = time.monotonic()
-        if self._reminder.is_due(now):
-            since = f" for {in_words(self._reminder.lasted_s(now))} ({self._missed} attempts failed)" * (
+        if self._reminder.reschedule_if_due(now):
+            since = f" for {duration_text(self._reminder.lasted_s(now))} ({self._missed} attempts failed)" * (
                 self._missed > 1
             )
             self._note(f"the checkpoint {saved.target} could not be written{since}, and training continues: {problem}")

@@ -325,7 +325,7 @@ class HeldCommits:
         except LookupError:  # the worker has written a newer commit, which this agent has not read yet
             return False
         except OSError as error:
-            self._outage.failed(time.monotonic(), formation.spec.group.checkpoint_interval_s)
+            self._outage.record_failure(time.monotonic(), formation.spec.group.checkpoint_interval_s)
             self._problem = str(error)
             self._tell(Persisted(self.run_id, step, problem=str(error), missed=self._outage.missed))
             # No retry after a full local disk either, as that will not have been emptied by then.
@@ -333,7 +333,7 @@ class HeldCommits:
         finally:
             self.slots.pin(slot, False)
         self._persisted, self._persisted_at, self._problem = step, time.monotonic(), ""
-        missed = self._outage.succeeded()
+        missed = self._outage.record_success()
         self._tell(Persisted(self.run_id, step, seconds=self._persisted_at - began, missed=missed))
         return True
 
@@ -343,7 +343,7 @@ class HeldCommits:
         from hopsml.storage.run_dir import RunDir
 
         directory = RunDir(formation.run_url, formation.spec.storage_timeout_s)
-        directory.check_open()  # this agent may have been disconnected while another driver resumed the run
+        directory.check_not_ended()  # this agent may have been disconnected while another driver resumed the run
         stage = self.folder / "checkpoint"
         stage.mkdir(parents=True, exist_ok=True)
         try:

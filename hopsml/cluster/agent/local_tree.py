@@ -227,7 +227,7 @@ class LocalTree:
     def open_for_appending(self, name: str) -> int:
         """Open a file of the tree for appending, with the folder's access permissions; return the descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return local.as_open_as_its_folder(f"{self.base_text}/{name}", flags)
+        return local.open_with_folder_permission(f"{self.base_text}/{name}", flags)
 
     def end_of(self, name: str, size: int) -> str:
         """Return the last ``size`` bytes of a file of the tree as text; "" if it cannot be read."""
@@ -271,7 +271,7 @@ class LocalTree:
             return await asyncio.to_thread(_flush_and_stop, mirror, flush_s, retry_s, cut)
         except asyncio.CancelledError:  # the agent ends, which must not wait for the retries
             cut.set()
-            mirror.cut_short()
+            mirror.shorten_flush()
             raise
         finally:
             cutting.cancel()
@@ -339,7 +339,7 @@ class LocalTree:
 async def _cut(mirror: MirrorProcess, cut: asyncio.Event) -> None:
     """Cut the mirror's last flush short when the event is set."""
     await cut.wait()
-    mirror.cut_short()
+    mirror.shorten_flush()
 
 
 def _flush_and_stop(mirror: MirrorProcess, flush_s: float, retry_s: float, cut: asyncio.Event) -> MissingFiles:

@@ -191,9 +191,9 @@ def fetch_later_fit_checkpoints(formation: Formation, folder: Path) -> tuple[str
         return "", passed_over
     wanted = {fit: (url, step) for url, fit, step in formation.resume.fits}
     if formation.may_have_checkpoints:
-        wanted |= {fit: (formation.run_url, -1) for fit in RunDir(formation.run_url).further_fits()}
+        wanted |= {fit: (formation.run_url, -1) for fit in RunDir(formation.run_url).list_further_fits()}
     for fit, (url, most) in wanted.items():
-        _newest(RunDir(url).checkpoints_of(fit), most, folder / fit_name(fit), passed_over)
+        _newest(RunDir(url).checkpoints_of_fit(fit), most, folder / fit_name(fit), passed_over)
     return str(folder) if folder.is_dir() else "", passed_over
 
 

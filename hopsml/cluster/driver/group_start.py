@@ -22,7 +22,7 @@ from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.states import Lifecycle
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
-from hopsml.storage.backoff import in_words
+from hopsml.storage.backoff import duration_text
 
 _OF_JOINING = (
     worker_events.WorkerStarted,
@@ -45,11 +45,11 @@ def _apply_mirror_state(run: ActiveRun, agent: str, lag: worker_events.MirrorLag
             run.state.publish(Change("note", text="mirroring is up to date again"))
         return
     run.behind[agent] = lag.count
-    if run.mirror_notes.is_due(now):
+    if run.mirror_notes.reschedule_if_due(now):
         lasted_s = run.mirror_notes.lasted_s(now)
         files = sum(run.behind.values())
         still = (
-            f" (for {in_words(lasted_s)}; {files} files of {len(run.behind)} workers are not stored)"
+            f" (for {duration_text(lasted_s)}; {files} files of {len(run.behind)} workers are not stored)"
             if lasted_s
             else ""
         )
@@ -83,9 +83,9 @@ def apply_persisted(
     """
     now, notes = time.monotonic() if now is None else now, run.checkpoint_notes
     if message.problem:
-        if notes.is_due(now):
+        if notes.reschedule_if_due(now):
             lasted_s = notes.lasted_s(now)
-            still = f" (for {in_words(lasted_s)}; {message.missed} were missed)" if lasted_s else ""
+            still = f" (for {duration_text(lasted_s)}; {message.missed} were missed)" if lasted_s else ""
             text = f"checkpoints cannot be written; retrying{still}: step {message.step}: {message.problem}"
             run.state.publish(Change("note", text=text))
         return None

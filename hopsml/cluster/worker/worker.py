@@ -213,7 +213,9 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
             sys.path.append(entry)
     allow_tracing_by(assignment.agent_pid)
     folder = os.stat(os.path.dirname(assignment.events_dir))
-    os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as accessible as the run's folder
+    os.umask(
+        os.umask(0o077) | privacy.umask_for_folder(folder.st_mode)
+    )  # its files are as accessible as the run's folder
     formation, launch = assignment.formation, assignment.launch
     context = WorkerContext(
         run_id=formation.run_id,
@@ -307,7 +309,7 @@ def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None
     if not slots:
         return None
     shared = CommitSlots(slots)
-    waiting.report_to(shared.record_storage_wait)
+    waiting.set_wait_reporter(shared.record_storage_wait)
     return CheckpointPort(shared, pipe.send)
 
 

@@ -35,7 +35,7 @@ from hopsml.search.metric import finite_or_none, name_of
 from hopsml.search.space.parameter import line_parser
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
-from hopsml.storage.backoff import Outage, Reminder, in_words
+from hopsml.storage.backoff import Outage, Reminder, duration_text
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.storage.segments import SegmentReader
@@ -78,17 +78,17 @@ class SearchWriter:
             try:
                 self._journal.add(lines)
             except StorageError as error:
-                outage.failed(now := time.monotonic())
-                if reminder.is_due(now):
+                outage.record_failure(now := time.monotonic())
+                if reminder.reschedule_if_due(now):
                     lasted_s = reminder.lasted_s(now)
-                    since = f" for {in_words(lasted_s)}, {outage.failures} attempts" if lasted_s else ""
+                    since = f" for {duration_text(lasted_s)}, {outage.failures} attempts" if lasted_s else ""
                     self._note(f"the search waits, since its event log cannot be written{since}; retrying: {error}")
                 while go_on() and not outage.may_try(time.monotonic()):
                     time.sleep(LOOK_S)
                 if not go_on():
                     raise
             else:
-                if outage.succeeded():
+                if outage.record_success():
                     self._note("the search continues, since its event log is written again")
                 return
 
@@ -144,10 +144,10 @@ class SearchWriter:
         try:
             for_url(url).write_bytes(url, content())
         except Exception:  # no data is lost, as the event log has it
-            if self._outage.failed(time.monotonic()):
+            if self._outage.record_failure(time.monotonic()):
                 log.warning("%s could not be written; newer ones are written later", url, exc_info=True)
         else:
-            if self._outage.succeeded():
+            if self._outage.record_success():
                 log.warning("the files with the progress of the search are written again: %s", url)
         now = time.monotonic()
         self._next_at[url] = now + max(EVERY_S, (now - started_at) / SHARE)
@@ -169,7 +169,7 @@ def load_call(directory: RunDir) -> SearchCall:
     with decoding.understood(f"the records of search {directory.run_id} are", RESTART):
         recorded = directory.read_run()
         content = _checked_pickle(directory, recorded.get("search"))
-        shipped = record.shipped(directory, recorded)
+        shipped = record.read_shipped_function(directory, recorded)
         environment = record.given_environment(recorded["spec"]["environment"], os.environ)
         what = f"search {directory.run_id}"
         secrets = secret_extraction.supply_secrets_again(recorded.get("secrets", ()), {}, os.environ, what)
@@ -213,7 +213,9 @@ def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
 
 def read_event_log(directory: RunDir) -> list[str]:
     """Return the lines of the search's event log, of all its sessions, in order. Raises StorageError."""
-    return [line for lines in segments.lines_of(urls.join(directory.url, JOURNAL)).values() for line in lines]
+    return [
+        line for lines in segments.read_lines_by_writer(urls.join(directory.url, JOURNAL)).values() for line in lines
+    ]
 
 
 def opening_lines(known: Iterable[Learned], space: Searchspace) -> list[str]:
@@ -222,7 +224,7 @@ def opening_lines(known: Iterable[Learned], space: Searchspace) -> list[str]:
         [_LEARNED, space.encode(config), recorded_outcome.end.value, recorded_outcome.score, recorded_outcome.step]
         for config, recorded_outcome in known
     ]
-    return [journal.version_line(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
+    return [journal.version_line(), *map(json.dumps, [[_SESSION, provenance.process_identity()], *learned])]
 
 
 def search_events(lines: Iterable[str]) -> list[str]:
@@ -241,12 +243,12 @@ def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
         StorageError: The right cannot be read or written.
     """
     url = urls.join(directory.url, f"continued-{len(_sessions(lines))}.json")
-    system, holding = filesystem.for_url(url), to_json({"process": provenance.who()})
+    system, holding = filesystem.for_url(url), to_json({"process": provenance.process_identity()})
     try:
         system.write_bytes(url, holding, overwrite=False)
     except PathExists:
         holder = directory.read_json(url).get("process") or {}
-        if catalog.driver_lives(holder) is not False:
+        if catalog.is_driver_alive(holder) is not False:
             raise ArgumentError(
                 f"search {directory.run_id} is already continued by process {holder.get('pid')} on "
                 f"{holder.get('host')}; wait for its end, or remove {url} if that process no longer exists"
@@ -271,7 +273,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
         return
     who = sessions[-1]
     # A process on this machine may be stopped (Ctrl-Z) or lack access to storage: then it gives no sign of life.
-    here = catalog.driver_lives(who) if who != provenance.who() else None
+    here = catalog.is_driver_alive(who) if who != provenance.process_identity() else None
     if here or (here is None and takeover.driver_lives(directory, who)):
         raise ArgumentError(
             f"search {directory.run_id} is running in process {sessions[-1].get('pid')} on "
@@ -358,7 +360,7 @@ class SearchReader:
             ArgumentError: A line of it is no event.
         """
         reports = []
-        for line in self._names.restore_from(search_events(self._journal.new_lines())):
+        for line in self._names.restore_from(search_events(self._journal.read_new_lines())):
             with journal.readable():
                 fact = _parse(line)
                 if not isinstance(fact, list):  # a snapshot, whose events have been read one by one

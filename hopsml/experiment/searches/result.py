@@ -368,7 +368,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         The last line is that of ``json``, so that a script can read it.
         """
         return "\n".join(
-            [*listing.labelled([*self._warnings(), *self._facts(), *self._best(), *self._paths()]), self.json()]
+            [*listing.format_labelled([*self._warnings(), *self._facts(), *self._best(), *self._paths()]), self.json()]
         )
 
     def _warnings(self) -> list[tuple[str, str]]:
@@ -460,7 +460,7 @@ _ERRORS = 3  # causes of errors in a summary
 
 def errors_by_cause(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the errors of trials, the most frequent first, each with the number of its trials."""
-    found = Counter(listing.short(str(row["error"]), 200) for row in rows if row.get("error"))
+    found = Counter(listing.short_text(str(row["error"]), 200) for row in rows if row.get("error"))
     texts = [f"{count} trial{'' if count == 1 else 's'}: {error}" for error, count in found.most_common(_ERRORS)]
     rest = sum(found.values()) - sum(count for _, count in found.most_common(_ERRORS))
     return [*texts, f"{rest} more with other errors"] if rest else texts

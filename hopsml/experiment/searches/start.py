@@ -119,7 +119,9 @@ def _begin_on(
     run.observe(mark_immediate(lambda change: _on_change(state, change, call.size_of is None)))
     spec = _spec(call, application.backend.capacity(), earlier)
     dispatch, names = _dispatch(call, spec, known, earlier)
-    journal, _ = segments.begin(urls.join(directory.url, recorded.JOURNAL), recorded.opening_lines(known, call.space))
+    journal, _ = segments.register_writer(
+        urls.join(directory.url, recorded.JOURNAL), recorded.opening_lines(known, call.space)
+    )
     if earlier is not None:
         recorded.complete_finished_trials(dispatch, names, urls.join(directory.url, call.folder))
         if earlier.extra_trials:

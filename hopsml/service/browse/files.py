@@ -297,7 +297,7 @@ class ProfileList(msgspec.Struct, frozen=True):
 
 def stored_profiles(directory: RunDir) -> ProfileList:
     """Return the profiles and the newest request of a run. Raises StorageError."""
-    found = mailbox.kept_profiles(directory)
+    found = mailbox.list_profiles(directory)
     entries = [Entry(one.name, False, one.length, one.modified_s) for one in found]
     return ProfileList(mailbox.read_profile_request(directory), entries)
 

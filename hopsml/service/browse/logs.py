@@ -27,7 +27,7 @@ from hopsml.service.browse import files
 from hopsml.storage import run_logs, urls
 from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.run_dir import RunDir
-from hopsml.storage.run_logs import LogFile, found_logs
+from hopsml.storage.run_logs import LogFile, list_logs
 
 
 class _Sink(io.RawIOBase):
@@ -63,7 +63,7 @@ def zip_logs(directory: RunDir, now: float) -> Iterator[bytes]:
     Raises:
         StorageError: A log cannot be read.
     """
-    logs, sink = found_logs(directory), _Sink()
+    logs, sink = list_logs(directory), _Sink()
     moment = time.gmtime(now)[:6]
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for log in logs:
@@ -218,7 +218,7 @@ class _Tail:
             StorageError: The file cannot be read.
         """
         rest = b""
-        for data in run_logs.read_on(self.log.url, self.offset, CHUNK):
+        for data in run_logs.read_from_offset(self.log.url, self.offset, CHUNK):
             *complete, rest = (rest + data).split(b"\n")
             for line in complete:
                 yield self._found(line, 1)
@@ -290,7 +290,7 @@ class LogView:
 
     def _due(self) -> list[_Tail]:
         """Return readers of all files that match the query; new files are added."""
-        logs = found_logs(self._directory)
+        logs = list_logs(self._directory)
         self._ranks = sorted({log.rank for log in logs if log.rank is not None})
         wanted = [log for log in logs if self._query.rank in (None, log.rank)]
         self._bytes = sum(log.bytes for log in wanted)

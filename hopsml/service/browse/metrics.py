@@ -24,7 +24,7 @@ from hopsml.errors import PathNotFound
 from hopsml.search.metric import is_batch_metric
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
-from hopsml.tracking.catalog import Reports
+from hopsml.tracking.catalog import ReportReader
 
 WINDOW = 12  # samples that are used: a minute at the usual interval
 LEAST_SAMPLES = 6
@@ -309,24 +309,24 @@ class Metrics:
             most_bytes: Memory that the curves may use, in bytes; beyond it, all are stored with fewer points.
         """
         self._directory, self._lock, self._most_bytes = directory, threading.Lock(), most_bytes
-        self._reports = Reports(directory.metrics)
+        self._reports = ReportReader(directory.metrics)
         self._curves: dict[tuple[str, str], Curve] = {}
         self._points = KEPT_POINTS  # most points of each curve
-        self._systems: dict[str, tuple[str, Reports]] = {}
+        self._systems: dict[str, tuple[str, ReportReader]] = {}
         self._count = 0
         self.held_bytes = 0
 
     def more(self) -> None:
         """Read the reports that were added since the last call. Raises StorageError."""
         with self._lock:
-            for report in self._reports.more():
+            for report in self._reports.read_new_reports():
                 self._take(report, CHIEF, float(self._count))
                 self._count += 1
                 if self._count % CHECKED_REPORTS == 0:
                     self._keep_within()
             self._find_systems()
             for source, lines in self._systems.values():
-                for sample in lines.more():
+                for sample in lines.read_new_reports():
                     self._take(sample, source, 0.0)
                 self._keep_within()
             self._keep_within()
@@ -380,7 +380,7 @@ class Metrics:
                 before = np.flatnonzero(np.array(curve.steps) <= step)
                 return _finite(curve.values[int(before[-1])]) if len(before) else None
         found = None
-        for number, report in enumerate(Reports(self._directory.metrics).more()):
+        for number, report in enumerate(ReportReader(self._directory.metrics).read_new_reports()):
             value = report.get(tag)
             if value is not None and _is_number(value) and _step(report, number) <= step:
                 found = _finite(float(value))
@@ -424,7 +424,7 @@ class Metrics:
         for entry in entries:
             found = _SYSTEM_FILE.fullmatch(entry.name)
             if found and entry.url not in self._systems:
-                self._systems[entry.url] = f"rank {found[2]}", Reports(entry.url)
+                self._systems[entry.url] = f"rank {found[2]}", ReportReader(entry.url)
 
 
 def _step(report: dict[str, Any], number: float) -> float:

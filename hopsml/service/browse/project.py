@@ -121,7 +121,7 @@ class Project:
         most = SETTINGS.ui_memory_bytes if memory_bytes is None else memory_bytes
         self.url = url.rstrip("/")
         # requests must not reach other files of the server's user, for example by links in a run
-        trust.confine(self.url)
+        trust.confine_project(self.url)
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
         of_logs = int(most * LOGS_SHARE)

@@ -20,7 +20,7 @@ from hopsml.service.browse.metrics import Curve, kept_indices
 from hopsml.service.browse.run_list import RunRow, progress_of, row_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
-from hopsml.storage.run_logs import found_logs
+from hopsml.storage.run_logs import list_logs
 from hopsml.tracking import catalog
 
 MOST_POINTS = 200  # most points of a trial's curve in a response
@@ -268,7 +268,7 @@ def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
     recorded = status.get("workers")
     if isinstance(recorded, list):
         return [one for one in recorded if isinstance(one, dict)]
-    ranks = sorted({log.rank for log in found_logs(directory) if log.rank is not None})
+    ranks = sorted({log.rank for log in list_logs(directory) if log.rank is not None})
     return [{"rank": rank, "state": Lifecycle.RUNNING} for rank in ranks]
 
 

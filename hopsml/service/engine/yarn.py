@@ -57,7 +57,7 @@ class YarnEngine:
         self.resizes = resizes
         self._talk = SlotChannel(project_url)
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
-        self._manager = ResourceManager.of_environment()
+        self._manager = ResourceManager.from_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
         self._tags: dict[str, str] = {}  # application ID -> tag of its launch, of applications that have not ended
         self._asked: set[str] = set()  # tags of launches that were requested to end
@@ -71,7 +71,7 @@ class YarnEngine:
             self._submissions.state()
         )  # read first: a submission that ends afterwards is listed now or at the next poll
         try:
-            found, nodes = self._manager.find(self._tag), self._manager.nodes()
+            found, nodes = self._manager.find_by_tag(self._tag), self._manager.nodes()
         except ClusterError as error:
             return EngineState(EngineSnapshot(None, submitting, refused), None, str(error))
         by_tag: defaultdict[str, list[SeenApplication]] = defaultdict(list)
@@ -188,7 +188,7 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
     If several NodeManagers share a host, the port is part of the name. A NodeManager that restarts at another port is
     the same node.
     """
-    there = [node for node in nodes if node.is_open or node.is_leaving]
+    there = [node for node in nodes if node.accepts_containers or node.is_decommissioning]
     on_host = Counter(node.host for node in there)
     return tuple(
         NodeSeen(
@@ -196,7 +196,7 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
             Resources(node.gpus, node.cores, node.memory_mib),
             Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
             node.label,
-            node.is_open,
+            node.accepts_containers,
         )
         for node in there
     )

@@ -52,7 +52,7 @@ def check_workspace(name: str, task: Task, workspace: Path) -> None:
     if task.command is not None:
         return
     (path,) = workspace_files(task, workspace)
-    tree = scripts.read(str(path))
+    tree = scripts.parse_script(str(path))
     if task.function is None:
         return
     function = task.function.rpartition(":")[2]

@@ -18,7 +18,7 @@ from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError,
 from hopsml.storage import causes, tree, urls, waiting
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
-from hopsml.storage.remote.pool import POOL, AllBusy
+from hopsml.storage.remote.pool import POOL, AllHelpersBusy
 from hopsml.storage.remote.store import CHUNK_BYTES, ChannelClosed, FrameChannel
 from hopsml.storage.streams import buffered_reader, spooled_writer
 
@@ -40,15 +40,15 @@ def kill_all() -> None:
     POOL.kill_all()
 
 
-@waiting.with_counted_calls
+@waiting.count_calls_as_waits
 class RemoteFileSystem(FileSystem):
     """FileSystem on any remote store; every step has a deadline, enforced by killing its helper process."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.scheme = urls.split(url)[0]
         self.timeout_s = timeout_s
-        self._base = urls.base(url)
-        self._store = store.class_for(self.scheme)
+        self._base = urls.scheme_and_authority(url)
+        self._store = store.store_class(self.scheme)
         self._options = self._store.options(url)
 
     def status(self, url: str) -> FileStatus:
@@ -240,7 +240,7 @@ class RemoteFileSystem(FileSystem):
                 channel.send(request, self.timeout_s)
                 answer = talk(channel)
         except TimeoutError as error:
-            why = str(error) if isinstance(error, AllBusy) else self._why_silent(url)
+            why = str(error) if isinstance(error, AllHelpersBusy) else self._why_silent(url)
             raise self._timed_out(action, about, why) from error
         except ChannelClosed as error:
             raise StorageUnavailable(f"cannot {action} {about}: the storage helper process ended", about) from error
@@ -257,7 +257,7 @@ class RemoteFileSystem(FileSystem):
     @contextlib.contextmanager
     def _helper(self, url: str) -> Iterator[FrameChannel]:
         if self._store.is_in_this_process(url):
-            with server.in_thread() as channel:
+            with server.serve_in_thread() as channel:
                 yield channel
         else:
             with POOL.lend(self.timeout_s) as helper:
@@ -284,7 +284,7 @@ class RemoteFileSystem(FileSystem):
 
     def _why_silent(self, url: str) -> str:
         """Name the proxy, or describe for each server whether its port accepts connections, after a deadline."""
-        if through := self._store.through(url):
+        if through := self._store.proxy_note(url):
             return through.removeprefix("; ")
         found = []
         for address in self._store.addresses(url)[:_SERVERS_TRIED]:

@@ -42,7 +42,7 @@ class FsspecStore(RemoteStore):
         return []
 
     @staticmethod
-    def through(url: str) -> str:
+    def proxy_note(url: str) -> str:
         """Return the part of an error message that names the proxy of the environment, if there is one."""
         return proxies.proxy_hint_for_scheme("https")
 

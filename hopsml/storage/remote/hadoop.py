@@ -45,7 +45,7 @@ class HadoopStore(RemoteStore):
 
     def capacity(self, url: str) -> StoreCapacity:
         """Return size and use of the whole HDFS, from a NameNode's web service (``dfs.namenode.http-address``)."""
-        kind = "https" if is_secure() else "http"
+        kind = "https" if uses_https_only() else "http"
         last: Exception = ConnectionError("no NameNode hosts found")
         for address in web_addresses(url):
             bean = f"{kind}://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
@@ -65,14 +65,14 @@ class HadoopStore(RemoteStore):
         raise last
 
     def _new_folder_mode(self, url: str) -> int:
-        return privacy.of_folder(self._mode_above(url))
+        return privacy.new_folder_mode(self._mode_above(url))
 
     def _new_file_mode(self, url: str) -> int:
-        return privacy.of_file(self._mode_above(url))
+        return privacy.new_file_mode(self._mode_above(url))
 
     def _mode_above(self, url: str) -> int:
         """Return the permission that a new file inherits: that of its run's folder, or of the nearest existing one."""
-        base, folder = urls.base(url), privacy.decisive(urls.split(url)[2])
+        base, folder = urls.scheme_and_authority(url), privacy.permission_folder(urls.split(url)[2])
         while folder not in self._modes:
             try:
                 found = self.status(base + folder).permission
@@ -110,7 +110,7 @@ def web_addresses(url: str) -> list[str]:
     A host of ``0.0.0.0`` is replaced by the NameNode's.
     """
     known = settings.hadoop_settings()
-    kind = "https" if is_secure(known) else "http"
+    kind = "https" if uses_https_only(known) else "http"
     authority = _authority(url, known)
     found = []
     for suffix in _suffixes(authority, known) or [""]:
@@ -123,7 +123,7 @@ def web_addresses(url: str) -> list[str]:
     return found
 
 
-def is_secure(known: Mapping[str, str] | None = None) -> bool:
+def uses_https_only(known: Mapping[str, str] | None = None) -> bool:
     """Return True if the cluster's web services use TLS only (``dfs.http.policy``)."""
     return (settings.hadoop_settings() if known is None else known).get("dfs.http.policy") == "HTTPS_ONLY"
 

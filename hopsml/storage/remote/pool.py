@@ -29,7 +29,7 @@ _RELEVANT = (
 )  # fmt: skip
 
 
-class AllBusy(TimeoutError):
+class AllHelpersBusy(TimeoutError):
     """Error: all helper processes that this process may have were busy for the whole deadline."""
 
 
@@ -90,7 +90,7 @@ class HelperPool:
         """
         free = self._free
         if not free.acquire(timeout=timeout_s):
-            raise AllBusy(f"all {self._max_processes} storage helper processes of this process are busy")
+            raise AllHelpersBusy(f"all {self._max_processes} storage helper processes of this process are busy")
         try:
             helper = self._take()
             try:

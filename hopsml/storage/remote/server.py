@@ -20,7 +20,7 @@ from typing import Any
 from hopsml.core import processes, redact
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.storage.remote.store import CHUNK_BYTES, ChannelClosed, FrameChannel, RemoteStore, class_for
+from hopsml.storage.remote.store import CHUNK_BYTES, ChannelClosed, FrameChannel, RemoteStore, store_class
 
 _IDLE_S = 90.0  # longer than the pool lends an idle process
 _PLAIN_CALLS = frozenset(
@@ -79,7 +79,7 @@ class StoreServer:
     def _client(self, base: str, options: dict[str, Any]) -> RemoteStore:
         key = f"{base} {options!r}"
         if key not in self._clients:
-            self._clients[key] = class_for(urls.split(base)[0])(base, options)
+            self._clients[key] = store_class(urls.split(base)[0])(base, options)
             self._step(0)  # a client library may take a second to import
         return self._clients[key]
 
@@ -175,7 +175,7 @@ def _local(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def in_thread() -> Iterator[FrameChannel]:
+def serve_in_thread() -> Iterator[FrameChannel]:
     """Yield a channel to a server that runs in a thread of this process during the block, and cannot be killed."""
     ours, theirs = socket.socketpair()
     with theirs, ours:

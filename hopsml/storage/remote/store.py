@@ -126,7 +126,7 @@ class RemoteStore(Protocol):
         """Return ``host:port`` of each server behind the store, if known, to report which one does not respond."""
 
     @staticmethod
-    def through(url: str) -> str:
+    def proxy_note(url: str) -> str:
         """Return the part of an error message that names the proxy of requests to the store; empty for none."""
         return ""
 
@@ -183,7 +183,7 @@ class RemoteStore(Protocol):
         raise NotImplementedError("this store does not report its size")
 
 
-def class_for(scheme: str) -> type[RemoteStore]:
+def store_class(scheme: str) -> type[RemoteStore]:
     """Return the class of the store for a scheme; its client library is not imported yet."""
     module, name = _STORES.get(scheme, _OTHERS)
     found: type[RemoteStore] = getattr(importlib.import_module(f"{_FOLDER}.{module}"), name)

@@ -43,7 +43,7 @@ class WebHdfsStore(HadoopStore):
         return [authority if ":" in authority else f"{authority}:{_DEFAULT_PORTS[scheme]}"]
 
     @staticmethod
-    def through(url: str) -> str:
+    def proxy_note(url: str) -> str:
         """Return the part of an error message that names the proxy of requests to the web services."""
         kind = "https" if urls.split(url)[0] == "swebhdfs" else "http"
         found = [proxies.proxy_hint(f"{kind}://{one}", by_requests=True) for one in WebHdfsStore.addresses(url)]

@@ -49,7 +49,7 @@ def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
         yield items[start : start + size]
 
 
-def name(text: str) -> str:
+def mlflow_name(text: str) -> str:
     """Return a name that MLflow accepts: other characters become ``_``, and it cannot be a path to another place.
 
     A name that had to be changed ends in a digest of the original; otherwise two metrics could become one in MLflow.
@@ -74,7 +74,7 @@ def params(arguments: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, value in leaves:
         full = ".".join(map(str, path))
-        key = name(full) if counts[full] == 1 or len(path) == 1 else _with_digest(name(full), repr(path))
+        key = mlflow_name(full) if counts[full] == 1 or len(path) == 1 else _with_digest(mlflow_name(full), repr(path))
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         found[key] = redact.text(text)[:LONGEST_PARAM]
     return found
@@ -133,7 +133,7 @@ def tags_at_end(state: str, status: Mapping[str, Any], around: Mapping[str, Any]
     return {key: redact.text(str(value))[:LONGEST_TAG] for key, value in known.items() if value}
 
 
-def status(state: str) -> str:
+def mlflow_status(state: str) -> str:
     """Return MLflow's status for the state of a run; a lost one has failed."""
     return _STATUS.get(state, "FAILED")
 
@@ -146,10 +146,10 @@ def group_status(members: Sequence[str], count: int) -> str:
     return "FINISHED" if len(members) >= count and set(members) == {"FINISHED"} else "RUNNING"
 
 
-def rows(values: Mapping[str, Any], time_s: float, step: int | None) -> list[Row]:
+def metric_rows(values: Mapping[str, Any], time_s: float, step: int | None) -> list[Row]:
     """Return the numbers among some values as metrics; text and None are left out."""
     return [
-        Row(name(str(key)), float(value), int(time_s * 1000), int(step or 0))
+        Row(mlflow_name(str(key)), float(value), int(time_s * 1000), int(step or 0))
         for key, value in values.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
@@ -161,7 +161,7 @@ def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
         row
         for line in lines
         if isinstance(line.get("time"), (int, float))
-        for row in rows(
+        for row in metric_rows(
             {key: value for key, value in line.items() if key not in ("time", "step")}, line["time"], line.get("step")
         )
     ]
@@ -173,7 +173,7 @@ def evaluation_rows(rows: Sequence[Row], evaluation: str = "") -> list[Row]:
     Metrics of the evaluator's machine are left out. ``evaluation`` is its name, if it has one.
     """
     begin = f"{EVALUATION}{evaluation}/" if evaluation else EVALUATION
-    return [replace(row, key=name(f"{begin}{row.key}")) for row in rows if not row.key.startswith(SYSTEM)]
+    return [replace(row, key=mlflow_name(f"{begin}{row.key}")) for row in rows if not row.key.startswith(SYSTEM)]
 
 
 def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:

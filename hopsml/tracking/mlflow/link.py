@@ -36,7 +36,7 @@ class TrackedRun:
         self._sender, self._url = sender, directory.url
         self.lost = False  # True if metrics were dropped: they are read from the run directory at the end
 
-    def rows(self, rows: list[entries.Row]) -> None:
+    def send_rows(self, rows: list[entries.Row]) -> None:
         """Pass metrics on to the sender.
 
         If the queue is full they are dropped, and read from the run directory later.
@@ -63,7 +63,7 @@ class Link:
         self._lock = threading.Lock()
         self._sender: SenderProcess | None = None
 
-    def follow(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> TrackedRun:
+    def track_run(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> TrackedRun:
         """Start to send a run to MLflow.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem
-from hopsml.storage.run_dir import find
+from hopsml.storage.run_dir import find_run_dir
 
 
 def register_model(run: Any, name: str) -> str:
@@ -30,7 +30,7 @@ def register_model(run: Any, name: str) -> str:
     from hopsml.tracking.mlflow import order, publish
     from hopsml.tracking.mlflow.store import Store
 
-    directory = find(run, settings.project_url())
+    directory = find_run_dir(run, settings.project_url())
     recorded = order.read(directory)
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if recorded is not None:
@@ -46,4 +46,4 @@ def register_model(run: Any, name: str) -> str:
             f"run {directory.run_id} exported nothing: {directory.export} is empty; export a model in the training "
             "function"
         )
-    return publish.register(Store(uri), name, directory, recorded.run_id if recorded is not None else "")
+    return publish.register_export(Store(uri), name, directory, recorded.run_id if recorded is not None else "")

@@ -50,13 +50,13 @@ class Order:
     run_id: str = ""  # MLflow's id
     note: str = ""  # reason, if it was refused
 
-    def recorded(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the order as a record for ``mlflow.json``, without a password in the URI."""
         return {**asdict(self), "tracking_uri": redact.text(self.tracking_uri), "note": redact.text(self.note)}
 
 
 def parse(record: Mapping[str, Any]) -> Order:
-    """Return the order in a record made by ``recorded`` or ``asdict``; unknown entries are ignored.
+    """Return the order in a record made by ``to_record`` or ``asdict``; unknown entries are ignored.
 
     Raises:
         ArgumentError: The record is malformed.
@@ -68,7 +68,7 @@ def parse(record: Mapping[str, Any]) -> Order:
         return Order(**values, group=RunGroup(**group) if group else None)
 
 
-def key_of(run_url: str) -> str:
+def run_key(run_url: str) -> str:
     """Return the tag by which a run is found again in MLflow, even if the response with its id was lost."""
     return hashlib.sha256(run_url.encode()).hexdigest()[:32]
 
@@ -121,7 +121,7 @@ def is_recorded_by_this_user(directory: RunDir) -> bool:
     Raises StorageError.
     """
     try:
-        trust.check(
+        trust.check_trusted(
             filesystem.for_url(directory.run_json).status(directory.run_json),
             "it determines the run that is sent to MLflow",
         )
@@ -150,7 +150,7 @@ def write(directory: RunDir, order: Order) -> None:
     It is added to the list first and removed last: a run that was not sent is listed, whenever the process that writes
     is killed.
     """
-    mark, recorded = _mark(directory), order.recorded()
+    mark, recorded = _mark(directory), order.to_record()
     if order.state != SENT:
         listed = {"run_dir": directory.url, "state": order.state, "order": recorded}
         filesystem.for_url(mark).write_bytes(mark, to_json(listed))
@@ -159,7 +159,7 @@ def write(directory: RunDir, order: Order) -> None:
         filesystem.for_url(mark).delete(mark)
 
 
-def pending(project_url: str) -> list[str]:
+def list_unsent_runs(project_url: str) -> list[str]:
     """Return the URLs of the project's unsent runs, sorted by name."""
     folder = urls.join(project_url, _PENDING_FOLDER)
     try:
@@ -170,19 +170,19 @@ def pending(project_url: str) -> list[str]:
     return [urls.join(project_url, EXPERIMENTS, unquote(name)) for name in sorted(names)]
 
 
-def forget(directory: RunDir) -> None:
+def remove_from_unsent(directory: RunDir) -> None:
     """Remove a run from the list, for instance because it was deleted."""
     mark = _mark(directory)
     filesystem.for_url(mark).delete(mark)
 
 
-def project_of(run_url: str) -> str:
+def run_project_url(run_url: str) -> str:
     """Return the URL of the project of a run, also of one that is nested in another."""
     return run_url.rpartition(f"/{EXPERIMENTS}/")[0] or run_url.rstrip("/").rsplit("/", 2)[0]
 
 
 def _mark(directory: RunDir) -> str:
     """Return the URL of a run's entry in the list; its name is the run's path below the project."""
-    project = project_of(directory.url)
+    project = run_project_url(directory.url)
     below = directory.url.removeprefix(f"{project}/{EXPERIMENTS}/") if directory.url.startswith(project) else ""
     return urls.join(project, _PENDING_FOLDER, quote(below or directory.run_id, safe="=&@+,"))

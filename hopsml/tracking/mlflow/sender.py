@@ -38,7 +38,7 @@ from hopsml.tracking import catalog
 from hopsml.tracking.mlflow import order, publish, store
 from hopsml.tracking.mlflow.entries import Row
 from hopsml.tracking.mlflow.order import Order
-from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store
+from hopsml.tracking.mlflow.store import MlflowMissing, MlflowRefused, MlflowUnreachable, Store
 
 EVERY_S = 1.0  # time during which rows are collected
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between attempts while a server is unreachable
@@ -64,7 +64,7 @@ class PendingRun:
 
 
 class Sender:
-    """State machine of the runs to be sent; ``step`` sends them.
+    """State machine of the runs to be sent; ``send_pending`` sends them.
 
     Messages are received on one thread, steps are made on another.
     """
@@ -83,7 +83,7 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------ messages
 
-    def receive(self, message: Mapping[str, Any]) -> None:
+    def apply_message(self, message: Mapping[str, Any]) -> None:
         """Apply one of the messages that the module's docstring lists."""
         with self.changed:
             match message["do"]:
@@ -124,12 +124,12 @@ class Sender:
     def run(self) -> None:
         """Send what is pending every ``EVERY_S`` seconds, until the process must end."""
         while not self.is_done:
-            self.step()
+            self.send_pending()
             with self.changed:
                 if self.close_at is None:
                     self.changed.wait(EVERY_S)
 
-    def step(self) -> None:
+    def send_pending(self) -> None:
         """Send all pending data once; does nothing during the pause after a failure."""
         if self._clock() < self._not_before:
             return
@@ -140,7 +140,7 @@ class Sender:
                 continue
             try:
                 self._advance(run)
-            except MlflowAway as error:
+            except MlflowUnreachable as error:
                 self._pause(run, f"MLflow does not answer; the missing data are sent later ({error})")
                 return
             except (MlflowRefused, MlflowMissing) as error:
@@ -174,13 +174,13 @@ class Sender:
         if rows:
             try:
                 server.log(run.order.run_id, rows=rows)
-                publish.log_judged(server, run.order, rows)
+                publish.log_evaluation(server, run.order, rows)
             except HopsmlError:
                 run.lost = True
                 raise
             self._answers(run)
         if run.ended:
-            done, notes = publish.complete(server, run.order, run.directory, history=run.lost)
+            done, notes = publish.complete_run(server, run.order, run.directory, history=run.lost)
             order.write(run.directory, done)
             self._answers(run)
             for note in notes:
@@ -225,12 +225,14 @@ class Sender:
 
     def _look_for_older(self, run: PendingRun) -> None:
         """Find, once per project, its runs that an earlier sender could not send."""
-        project = order.project_of(run.directory.url)
+        project = order.run_project_url(run.directory.url)
         if project in self._looked or not run.begun or not run.order.run_id:
             return
         self._looked.add(project)
         try:
-            self._older.extend((url, run) for url in order.pending(project) if url not in self.runs and _is_own(url))
+            self._older.extend(
+                (url, run) for url in order.list_unsent_runs(project) if url not in self.runs and _is_own(url)
+            )
         except HopsmlError as error:
             self._note(run, f"it is unknown whether MLflow lacks older runs: {error}")
 
@@ -240,13 +242,13 @@ class Sender:
             url, run = self._older[0]
             try:
                 send_recorded(RunDir(url), self._store, run.uri)
-            except MlflowAway:
+            except MlflowUnreachable:
                 self._older.rotate(-1)
-                self._older_outage.failed(self._clock())
+                self._older_outage.record_failure(self._clock())
                 continue
             except HopsmlError as error:
                 self._note(run, f"{url}, which MLflow lacks, was not sent either: {error}")
-            self._older_outage.succeeded()
+            self._older_outage.record_success()
             self._older.popleft()
 
     def _note(self, run: PendingRun, text: str) -> None:
@@ -280,24 +282,26 @@ def send_recorded(
     """
     wanted = order.read(directory)
     if wanted is None:
-        order.forget(directory)
+        order.remove_from_unsent(directory)
         return "none", []
     if wanted.state == order.SENT:
-        order.forget(directory)
+        order.remove_from_unsent(directory)
         return order.SENT, []
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
     if not order.is_recorded_by_this_user(directory):
-        trust.confine(order.project_of(directory.url))  # foreign records may be links to files of this user
+        trust.confine_project(
+            order.run_project_url(directory.url)
+        )  # foreign records may be links to files of this user
     try:
         if catalog.read(directory, brief=True).state == catalog.RUNNING:
             return "running", []
     except PathNotFound:
-        order.forget(directory)
+        order.remove_from_unsent(directory)
         return "none", []
     usable = order.with_uri(directory, wanted, current_uri)
     try:
-        done, notes = publish.complete(open_store(usable.tracking_uri), usable, directory, history=True)
+        done, notes = publish.complete_run(open_store(usable.tracking_uri), usable, directory, history=True)
     except MlflowRefused as error:
         order.write(directory, replace(wanted, state=order.REFUSED, note=str(error)))
         return order.REFUSED, [str(error)]
@@ -350,8 +354,8 @@ def _listen(sender: Sender, parent: int) -> None:
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            sender.receive(json.loads(line))
-    sender.receive({"do": "close", "within_s": CLOSE_S})
+            sender.apply_message(json.loads(line))
+    sender.apply_message({"do": "close", "within_s": CLOSE_S})
 
 
 def _is_own(url: str) -> bool:

@@ -27,7 +27,7 @@ _REFUSALS = {
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-class MlflowAway(HopsmlError):
+class MlflowUnreachable(HopsmlError):
     """Error: the tracking server cannot be reached or does not respond; a later attempt may succeed."""
 
 
@@ -80,7 +80,9 @@ def _told_apart(call: Call) -> Call:
             code = getattr(error, "error_code", "")
             is_refusal = code in _REFUSALS
             through = "" if is_refusal else proxies.proxy_hint(self.uri, by_requests=True)
-            raise (MlflowRefused if is_refusal else MlflowAway)(redact.text(f"{self.uri}: {error}{through}")) from error
+            raise (MlflowRefused if is_refusal else MlflowUnreachable)(
+                redact.text(f"{self.uri}: {error}{through}")
+            ) from error
 
     return cast("Call", checked)
 
@@ -138,14 +140,14 @@ class Store:
             return str(found.experiment_id)
 
     @_told_apart
-    def find(self, experiment_id: str, key: str) -> list[str]:
+    def find_runs(self, experiment_id: str, key: str) -> list[str]:
         """Return the ids of the runs with this key, the oldest first."""
         return [run.info.run_id for run in self._search(experiment_id, f"tags.`{KEY_TAG}` = '{key}'")]
 
     @_told_apart
     def open_run(self, experiment_id: str, key: str, name: str, tags: Mapping[str, str], start_s: float) -> str:
         """Return the id of the run with this key, which is created if there is none."""
-        found = self.find(experiment_id, key)
+        found = self.find_runs(experiment_id, key)
         if found:
             return found[0]
         created = self._client.create_run(
@@ -154,12 +156,12 @@ class Store:
         return str(created.info.run_id)
 
     @_told_apart
-    def drop_duplicates(self, experiment_id: str, key: str, kept: str) -> list[str]:
+    def delete_duplicate_runs(self, experiment_id: str, key: str, kept: str) -> list[str]:
         """Delete other runs of the same key, and return their ids.
 
         An attempt whose response was lost may have been carried out nevertheless.
         """
-        others = [run_id for run_id in self.find(experiment_id, key) if run_id != kept]
+        others = [run_id for run_id in self.find_runs(experiment_id, key) if run_id != kept]
         for run_id in others:
             self._client.delete_run(run_id)
         return others
@@ -187,7 +189,7 @@ class Store:
             self._client.log_batch(run_id, metrics=metrics)
 
     @_told_apart
-    def attach(self, run_id: str, file: str, text: str) -> None:
+    def log_text(self, run_id: str, file: str, text: str) -> None:
         """Write a small text file as an artifact of the run."""
         self._client.log_text(run_id, text, file)
 
@@ -197,13 +199,13 @@ class Store:
         self._client.set_terminated(run_id, status=status, end_time=int(ended_s * 1000))
 
     @_told_apart
-    def statuses_below(self, experiment_id: str, parent_run_id: str) -> list[str]:
+    def ended_child_statuses(self, experiment_id: str, parent_run_id: str) -> list[str]:
         """Return the statuses of those runs nested below another one that have ended."""
         found = self._search(experiment_id, f"tags.`mlflow.parentRunId` = '{parent_run_id}'")
         return [run.info.status for run in found if run.info.status in _FINAL]
 
     @_told_apart
-    def experiment_of(self, run_id: str) -> str:
+    def run_experiment_id(self, run_id: str) -> str:
         """Return the id of the experiment to which an MLflow run belongs."""
         return str(self._client.get_run(run_id).info.experiment_id)
 
@@ -226,7 +228,9 @@ class Store:
     # ------------------------------------------------------------------------------------------ registry
 
     @_told_apart
-    def register(self, name: str, source: str, run_id: str, tags: Mapping[str, str], description: str = "") -> str:
+    def register_version(
+        self, name: str, source: str, run_id: str, tags: Mapping[str, str], description: str = ""
+    ) -> str:
         """Return the number of a version of the model ``name`` whose files are at ``source``.
 
         The version that this run has already is reused; otherwise one is created.
@@ -241,7 +245,7 @@ class Store:
         return str(made.version)
 
     @_told_apart
-    def sources(self, name: str) -> dict[str, str]:
+    def version_sources(self, name: str) -> dict[str, str]:
         """Return the number of each version of a registered model -> the location of its files.
 
         Empty if there is no such model.

@@ -243,7 +243,7 @@ class BlockCache:
     def _make_folder(self) -> None:
         """Raises PermissionError where somebody else could change what lies there."""
         try:
-            privacy.make_own_folder(self._folder)
+            privacy.ensure_private_folder(self._folder)
         except PermissionError as error:
             raise PermissionError(f"other users have access to the folder: {error}") from error
 

@@ -231,7 +231,7 @@ class Runner:
             trial = _Trial(message, folder, TrialReporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)
             set_current(context)
-            inputs.attach(context)
+            inputs.start_recording(context)
             seed_generators(trial_seed(self.options.seed, message.number))
         except Exception as error:  # noqa: BLE001 a trial that cannot be prepared has failed
             return self._failed(message, folder, error)

@@ -120,8 +120,8 @@ class Trial:
         The folder gets its final name atomically. After an error in the block there is no checkpoint. TensorFlow's
         checkpoints are written by ``hopsml.tensorflow.Checkpointer``.
         """
-        from hopsml.storage.checkpoints import write_keep
-        from hopsml.storage.run_dir import step_of
+        from hopsml.storage.checkpoints import write_retention
+        from hopsml.storage.run_dir import parse_step_name
 
         if isinstance(keep, bool) or keep < 1:
             raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
@@ -130,14 +130,16 @@ class Trial:
         fresh.mkdir(parents=True)
         try:
             yield fresh
-            write_keep(self.checkpoint_dir, keep)
+            write_retention(self.checkpoint_dir, keep)
             durable.sync_tree(fresh)
             shutil.rmtree(target, ignore_errors=True)
             fresh.rename(target)
-            durable.sync_name(target)
+            durable.sync_directory_entry(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        others = sorted(path for path in self.checkpoint_dir.iterdir() if step_of(path.name) not in (None, step))
+        others = sorted(
+            path for path in self.checkpoint_dir.iterdir() if parse_step_name(path.name) not in (None, step)
+        )
         for old in others[: len(others) - (keep - 1)]:
             shutil.rmtree(old, ignore_errors=True)
 

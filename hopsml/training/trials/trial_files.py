@@ -27,7 +27,7 @@ from hopsml.search.messages import RunTrial
 from hopsml.search.metric import name_of
 from hopsml.storage import urls, waiting
 from hopsml.storage.backoff import pause_s
-from hopsml.storage.run_dir import step_name, step_of
+from hopsml.storage.run_dir import parse_step_name, step_name
 
 EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
 ARTIFACTS = "artifacts"  # exists only if something was saved
@@ -146,7 +146,7 @@ def newest_checkpoint_step(folder: Path) -> int:
     On a local disk a checkpoint is complete as soon as it has its name: it is written under another one and renamed.
     """
     try:
-        steps = [step_of(name) for name in os.listdir(folder)]
+        steps = [parse_step_name(name) for name in os.listdir(folder)]
     except OSError:
         return -1
     return max((step for step in steps if step is not None), default=-1)
@@ -191,7 +191,7 @@ def _shared(context: WorkerContext, trial: RunTrial) -> str:
     return urls.join(context.run_url.rstrip("/"), context.trials, trial.resume_from, CHECKPOINTS)
 
 
-@waiting.counted
+@waiting.counted_as_wait
 def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s: float) -> int:
     """Return the newest complete step on the shared storage, -1 for none; wait for the expected step."""
     from hopsml.storage import checkpoints, filesystem

@@ -38,10 +38,12 @@ def searched(project: ProjectOnDisk, run_id: str, trials: int = 6, **record: Any
         "space": SPACE,
     }
     asked = {**search, "searcher": "random", "stopper": "asha", **record.pop("search", {})}
-    run = project.run(run_id, state=None, verb="search", search=asked, driver_process=provenance.who(), **record)
+    run = project.run(
+        run_id, state=None, verb="search", search=asked, driver_process=provenance.process_identity(), **record
+    )
     dispatch = Dispatch(SearchSpec(trials, "max", "accuracy"), TwoParameters())
-    writer, _ = segments.begin(
-        f"file://{run.folder}/journal", [journal.version_line(), json.dumps(["session", provenance.who()])]
+    writer, _ = segments.register_writer(
+        f"file://{run.folder}/journal", [journal.version_line(), json.dumps(["session", provenance.process_identity()])]
     )
     writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(trials)])
     dispatch.handle(LaneJoined(0), 0.0)

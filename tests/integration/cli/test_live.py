@@ -56,7 +56,7 @@ def run(project: Path, tmp_path: Path) -> Run:
     arguments = {"until": 3, "go_on": str(tmp_path / "go-on")}
     made = experiment.submit(steps, args=arguments, name="watched", num_workers=1, progress=False)
     metrics = Path(made.directory.metrics.removeprefix("file://"))
-    log = Path(made.directory.log(0, 0).removeprefix("file://"))
+    log = Path(made.directory.log_url(0, 0).removeprefix("file://"))
     wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") == 3, "the reports")
     wait_until(lambda: log.exists() and "step 2 is done" in log.read_text(), "the log")
     return made
@@ -166,8 +166,8 @@ def test_cancelled_search_can_be_continued(project: Path, cli: Cli) -> None:
 
 def test_polling_of_an_unreadable_request_backs_off(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}")
-    polling = mailbox.Polling.of(directory.url)
-    assert (polling.pause_s, mailbox.Polling.of("hdfs://ns1/run").pause_s) == (1.0, 5.0)
+    polling = mailbox.Polling.for_url(directory.url)
+    assert (polling.pause_s, mailbox.Polling.for_url("hdfs://ns1/run").pause_s) == (1.0, 5.0)
     (tmp_path / "cancel.json").write_text("half a wi")
     for pause in (2.0, 4.0, 8.0):
         assert polling.poll(lambda: mailbox.read_cancel_request(directory)) is None and polling.pause_s == pause

@@ -82,7 +82,7 @@ def test_rank_that_cannot_be_profiled_is_explained(run: Run, tmp_path: Path, cli
     mailbox.request_profile(run.directory, under_way, time.time())
     second = cli("runs", "profile", run.run_id)
     assert second.status == 1 and "a profile of rank 0 is being taken for 30 s" in second.err
-    mailbox.answer_profile_request(run.directory, under_way, "failed", "a test's")
+    mailbox.record_profile_state(run.directory, under_way, "failed", "a test's")
     pid = int((tmp_path / "go-on-pid-1").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -145,7 +145,7 @@ class TestRm:
         first, second, _ = ids(project)
         directory = RunDir(f"file://{project}/Experiments/{second}")
         Path(directory.status_json.removeprefix("file://")).unlink()
-        directory.write_run({**directory.read_run(), "driver_process": provenance.who()})
+        directory.write_run({**directory.read_run(), "driver_process": provenance.process_identity()})
         ended = cli("runs", "rm", first, second, "--yes")
         assert (
             ended.status == 1 and second in ended.err and "--force" in ended.err and "Nothing was deleted" in ended.err
@@ -158,7 +158,9 @@ class TestRm:
         first = ids(project)[0]
         directory = RunDir(f"file://{project}/Experiments/{first}")
         Path(directory.status_json.removeprefix("file://")).unlink()
-        directory.write_run({**directory.read_run(), "driver_process": {**provenance.who(), "process_started": 1}})
+        directory.write_run(
+            {**directory.read_run(), "driver_process": {**provenance.process_identity(), "process_started": 1}}
+        )
         assert "LOST" in cli("runs", "ls").out
         assert cli("runs", "rm", first, "--yes").status == 0
         assert len(ids(project)) == 2

@@ -109,8 +109,8 @@ def test_saved_checkpoints_are_written_and_older_ones_deleted(tmp_path: Path) ->
             held = agent.save(step, keep=2)
             await agent.written()
             assert agent.outcome(held) == WRITTEN and held.slot == 0, "memory of one state is enough"
-        assert found(agent.directory) == [20, 30] and checkpoints.read_keep(agent.directory) == 2
-        checkpoints.check(agent.directory / "step-000000030")
+        assert found(agent.directory) == [20, 30] and checkpoints.read_retention(agent.directory) == 2
+        checkpoints.verify_checksums(agent.directory / "step-000000030")
         assert not list(agent.directory.glob(".step-*"))
         assert (agent.directory / "step-000000030" / "variables.npz").stat().st_mode & 0o777 == 0o600
         assert await agent.queue.close(1.0) == [] and agent.notes == []

@@ -109,4 +109,4 @@ def test_run_with_clocks_a_day_apart_recovers_and_is_recorded_by_the_drivers_clo
         assert began_s - 60 <= line["time"] <= ended_s + 60, line
     stored = catalog.read(run.directory)
     assert stored.seconds is not None and 0 <= stored.seconds <= ended_s - began_s + 1
-    assert listing.duration(stored.seconds).endswith(" s")
+    assert listing.duration_text(stored.seconds).endswith(" s")

@@ -207,7 +207,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
     with pytest.raises(ArgumentError, match="is still running; cancel it first"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
-    monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # as after a long outage of its store
+    monkeypatch.setattr(takeover, "is_driver_alive", lambda directory: False)  # as after a long outage of its store
     again = plan.start(repeat.continuation_plan(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)

@@ -178,7 +178,7 @@ def test_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path) 
         gaps.append(time.monotonic() - agent.last_received_s)
         time.sleep(0.02)
     result = run.result(END_S)
-    assert (store.parent / run.directory.log(0, 0).removeprefix("file://")).stat().st_size == FLOOD_MB * 1_000_000
+    assert (store.parent / run.directory.log_url(0, 0).removeprefix("file://")).stat().st_size == FLOOD_MB * 1_000_000
     live = run.logs(0)
     assert "were skipped here; the whole log is " in live and len(live) < 4 * WINDOW + result.seconds * local_tree.RATE
     assert live.endswith(LINE.decode())

@@ -295,11 +295,11 @@ def test_driver_log_is_read_from_a_node(tmp_path: Path, monkeypatch: pytest.Monk
         seen = YarnApplication(ID, "", "RUNNING", "UNDEFINED", am_log_url=page)
         part = logs.read(seen)
         assert part is not None and part.data == b"hello" and not part.complete
-        with logs.begun(seen, "stdout", 5) as log:
+        with logs.open_beginning(seen, "stdout", 5) as log:
             assert log.read(5) == b"hello"
         spnego._cookies.clear()
         monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/none")
-        for read in (lambda: logs.read(seen), lambda: logs.begun(seen, "stdout", 5)):
+        for read in (lambda: logs.read(seen), lambda: logs.open_beginning(seen, "stdout", 5)):
             with pytest.raises(ClusterError, match=r"log of container_.* cannot be read: .*run `kinit`") as failed:
                 read()
             assert not isinstance(failed.value, ClusterUnavailable)

@@ -63,7 +63,7 @@ def found(directory: Path) -> list[int]:
     steps = [step for series in sorted(directory.iterdir()) for step in checkpoints.steps(str(series)) if step]
     for step in steps:
         folder = directory / str(step) / f"step-{step:09d}"
-        checkpoints.check(folder)
+        checkpoints.verify_checksums(folder)
         with np.load(folder / "variables.npz", allow_pickle=True) as content:
             assert set(content["arr_0"].item()["state"]) == {step}
     return steps

@@ -99,8 +99,8 @@ def test_store_outage_at_the_end_does_not_lose_the_results_of_a_launch(
             raise StorageUnavailable("hdfs://there", "it is away")
         return whole_end(self, record)
 
-    whole_end = RunDir.end
-    monkeypatch.setattr(RunDir, "end", away)
+    whole_end = RunDir.write_status_once
+    monkeypatch.setattr(RunDir, "write_status_once", away)
     monkeypatch.setenv("HOPSML_STORAGE_RETRY_S", "0.1")
     with pytest.raises(ResultsNotStored, match="the final state is missing: ") as raised:
         launch(add, {"a": [1, 2]})

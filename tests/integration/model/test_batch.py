@@ -29,7 +29,7 @@ from hopsml.model import batch, columns
 from hopsml.model import version as versions
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
-from hopsml.serving.loaded_versions import try_out
+from hopsml.serving.loaded_versions import warm_up_model
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.local
@@ -158,7 +158,7 @@ def test_estimator_of_texts_without_example_has_no_signature(project: str) -> No
 def test_pickle_of_another_user_is_not_loaded(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml.storage import trust
 
-    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    monkeypatch.setattr(trust, "own_owner_names", lambda url: frozenset({"somebody"}))
     with pytest.raises(ArgumentError, match="loading a model executes its content"):
         model.find("lr").local_files()
 
@@ -169,7 +169,7 @@ def test_owners_trusted_by_the_driver_are_trusted_by_executors(estimator: Any, m
 
     version = model.find("lr")
     owner = for_url(version.url).status(version.url).owner
-    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    monkeypatch.setattr(trust, "own_owner_names", lambda url: frozenset({"somebody"}))
     monkeypatch.setenv("HOPSML_TRUSTED_OWNERS", owner)
     schema = pa.schema([("X", pa.list_(pa.float64(), 4))])
     signature = version.description.signature
@@ -266,7 +266,7 @@ def test_each_column_of_a_mixed_table_is_an_input(project: str, example: Any) ->
     found = model.predict(PEOPLE, "people")
     assert found["predict"].tolist() == people.predict(PEOPLE).tolist() == [0, 1, 0, 1]
     loaded = contract.load(version.local_files(), version.description)
-    assert try_out(loaded) == ""
+    assert warm_up_model(loaded) == ""
 
 
 def test_example_that_does_not_fit_the_model_is_refused(project: str) -> None:

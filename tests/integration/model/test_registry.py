@@ -367,7 +367,7 @@ def test_cache_writable_by_others_is_refused(project: str, folder: MakeFolder, t
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
-@pytest.mark.parametrize("folder_of", [definitions.machines_folder, None], ids=["servings", "models"])
+@pytest.mark.parametrize("folder_of", [definitions.local_servings_folder, None], ids=["servings", "models"])
 def test_private_folder_behind_a_link_of_another_user_is_refused(
     project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,7 +466,7 @@ def test_model_of_another_user_is_not_loaded_in_any_form(
 ) -> None:
     theirs = exported(folder("a"), "theirs")
     described = msgspec.structs.replace(theirs.description, artifacts={artifact: ""})
-    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    monkeypatch.setattr(trust, "own_owner_names", lambda url: frozenset({"somebody"}))
     assert theirs.local_files().is_dir(), "plain files"
     with pytest.raises(ArgumentError, match="loading a model executes its content"):
         Version(theirs.url, described).local_files()

@@ -30,14 +30,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_application_is_followed_and_ended_after_a_failover(cluster: Any) -> None:
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     assert len(yarn.addresses) == 2
     application_id = submit("sleep 600")
     wait_until(lambda: yarn.application(application_id).am_log_url)
     cluster.kill("rm")
     assert isinstance(follower.observe(yarn, application_id), follower.Unreachable)
     cluster.fail_over("rm2")
-    wait_until(lambda: isinstance(follower.observe(yarn, application_id), follower.Observed))
+    wait_until(lambda: isinstance(follower.observe(yarn, application_id), follower.StateObserved))
 
     def nodes() -> int:
         try:
@@ -46,4 +46,4 @@ def test_application_is_followed_and_ended_after_a_failover(cluster: Any) -> Non
             return 0
 
     wait_until(nodes)
-    assert follower.end(application_id, yarn=yarn).state == "KILLED"
+    assert follower.end_application(application_id, yarn=yarn).state == "KILLED"

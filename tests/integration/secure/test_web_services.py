@@ -31,7 +31,7 @@ def cluster(secure_yarn: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def submit(command: str) -> str:
     """Submit an application whose only container runs a shell command; return its id."""
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     base = f"{yarn.scheme}://{yarn.addresses[0]}/ws/v1/cluster/apps"
     made = hadoop_http.request(f"{base}/new-application", 30, method="POST", body=b"{}", accept="application/json")
     application_id: str = json.loads(made.body)["application-id"]
@@ -49,7 +49,7 @@ def submit(command: str) -> str:
 
 
 def test_application_is_followed_read_and_ended_with_a_ticket(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     assert len(yarn.nodes()) == 2
     application_id = submit("echo hello; sleep 600")
     wait_until(lambda: yarn.application(application_id).am_log_url)

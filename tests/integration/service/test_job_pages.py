@@ -101,7 +101,7 @@ def test_overview_shows_progress_and_recently_ended_jobs(stage: Stage, opens: Op
     row.get_by_role("link", name=failed_job.id).wait_for()
     assert "failed" in row.inner_text() and "no such column" in row.inner_text() and "ago" in row.inner_text()
     service = stage.client("ana").job(job.id).applications[0].tag.partition(f"-{job.serial}-")[0].rpartition("-")[2]
-    run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=provenance.who())
+    run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=provenance.process_identity())
     run.report(12, accuracy=0.75)
     run.write("driver.json", {"time": 1.0, "progress": {"done": 10, "total": 40, "unit": "step"}})
     page.reload()

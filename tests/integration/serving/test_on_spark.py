@@ -105,10 +105,10 @@ def test_unsuitable_cluster_profile_is_refused(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "alone.yaml").write_text("master: spark://127.0.0.1:1\ndeploy_mode: cluster\n")
     monkeypatch.setenv("HOPSML_CONF_DIR", str(tmp_path))
     with pytest.raises(ArgumentError, match=r"profile 'inside' has master local\[2\]: replicas can run on executors"):
-        submitter.checked_profile("inside")
+        submitter.spark_profile("inside")
     with pytest.raises(ArgumentError, match="deploy_mode cluster, which only YARN supports"):
-        submitter.checked_profile("alone")
-    assert submitter.checked_profile("local") is None
+        submitter.spark_profile("alone")
+    assert submitter.spark_profile("local") is None
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
     with pytest.raises(ArgumentError, match=r"host='127\.0\.0\.1' with profile 'local-cluster': .* omit host"):
         serving.start("digits", host="127.0.0.1", profile="local-cluster")
@@ -119,9 +119,9 @@ def test_one_executor_is_requested_per_replica_and_the_command_has_no_token(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
-    profile = submitter.checked_profile("local-cluster")
+    profile = submitter.spark_profile("local-cluster")
     assert profile is not None
-    planned = submitter.plan(profile, definitions.ServingFolder(tmp_path), "digits", "launch", 3)
+    planned = submitter.prepare_submission(profile, definitions.ServingFolder(tmp_path), "digits", "launch", 3)
     line = list(planned.command)
     assert line[line.index("--master") + 1] == "local-cluster[3,2,1024]" and "spark.task.cpus=2" in line
     assert (tmp_path / "serve.py").read_text().endswith("main('digits', 'launch')\n")
@@ -138,11 +138,11 @@ def test_private_folder_is_readable_only_by_its_owner(project: Path) -> None:
     settings = ServingSettings("secret", url, "digits", "", 0, 1, False, ServingLimits(), Route(1, 1), {})
     server_records.write_access(ServingAccess("first", "yarn", "token", "control", settings))
     assert (found := server_records.read_access("secret", url)) is not None and found.control == "control"
-    assert server_records.of_launch("secret", url, "another") is None
+    assert server_records.read_launch_access("secret", url, "another") is None
     server_records.write_outcome("secret", url, server_records.LaunchOutcome("first", "why"))
     assert server_records.read_outcome("secret", url, "second") is None
     assert (outcome := server_records.read_outcome("secret", url, "first")) is not None and outcome.error == "why"
     files = list((project / "Serving" / "secret.private").iterdir())
     assert len(files) == 2 and {oct(one.stat().st_mode & 0o777) for one in files} == {"0o600"}
-    server_records.forget_access("secret", url)
+    server_records.delete_access("secret", url)
     assert server_records.read_access("secret", url) is None

@@ -25,7 +25,7 @@ from hopsml.serving import agent_server, messages
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.definitions import ServingLimits
-from hopsml.serving.front import Front, listening
+from hopsml.serving.front import Front, serve_front
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
@@ -33,8 +33,8 @@ from hopsml.serving.messages import (
     EndReplica,
     FromAgent,
     JsonLinesConnection,
-    LogSent,
     ReplicaEnded,
+    ReplicaLogLines,
     ReplicaStarted,
     ServedVersion,
     ServingSettings,
@@ -45,7 +45,7 @@ from hopsml.serving.messages import (
     encode_for_agents,
 )
 from hopsml.serving.routes import Route
-from hopsml.serving.supervisor import Supervisor, bound
+from hopsml.serving.supervisor import Supervisor, listening_socket
 from hopsml.storage import python_child
 from tests.helpers.cluster.workloads import WAIT_S
 
@@ -96,14 +96,14 @@ AGENTS_TOKEN = "a" * 20
 @asynccontextmanager
 async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncIterator[ClientConnection]:
     """Open a connection to an agent server."""
-    async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+    async with server.listen("127.0.0.1") as port, asyncio.timeout(WAIT_S):
         certificate = server.identity.certificate
         async with await tls.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
             yield connection
 
 
 @pytest.mark.parametrize(
-    "first", [b"[" * 300_000, encode_for_agents(LogSent("here", ""))], ids=["no message", "no hello"]
+    "first", [b"[" * 300_000, encode_for_agents(ReplicaLogLines("here", ""))], ids=["no message", "no hello"]
 )
 def test_agent_without_token_or_hello_is_refused(first: bytes) -> None:
     async def greeted(first: bytes, token: str) -> object:
@@ -135,19 +135,19 @@ def test_agent_is_free_again_after_a_failed_or_cancelled_replica_start(how: str)
 
             await send(AgentHello("here", 0))
             assert isinstance(await received(), AgentWelcome)
-            starting = asyncio.create_task(server.start(0))
+            starting = asyncio.create_task(server.start_replica(0))
             assert await received() == StartReplica(0)
             if how == "ends at once":  # both messages are there before the task that starts it continues
                 await send(ReplicaStarted(1, "127.0.0.1", 1), ReplicaEnded("exit status 1"))
-                assert await (await starting).ended() == "exit status 1"
+                assert await (await starting).wait_for_end() == "exit status 1"
             else:
                 starting.cancel()
                 assert await received() == EndReplica()
                 await send(ReplicaStarted(error="no memory"))
-            again = asyncio.create_task(server.start(1))
+            again = asyncio.create_task(server.start_replica(1))
             assert await received() == StartReplica(1)
             await send(ReplicaStarted(2, "127.0.0.1", 2))
-            assert (await again).pid == 2 and server.machines() == ("here",)
+            assert (await again).pid == 2 and server.replica_hosts() == ("here",)
 
     asyncio.run(run())
 
@@ -159,15 +159,17 @@ def test_repeated_end_of_a_replica_frees_its_agent_once() -> None:
             for message in (AgentHello("here", 0), *[ReplicaEnded("again")] * 3, AgentHello("here", 1)):
                 await connection.send(encode_for_agents(message))
             assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
-            starting = asyncio.create_task(server.start(0))
+            starting = asyncio.create_task(server.start_replica(0))
             assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(0)
             await connection.send(encode_for_agents(ReplicaStarted(1, "127.0.0.1", 1)))
-            first, second = await starting, asyncio.create_task(server.start(1))
-            await connection.send(encode_for_agents(LogSent("here", "")))  # is handled after the start was tried
+            first, second = await starting, asyncio.create_task(server.start_replica(1))
+            await connection.send(
+                encode_for_agents(ReplicaLogLines("here", ""))
+            )  # is handled after the start was tried
             await connection.ping()
-            assert not second.done() and server.machines() == ("here",)
+            assert not second.done() and server.replica_hosts() == ("here",)
             await connection.send(encode_for_agents(ReplicaEnded("exit status 1")))
-            assert await first.ended() == "exit status 1"
+            assert await first.wait_for_end() == "exit status 1"
             assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(1), "on the place that is free"
             second.cancel()
 
@@ -185,7 +187,7 @@ def test_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.Mo
             await connection.send(encode_for_agents(AgentHello("here", 7)))
             assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
             with pytest.raises(OSError, match="here"):
-                await server.start(0)
+                await server.start_replica(0)
             assert evicted == [7]
 
     asyncio.run(run())
@@ -194,16 +196,16 @@ def test_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.Mo
 def test_message_longer_than_the_read_buffer_is_received_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sent(text: str) -> object:
         ours, theirs = socket.socketpair()
-        one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), LogSent)
-        other = JsonLinesConnection(*await asyncio.open_connection(sock=theirs), LogSent)
+        one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), ReplicaLogLines)
+        other = JsonLinesConnection(*await asyncio.open_connection(sock=theirs), ReplicaLogLines)
         try:
-            one.send(LogSent("here", text))
+            one.send(ReplicaLogLines("here", text))
             return await asyncio.wait_for(other.receive(), WAIT_S)
         finally:
             one.close()
             other.close()
 
-    assert asyncio.run(sent("x" * 300_000)) == LogSent("here", "x" * 300_000)
+    assert asyncio.run(sent("x" * 300_000)) == ReplicaLogLines("here", "x" * 300_000)
     monkeypatch.setattr(messages, "LONGEST_LINE", 100_000)
     with pytest.raises(msgspec.DecodeError, match="a line of more than 100000 bytes"):
         asyncio.run(sent("x" * 300_000))
@@ -217,12 +219,12 @@ async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]
     )
     agent_acceptor = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
     agents: Agents | None = None
-    with bound("127.0.0.1", 0) as listener:
+    with listening_socket("127.0.0.1", 0) as listener:
         listener.setblocking(False)
         supervisor = Supervisor(settings, agent_acceptor, listener.getsockname()[:2])
-        agent_acceptor.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
+        agent_acceptor.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.execute_command)
         try:
-            async with agent_acceptor.open("127.0.0.1") as port, listening(agent_acceptor.front, listener):
+            async with agent_acceptor.listen("127.0.0.1") as port, serve_front(agent_acceptor.front, listener):
                 agents = Agents(AgentBootstrap("127.0.0.1", port, agent_acceptor.identity.certificate, "a" * 20))
                 agents.more(), agents.more()
                 assert await asyncio.wait_for(supervisor.start(), 120) == ""
@@ -302,12 +304,12 @@ def test_no_request_fails_when_a_replica_or_agent_is_lost_or_the_version_changes
             await until_ready(supervisor, 2)
             await clients.more(20)
             await check_wrong_token_is_rejected(agents)
-            answer = await supervisor.answer(ChangeRoute(Route(0, 2), versions(), 60.0))
+            answer = await supervisor.execute_command(ChangeRoute(Route(0, 2), versions(), 60.0))
             assert answer.error == "" and await predicted(port) == (200, 2.0)
             await clients.end()
             assert {status for status, _ in clients.answers} == {200}
             assert {value for _, value in clients.answers} <= {1.0, 2.0}
-            assert (await supervisor.answer(StatusRequest())).restarts == 2
+            assert (await supervisor.execute_command(StatusRequest())).restarts == 2
 
     asyncio.run(run())
     assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed
@@ -323,11 +325,11 @@ def test_replica_has_the_newest_delegation_tokens_in_a_private_file(project: Pat
         server.give_tokens(credentials(b"first"))
         agents: Agents | None = None
         try:
-            async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+            async with server.listen("127.0.0.1") as port, asyncio.timeout(WAIT_S):
                 certificate = server.identity.certificate
                 agents = Agents(AgentBootstrap("127.0.0.1", port, certificate, AGENTS_TOKEN, has_tokens=True))
                 agents.more()
-                replica = await server.start(0)
+                replica = await server.start_replica(0)
                 environ = Path(f"/proc/{replica.pid}/environ").read_bytes().split(b"\0")
                 (named,) = [line.partition(b"=")[2] for line in environ if line.startswith(VARIABLE.encode())]
                 file = Path(os.fsdecode(named))

@@ -300,7 +300,7 @@ def test_saved_model_of_another_user_is_not_served(
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "saved_model.pb").write_bytes(b"a graph that reads files")
     model.export(tmp_path / "exported", "theirs")
-    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    monkeypatch.setattr(trust, "own_owner_names", lambda url: frozenset({"somebody"}))
     with pytest.raises(ArgumentError, match="loading a model executes its content"):
         serving.start("theirs")
 

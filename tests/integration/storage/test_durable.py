@@ -60,7 +60,7 @@ def claimed(folder: Path) -> dict[str, str]:
 
 
 def appended(folder: Path) -> dict[str, str]:
-    writer, _ = segments.begin(f"{folder}/journal", ["one"])
+    writer, _ = segments.register_writer(f"{folder}/journal", ["one"])
     writer.add(["two"])
     writer.add(["three", "four"])
     return {"journal/" + os.listdir(folder / "journal")[0]: "one\ntwo\nthree\nfour\n"}
@@ -125,7 +125,7 @@ def ended(folder: Path) -> dict[str, str]:
     (there / "metrics.jsonl").write_text("{}\n")
     for number in range(50):
         (there / "logs" / f"g{number}-rank0.log").write_text(str(number))
-    run.end({"state": "FINISHED"})
+    run.write_status_once({"state": "FINISHED"})
     assert RunDir(run.url).read_status() == {"state": "FINISHED"}
     return contents(folder)
 

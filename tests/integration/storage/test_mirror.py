@@ -63,7 +63,7 @@ def test_checkpoints_of_trials_and_further_fits_are_mirrored_completely(root: Pa
     (trial / "checkpoints").mkdir()
     for step in (1, 2, 3):
         write_checkpoint(trial, step)
-    checkpoints.write_keep(trial / "checkpoints", 2)
+    checkpoints.write_retention(trial / "checkpoints", 2)
     write_checkpoint(trial, 4, rename=False)
     (trial / "output.log").write_text("one\n")
     (root / "events" / "checkpoints" / "step-000000001").mkdir(parents=True)
@@ -267,11 +267,11 @@ def test_mirror_retains_as_many_checkpoints_as_its_owner(root: Path, tmp_path: P
             write_checkpoint(root, step)
         assert mirror.flush(60).is_complete
         assert checkpoints.steps(remote) == [1, 2, 3], "nobody has said how many"
-        checkpoints.write_keep(root / "checkpoints", 2)
+        checkpoints.write_retention(root / "checkpoints", 2)
         write_checkpoint(root, 4)
         assert mirror.flush(60).is_complete
         assert checkpoints.steps(remote) == [3, 4]
-        checkpoints.write_keep(root / "checkpoints", 1)
+        checkpoints.write_retention(root / "checkpoints", 1)
         shutil.rmtree(root / "checkpoints" / step_name(4))  # the owner prunes before the newer one is on the store
         mirror.flush(10)
         assert checkpoints.steps(remote) == [3, 4], "only a newer complete one makes an older one go"

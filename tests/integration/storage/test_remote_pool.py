@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hopsml.storage.remote.pool import AllBusy, HelperPool
+from hopsml.storage.remote.pool import AllHelpersBusy, HelperPool
 from hopsml.storage.remote.store import ChannelClosed
 from tests.helpers.clock import END_S
 
@@ -58,7 +58,12 @@ def test_helper_lent_at_close_ends_after_its_call(pool: HelperPool) -> None:
 
 
 def test_number_of_helper_processes_is_limited(pool: HelperPool) -> None:
-    with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 storage helper processes"), pool.lend(0.05):
+    with (
+        pool.lend(30),
+        pool.lend(30),
+        pytest.raises(AllHelpersBusy, match="all 2 storage helper processes"),
+        pool.lend(0.05),
+    ):
         pass
 
 

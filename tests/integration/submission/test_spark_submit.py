@@ -24,7 +24,7 @@ STUBBORN = "trap '' TERM; sleep 100 & echo $$ > $FILE; wait; wait; sleep 100"
 def test_exit_status_and_output_tail_are_returned(tmp_path: Path) -> None:
     with SparkSubmit(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ, quiet=True) as job:
         job._process.wait(END_S)
-        assert (job.poll(), job.tail()) == (3, "out\nerr")
+        assert (job.poll(), job.output_tail()) == (3, "out\nerr")
 
 
 def test_process_group_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

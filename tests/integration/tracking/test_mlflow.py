@@ -211,7 +211,9 @@ def test_launch_is_a_parent_run_with_children_and_registers_models_once(
     assert sorted(run.data.params["lr"] for run in children) == ["0.1", "0.2", "0.3"]
     source = "hdfs://nn:8020/Projects/p/Experiments/app_1/export"
     for _ in range(2):
-        version = Store(server.uri).register("rates", source, children[0].info.run_id, {"hopsml.run_id": "app_1"})
+        version = Store(server.uri).register_version(
+            "rates", source, children[0].info.run_id, {"hopsml.run_id": "app_1"}
+        )
     (registered,) = server.client().search_model_versions("name = 'rates'")
     assert (version, registered.source, registered.run_id) == ("1", source, children[0].info.run_id)
 
@@ -285,7 +287,7 @@ def check_second_transfer_changes_nothing(server: MlflowServer, run: experiment.
     wanted = order.read(run.directory)
     assert wanted is not None
     unknown = dataclasses.replace(wanted, run_id="", state="pending")
-    done, _ = publish.complete(Store(server.uri), unknown, run.directory, history=True)
+    done, _ = publish.complete_run(Store(server.uri), unknown, run.directory, history=True)
     assert done.run_id == found.info.run_id
     (left,) = server.client().search_runs([found.info.experiment_id])
     assert left.info.run_id == found.info.run_id and left.data.metrics["accuracy"] == 0.5

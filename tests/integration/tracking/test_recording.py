@@ -20,7 +20,7 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import inputs, provenance
-from hopsml.tracking.record import Recording
+from hopsml.tracking.record import RunRecordWriter
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 
@@ -97,7 +97,7 @@ def test_launch_and_training_do_not_wait_for_the_record(
     monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 2 * WAIT_S)
     monkeypatch.setattr(provenance, "_git_known", {})
     submit().result(END_S)  # starts the agents
-    monkeypatch.setattr(provenance, "script", lambda: Path(__file__))  # pytest itself is an installed program
+    monkeypatch.setattr(provenance, "script_path", lambda: Path(__file__))  # pytest itself is an installed program
     started = time.thread_time()
     run = experiment.submit(Path.touch, args={"self": trained}, progress=False, num_workers=2)
     worked = time.thread_time() - started
@@ -133,7 +133,7 @@ def test_unwritable_record_is_reported_and_does_not_fail_the_run(
 def test_failing_collector_does_not_affect_the_others(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}/app_1")
     more = {"broken": lambda: 1 / 0, "works": lambda: {"a": 1}}
-    recording = Recording(directory, b"payload", more=more).start()
+    recording = RunRecordWriter(directory, b"payload", more=more).start()
     recording.join()
     record = directory.read_json(directory.environment_json)
     assert (record["broken"], record["works"]) == (None, {"a": 1})
@@ -142,7 +142,7 @@ def test_failing_collector_does_not_affect_the_others(tmp_path: Path) -> None:
 
 def test_joining_a_recording_has_a_time_limit(tmp_path: Path) -> None:
     gate = threading.Event()
-    recording = Recording(RunDir(f"file://{tmp_path}/app_1"), b"", more={"slow": gate.wait}).start()
+    recording = RunRecordWriter(RunDir(f"file://{tmp_path}/app_1"), b"", more={"slow": gate.wait}).start()
     recording.join(0.2)
     assert recording.problems == ["not complete after 0.2 s"]
     gate.set()

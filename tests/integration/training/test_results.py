@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.storage.checkpoints import read_keep
+from hopsml.storage.checkpoints import read_retention
 from hopsml.training.checkpoint_files import complete_checkpoints
 from tests.helpers import clock
 from tests.helpers.clock import END_S
@@ -51,7 +51,7 @@ def test_only_the_requested_number_of_complete_checkpoints_is_retained(
         "step-000000030",
         "step-000000098",  # not ours to remove, and never taken
     ]
-    assert read_keep(folder / "checkpoints") == 2, "the mirror keeps as many"
+    assert read_retention(folder / "checkpoints") == 2, "the mirror keeps as many"
     assert not list(folder.glob("work-*/hopsml-unused-*"))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.tuning.choice import candidates
+from hopsml.tuning.choice import list_candidates
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.tensorflow
@@ -57,7 +57,7 @@ def test_tune_communication_measures_a_script(store: Path, tmp_path: Path) -> No
     assert (found["function"], found["workers"]) == ("train", 2)
     assert (found["gradients"], found["gradient_bytes"]) == (4, 4 * (16 * 8 + 8 + 8 + 1))
     taken = found["choice"]["medians_ms"]
-    assert set(taken) == {one.name for one in candidates(["fp16"])}
+    assert set(taken) == {one.name for one in list_candidates(["fp16"])}
     assert all(math.isfinite(value) and value > 0 for value in taken.values())
     record = json.loads((store / "Communication" / "train-2.json").read_text())
     assert record["settings"] == found["settings"] and record["step_ms"] == taken

@@ -15,7 +15,7 @@ import pytest
 
 from hopsml.core.states import Lifecycle
 from hopsml.storage import filesystem
-from hopsml.storage.run_dir import find
+from hopsml.storage.run_dir import find_run_dir
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.yarn.conftest import Hadoop
 from tests.integration.yarn.test_job_service import WAIT_S, YarnService, reaches, served
@@ -76,7 +76,7 @@ def test_run_shows_yarn_node_names_regardless_of_container_hostnames(service: Ya
     wait_until(reaches(client, job, Lifecycle.FINISHED), "its end", WAIT_S)
     inside = {path.read_text() for path in folder.glob("inside-*")}
     assert all(name.startswith("container-") for name in inside), "what the workers themselves see"
-    run = find(client.runs(job)[0].id, f"{hadoop.namenode_url}/Projects/{folder.name}")
+    run = find_run_dir(client.runs(job)[0].id, f"{hadoop.namenode_url}/Projects/{folder.name}")
     members = json.loads(filesystem.for_url(run.status_json).read_bytes(run.status_json))["workers"]
     assert [one["host"] for one in members] == [there[one["executor"]] for one in members]
     printed = "".join(client.follow(job))

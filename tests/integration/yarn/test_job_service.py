@@ -191,10 +191,10 @@ def test_service_survives_a_resource_manager_outage_and_kills_only_its_strays(
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
-        yarn = ResourceManager.of_environment()
-        stray = wait_until(lambda: yarn.find(f"{prefix}-99-1"), "the stray", WAIT_S)[0]
+        yarn = ResourceManager.from_environment()
+        stray = wait_until(lambda: yarn.find_by_tag(f"{prefix}-99-1"), "the stray", WAIT_S)[0]
         wait_until(lambda: yarn.application(stray.id).state == "KILLED", "its end", WAIT_S)
-        other = wait_until(lambda: yarn.find("somebody-elses"), "the other one", WAIT_S)[0]
+        other = wait_until(lambda: yarn.find_by_tag("somebody-elses"), "the other one", WAIT_S)[0]
         wait_until(lambda: yarn.application(other.id).state == "RUNNING", "it to run", WAIT_S)
         yarn.kill(other.id)
     service.end("one")

@@ -76,7 +76,7 @@ def proxy(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     conf = tmp_path / "hadoop-conf"
     shutil.copytree(hadoop.conf_dir, conf)
-    (address,) = ResourceManager.of_environment().addresses
+    (address,) = ResourceManager.from_environment().addresses
     proxy = RefusingProxy(address)
     site = (conf / "yarn-site.xml").read_text()
     assert address in site
@@ -123,7 +123,7 @@ def test_application_is_killed_over_rpc_if_requested(proxy: RefusingProxy, submi
     known = refuse_after_the_submission(proxy, running)
     assert running.ended(200) == 1, running.err
     assert "is ended over Hadoop's RPC (--on-lost-contact kill)" in running.err and f"{known}: KILLED" in running.err
-    assert ResourceManager.of_environment().application(known).state == "KILLED"
+    assert ResourceManager.from_environment().application(known).state == "KILLED"
 
 
 def test_detached_submission_prints_the_id_that_spark_submit_has_reported(
@@ -133,8 +133,8 @@ def test_detached_submission_prints_the_id_that_spark_submit_has_reported(
     known = refuse_after_the_submission(proxy, running)
     assert running.ended(200) == 0, running.err
     assert running.out.strip() == known and APPLICATION_ID.fullmatch(known)
-    ResourceManager.of_environment().kill(known)
-    wait_until(lambda: ResourceManager.of_environment().application(known).is_final)
+    ResourceManager.from_environment().kill(known)
+    wait_until(lambda: ResourceManager.from_environment().application(known).is_final)
     client = RpcClient(str(Path(sys.executable).with_name("spark-submit")), hadoop.submit_env())
     assert client.application(known).state == "KILLED"
 

@@ -52,7 +52,7 @@ def project(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("profile", ["here", "there"])
 def test_serving_in_yarn_containers_replaces_replicas_and_rolls(project: None, profile: str) -> None:
     status = serving.start("digits", version=1, replicas=2, profile=profile)
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     try:
         assert (status.version, status.ready) == (1, 2) and not yarn.application(status.application).is_final
         with Load() as load:
@@ -78,7 +78,7 @@ def test_serving_on_yarn_ends_when_its_driver_dies(project: None, profile: str) 
         os.kill(status.supervisor, signal.SIGKILL)
         wait_until(lambda: serving.status("digits").state == "Stopped")
         wait_until(lambda: all(processes.has_ended(pid) for pid in status.pids))
-        wait_until(lambda: ResourceManager.of_environment().application(status.application).is_final)
+        wait_until(lambda: ResourceManager.from_environment().application(status.application).is_final)
     finally:
         serving.stop("digits")
 

@@ -193,7 +193,7 @@ def test_frozen_namenode_times_out_every_call(hadoop: Any, either: str, tmp_path
     assert patient.read_bytes(url) == b"before"
     patient.write_bytes(url, b"after")
     assert patient.read_bytes(url) == b"after"
-    tree.sweep(timeout_s=10)
+    tree.delete_discarded(timeout_s=10)
     assert [entry.name for entry in patient.list_dir(either)] == ["f"]
 
 

@@ -110,8 +110,8 @@ def test_submitted_application_is_followed_to_its_end(hadoop: Hadoop, hopsml: Ho
     submit = hopsml("submit", str(GATE), str(gate), "ok", "--profile", "small", "--tag", "my-tag")
     submit.wait_for(BEFORE)
     assert submit.out == BEFORE
-    yarn = ResourceManager.of_environment()
-    (found,) = yarn.find("my-tag")
+    yarn = ResourceManager.from_environment()
+    (found,) = yarn.find_by_tag("my-tag")
     assert found.state == "RUNNING" and found.id in submit.err and len(found.tags) == 2
     gate.touch()
     assert submit.ended() == 0, submit.err
@@ -146,13 +146,13 @@ def test_profile_with_dynamic_allocation_runs_an_elastic_training(
 
 
 def output(application_id: str, offset: int = 0) -> str:
-    part = logs.read(ResourceManager.of_environment().application(application_id), "stdout", offset)
+    part = logs.read(ResourceManager.from_environment().application(application_id), "stdout", offset)
     return part.text if part is not None else ""
 
 
 def aggregated(application_id: str) -> None:
     """Wait until the log is in HDFS and no longer at the NodeManager."""
-    application = ResourceManager.of_environment().application(application_id)
+    application = ResourceManager.from_environment().application(application_id)
     page = re.match(r"(https?://[^/]+)/.*/(container_\w+)", application.am_log_url)
     assert page is not None
     wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000) is None)
@@ -186,7 +186,7 @@ def test_full_queue_times_out_and_an_external_kill_is_reported(hadoop: Hadoop, h
     assert waiting.ended() == 124, waiting.err
     assert "waiting for" in waiting.err and "waiting for resources to be assigned for AM" in waiting.err
     assert f"queue root.default had no room for {second} within 4 s" in waiting.err
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     assert yarn.application(second).state == "KILLED"
     assert follower.process.poll() is None
 
@@ -212,13 +212,13 @@ def test_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: sig
     """While the driver runs, as soon as YARN lists the application, and before the submission."""
     tag = f"ended-{time.monotonic_ns()}"
     submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "small", "--tag", tag)
-    yarn = ResourceManager.of_environment()
+    yarn = ResourceManager.from_environment()
     submit.wait_for(BEFORE if moment == "running" else "submitting")
     if moment == "listed":
-        wait_until(lambda: yarn.find(tag))
+        wait_until(lambda: yarn.find_by_tag(tag))
     submit.process.send_signal(number)
     assert submit.ended(60) == 128 + number, submit.err
-    assert [app.state for app in yarn.find(tag)] == ([] if moment == "early" else ["KILLED"])
+    assert [app.state for app in yarn.find_by_tag(tag)] == ([] if moment == "early" else ["KILLED"])
     expected = {"running": "Ctrl-C: ending application_", "listed": "SIGTERM", "early": "nothing was submitted"}
     assert expected[moment] in submit.err
 
@@ -228,8 +228,8 @@ def test_signal_ends_the_application(hopsml: Hopsml, tmp_path: Path, number: sig
 def test_client_mode_leaves_no_processes(hopsml: Hopsml, tmp_path: Path, number: signal.Signals) -> None:
     submit = hopsml("submit", str(GATE), str(tmp_path / "never"), "ok", "--profile", "here", "--tag", f"c{int(number)}")
     submit.wait_for(BEFORE)
-    yarn = ResourceManager.of_environment()
-    (found,) = yarn.find(f"c{int(number)}")
+    yarn = ResourceManager.from_environment()
+    (found,) = yarn.find_by_tag(f"c{int(number)}")
     mark = os.environ.get(MARK)
     assert mark is None  # the processes that carry it are the command's
     submit.process.send_signal(number)
@@ -239,16 +239,16 @@ def test_client_mode_leaves_no_processes(hopsml: Hopsml, tmp_path: Path, number:
 
 @pytest.mark.variant  # of tests/unit/yarn, on YARN
 def test_frozen_resource_manager_and_unknown_application_are_reported(hadoop: Hadoop, hopsml: Hopsml) -> None:
-    yarn = ResourceManager.of_environment(timeout_s=1.0)
+    yarn = ResourceManager.from_environment(timeout_s=1.0)
     with pytest.raises(ApplicationNotFound, match="has no record of application_1_0001"):
         yarn.application("application_1_0001")
     with pytest.raises(ApplicationNotFound):
-        submission.end("application_1_0001", yarn=yarn)
+        submission.end_application("application_1_0001", yarn=yarn)
     printed: list[str] = []
     outcome = submission.follow("application_1_0001", yarn=yarn, notify=printed.append)
     assert outcome.status == 1 and "its final state is unknown" in printed[0]
     hadoop.kill("rm", signal.SIGSTOP)
     started_s = clock.awake()
     with pytest.raises(ClusterUnavailable, match=rf"{yarn.addresses[0]}.*timed out"):
-        yarn.find("x")
+        yarn.find_by_tag("x")
     assert clock.awake() - started_s < 4

@@ -93,9 +93,9 @@ def test_final_status_of_yarn_and_the_exit_status_say_that_the_run_failed(
         conf = [f"--conf=spark.yarn.appMasterEnv.{name}={value}" for name, value in variables.items()]
         command = hopsml("submit", str(script), "--profile", profile, "--tag", "losing", *conf)
         assert command.ended(END_S) == 1, command.err
-        (application,) = ResourceManager.of_environment().find("losing")
-        wait_until(lambda: ResourceManager.of_environment().application(application.id).is_final)
-        assert ResourceManager.of_environment().application(application.id).final_status == "FAILED"
+        (application,) = ResourceManager.from_environment().find_by_tag("losing")
+        wait_until(lambda: ResourceManager.from_environment().application(application.id).is_final)
+        assert ResourceManager.from_environment().application(application.id).final_status == "FAILED"
         listed = hopsml("runs", "ls", "--project", url, "--json")
         assert listed.ended() == 0
         (run,) = json.loads(listed.out)

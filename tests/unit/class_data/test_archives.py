@@ -143,7 +143,7 @@ def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monke
     monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     profile = profiles.load("local-cluster")
-    made = class_data.make_archives(profile.spark, spark_command.spark_submit())
+    made = class_data.make_archives(profile.spark, spark_command.spark_submit_path())
     assert mapped(profile) == {role: [str(path)] for role, path in made.items()}
     made["driver"].write_bytes(b"not an archive")
     assert mapped(profile) == {"driver": [], "executor": [str(made["executor"])]}
@@ -151,7 +151,7 @@ def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monke
 
 def mapped(profile: profiles.Profile) -> dict[str, list[str]]:
     """Return hopsml's archives in the memory of the JVMs of a job."""
-    line = submission.command(profile, str(Path(__file__).parent / "jobs" / "mapped.py"))
+    line = submission.build_command(profile, str(Path(__file__).parent / "jobs" / "mapped.py"))
     done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=END_S)
     found = json.loads(done.stdout.splitlines()[-1])
     return {role: [path for path in paths if "class-data" in path] for role, paths in found.items()}

@@ -40,10 +40,15 @@ class RecordedSearch:
         self.dispatch = Dispatch(SearchSpec(6, "min", "loss"), WideSearcher())
         self.root.mkdir(parents=True)
         search = {"version": 1, "direction": "min", "metric": "loss", "total": 6, "folder": "trials"}
-        record = {"verb": "search", "search": search, "started": time.time(), "driver_process": provenance.who()}
+        record = {
+            "verb": "search",
+            "search": search,
+            "started": time.time(),
+            "driver_process": provenance.process_identity(),
+        }
         self.directory.write_run(record)
-        first = [journal.version_line(), json.dumps(["session", provenance.who()])]
-        self.writer, _ = segments.begin(f"file://{self.root}/journal", first)
+        first = [journal.version_line(), json.dumps(["session", provenance.process_identity()])]
+        self.writer, _ = segments.register_writer(f"file://{self.root}/journal", first)
         self.writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(6)])
         for lane in range(2):
             self.dispatch.handle(LaneJoined(lane), 0.0)
@@ -125,11 +130,11 @@ def test_follow_shows_the_progress_of_a_search(search: RecordedSearch, cli: Cli)
 def test_event_log_is_read_incrementally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "LONG_BYTES", 8)  # a new segment every few lines
     reader = segments.SegmentReader(str(tmp_path))
-    assert reader.new_lines() == []
+    assert reader.read_new_lines() == []
     for number in (1, 2):
-        writer, _ = segments.begin(str(tmp_path), [f"writer {number}"])
-        found = reader.new_lines()
+        writer, _ = segments.register_writer(str(tmp_path), [f"writer {number}"])
+        found = reader.read_new_lines()
         for line in range(5):
             writer.add([str(line)])
-            found += reader.new_lines() if line % 2 else []
-        assert [*found, *reader.new_lines()] == [f"writer {number}", *"01234"]
+            found += reader.read_new_lines() if line % 2 else []
+        assert [*found, *reader.read_new_lines()] == [f"writer {number}", *"01234"]

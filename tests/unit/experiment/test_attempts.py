@@ -100,7 +100,7 @@ def checkpoint(run_dir: RunDir, folder: Path, step: int, content: str = "state",
     source = folder / f"source-{run_dir.run_id}-{fit}-{step}"
     source.mkdir()
     (source / "state.hopsml").write_text(content)
-    checkpoints.commit(source, run_dir.checkpoints_of(fit), step)
+    checkpoints.commit(source, run_dir.checkpoints_of_fit(fit), step)
 
 
 def test_each_earlier_run_is_taken_over_once(tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ def test_each_earlier_run_is_taken_over_once(tmp_path: Path) -> None:
 
 def test_error_in_user_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
-    first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
+    first.write_status_once({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     with pytest.raises(RunError, match="KeyError: 'label'"):
         takeover.EarlierRuns("app", 2).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2))
 
 
 def test_error_in_user_code_is_retried_if_further_attempts_are_requested(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
-    first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
+    first.write_status_once({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     assert (
         takeover.EarlierRuns("app", 2, forgives=True).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2))
         == first.url
@@ -133,7 +133,7 @@ def test_error_in_user_code_is_retried_if_further_attempts_are_requested(tmp_pat
 
 def test_run_ended_by_the_cluster_is_continued(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
-    first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
+    first.write_status_once({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
     assert takeover.EarlierRuns("app", 2).reserve_run_to_continue(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
@@ -192,14 +192,14 @@ def test_workers_fetch_the_checkpoints_of_further_fits(tmp_path: Path) -> None:
 def test_first_recorded_end_of_a_run_is_not_overwritten(tmp_path: Path) -> None:
     """A driver that was taken for dead, and was not, does not undo what its successor has written."""
     first, second = directory(tmp_path, "app_1", 1), directory(tmp_path, "app_2", 2)
-    first.check_open()
+    first.check_not_ended()
     takeover.hand_over_run(first.url, second)
     status = first.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", second.url)
-    assert not first.end({"state": "FINISHED"})
+    assert not first.write_status_once({"state": "FINISHED"})
     assert first.read_status() == status
     with pytest.raises(StorageError, match="app_2"):
-        first.check_open()
+        first.check_not_ended()
 
 
 # ------------------------------------------------------------------------------------------ on an agent

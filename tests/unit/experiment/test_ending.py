@@ -159,9 +159,9 @@ def test_refused_records_fail_the_run_and_are_left_on_this_host(
     assert "the result and the final state are missing" in str(error) and str(tmp_path / "hopsml-left-run_1-") in str(
         error
     )
-    status = left_files.left_status(records.directory.url)
+    status = left_files.read_rescued_status(records.directory.url)
     assert status is not None and status["state"] == "FAILED" and "results could not be stored" in status["cause"]
-    assert left_files.left_status(str(run)) is None, "another run's"
+    assert left_files.read_rescued_status(str(run)) is None, "another run's"
 
 
 def test_user_who_cancels_while_records_are_retried_ends_the_run_at_once(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_user_who_cancels_while_records_are_retried_ends_the_run_at_once(tmp_pat
 def test_status_left_by_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_files.tempfile, "tempdir", str(tmp_path))
     left_files.rescue_records("hdfs://nn/run_1", {"status.json": b'{"state": "FAILED"}'})
-    assert left_files.left_status("hdfs://nn/run_1/") == {"state": "FAILED"}
+    assert left_files.read_rescued_status("hdfs://nn/run_1/") == {"state": "FAILED"}
     (folder,) = tmp_path.iterdir()
     folder.chmod(0o777)
-    assert left_files.left_status("hdfs://nn/run_1") is None
+    assert left_files.read_rescued_status("hdfs://nn/run_1") is None
     with pytest.raises(PermissionError):
         left_files.rescue_records("hdfs://nn/run_1", {"status.json": b"{}"})

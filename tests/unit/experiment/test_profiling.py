@@ -83,7 +83,7 @@ def test_second_profile_request_is_refused_until_the_first_times_out(driver: Dri
         driver.request_profile(2)
     later = mailbox.checked_profile_request(2, 10, "raw")
     mailbox.request_profile(driver.directory, later, first.asked + 10 + PROFILE_PATIENCE_S)
-    mailbox.answer_profile_request(driver.directory, first, "done", "too late")
+    mailbox.record_profile_state(driver.directory, first, "done", "too late")
     assert driver.found() == later, "what was said of the first does not take its place"
 
 
@@ -111,7 +111,7 @@ def test_number_of_stored_profiles_is_limited(driver: Driver) -> None:
     driver.profiling.handle_requests()
     driver.agent_reports(request.id, "no such thing")
     driver.profiling.handle_requests()
-    names = [entry.name for entry in mailbox.kept_profiles(driver.directory)]
+    names = [entry.name for entry in mailbox.list_profiles(driver.directory)]
     assert len(names) == MOST_KEPT_PROFILES and f"rank-0-{MOST_KEPT_PROFILES + 2:03d}.txt" in names
 
 

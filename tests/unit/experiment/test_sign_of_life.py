@@ -55,7 +55,7 @@ def test_remote_driver_is_alive_while_it_sends_heartbeats(tmp_path: Path) -> Non
     directory = create_run_of_driver(tmp_path, ELSEWHERE)
     with sending_heartbeats(directory):
         assert driver_lives(directory)
-    assert directory.read_json(directory.driver_json)["process"] == provenance.who()
+    assert directory.read_json(directory.driver_json)["process"] == provenance.process_identity()
     assert not driver_lives(directory)
 
 
@@ -97,14 +97,14 @@ def test_clock_offset_of_a_day_does_not_affect_driver_liveness(
 
 def test_ended_local_driver_process_is_considered_dead_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
-    program = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()))"
+    program = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.process_identity()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert not driver_lives(create_run_of_driver(tmp_path, json.loads(done.stdout)))
 
 
 def test_liveness_within_this_process_follows_its_active_runs(tmp_path: Path) -> None:
-    directory = create_run_of_driver(tmp_path, provenance.who())
+    directory = create_run_of_driver(tmp_path, provenance.process_identity())
     assert not driver_lives(directory)
     with sending_heartbeats(directory):
         assert driver_lives(directory)
@@ -113,7 +113,7 @@ def test_liveness_within_this_process_follows_its_active_runs(tmp_path: Path) ->
 
 def test_only_one_of_several_takeovers_succeeds_and_the_old_driver_is_notified(tmp_path: Path) -> None:
     left, taken = create_run_of_driver(tmp_path, ELSEWHERE), list[str]()
-    successors = [create_run_of_driver(tmp_path, provenance.who()) for _ in range(8)]
+    successors = [create_run_of_driver(tmp_path, provenance.process_identity()) for _ in range(8)]
 
     def take(successor: RunDir) -> str:
         try:
@@ -127,7 +127,7 @@ def test_only_one_of_several_takeovers_succeeds_and_the_old_driver_is_notified(t
         (winner,) = [answer for answer in answers if answer.startswith("file:")]
         assert answers.count(f"run {left.run_id} was already continued in {winner}; resume that run") == 7
         wait_until(lambda: taken, "the old driver's notice")
-    assert set(taken) == {winner} == {left.successor()}
+    assert set(taken) == {winner} == {left.read_successor()}
     status = left.read_status()
     assert status is not None and (status["state"], status["continued_by"]) == ("LOST", winner)
     for successor in successors:

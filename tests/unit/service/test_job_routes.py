@@ -215,11 +215,11 @@ def test_job_list_has_the_progress_of_the_newest_run_if_requested(
         served.submit()
     names = [served.jobs.own_name(served.jobs.store.job(serial)) for serial in (1, 2, 3)]
     project.run(f"{names[0]}-main_1", started=1.0)
-    run = project.run(f"{names[0]}-main_2", state=None, started=2.0, driver_process=provenance.who())
+    run = project.run(f"{names[0]}-main_2", state=None, started=2.0, driver_process=provenance.process_identity())
     run.report(19, loss=0.5)
     run.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
     searched(project, f"{names[1]}-main_1")
-    project.run(f"{names[2]}-main_1", state=None, driver_process=provenance.who())
+    project.run(f"{names[2]}-main_1", state=None, driver_process=provenance.process_identity())
     asked = {job["serial"]: job["progress"] for job in served.ask("GET", "jobs?progress=true").json()["jobs"]}
     metric = {"metric_name": "loss", "metric": 0.5}
     assert asked[1] == {"run": run.id, "done": 3, "total": 40, "unit": "epoch", **metric}

@@ -122,7 +122,7 @@ def test_only_users_may_request_one_profile_of_a_running_run(served: Served, run
     )
     again = ask("bob")
     assert again.status_code == 400 and "as requested by user, by the page" in again.json()["error"]
-    mailbox.answer_profile_request(running, request, "failed", "no")
+    mailbox.record_profile_state(running, request, "failed", "no")
     running.write_status({"state": "FINISHED"})
     over = ask()
     assert over.status_code == 400 and "is FINISHED" in over.json()["error"]

@@ -240,7 +240,7 @@ def test_malformed_record_of_one_run_does_not_hide_others(project: ProjectOnDisk
     known.runs.refresh()
     rows = {row["id"] for row in msgspec.json.decode(JsonAnswer(known.runs.page()).body)["rows"]}
     assert "app_1" in rows and rows <= {"app_1", "eve_1"}
-    assert "app_1" in [run.run_id for run in catalog.recent(project.url, None)]
+    assert "app_1" in [run.run_id for run in catalog.recent_runs(project.url, None)]
     for look in (known.detail, lambda run: known.metrics(run).series(["loss"], 10)):
         with contextlib.suppress(HopsmlError):
             JsonAnswer(look("eve_1"))
@@ -273,7 +273,7 @@ def test_oversized_record_files_are_not_read_completely(project: ProjectOnDisk) 
 
 
 def test_running_run_has_the_progress_its_driver_recorded(project: ProjectOnDisk) -> None:
-    running = project.run("app_1", state=None, driver_process=provenance.who())
+    running = project.run("app_1", state=None, driver_process=provenance.process_identity())
     running.report(19, loss=0.5)
     over = project.run("app_2")
     over.report(19, loss=0.5)

@@ -209,7 +209,7 @@ def test_deeply_nested_code_is_refused_without_a_crash(code_store: Workspaces, n
     digest = code_store.store_zip(zipped(("train.py", nested.encode())))
     assert code_store.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
     with pytest.raises(ArgumentError, match="too deep"):
-        script.read(str(code_store.folder(digest) / "train.py"))
+        script.parse_script(str(code_store.folder(digest) / "train.py"))
 
 
 @pytest.mark.parametrize("damage", ["emptied", "changed", "gone", "a folder"])

@@ -22,7 +22,7 @@ from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.metrics import ReplicaMeter
 from hopsml.serving.request_log import RequestLog
-from hopsml.serving.routes import Route, RouteRefused, Turned
+from hopsml.serving.routes import Route, RouteRefused, RouteTookEffect
 from tests.unit.serving.models import Scaled, Two
 
 pytestmark = pytest.mark.fast
@@ -35,7 +35,7 @@ class Server:
     """Application over models by version; ``outcomes`` lists the outcomes of routes."""
 
     def __init__(self, models: dict[int, Any], folder: Path | None = None, **limits: Any) -> None:
-        self.models, self.outcomes = models, list[Turned | RouteRefused]()
+        self.models, self.outcomes = models, list[RouteTookEffect | RouteRefused]()
         self.meter = ReplicaMeter()
         self._limits = ServingLimits(**limits)
         self._log = None if folder is None else RequestLog(folder, "0")
@@ -48,7 +48,7 @@ class Server:
         application = RestApplication("digits", self.loaded_versions, self._limits, TOKEN, self.meter, self._log)
         try:
             if route.number:
-                self.loaded_versions.follow(route)
+                self.loaded_versions.switch_to(route)
                 await self.until(1)
             transport = httpx.ASGITransport(application)
             headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -118,9 +118,9 @@ def test_hanging_version_does_not_block_other_versions() -> None:
         hanging.gate.clear()
         unloadable.gate.clear()
         hung = (await client.post(f"{V1}:predict", json=ONES)).status_code
-        server.loaded_versions.follow(Route(2, default=2))
+        server.loaded_versions.switch_to(Route(2, default=2))
         await asyncio.to_thread(unloadable.entered.wait)
-        server.loaded_versions.follow(Route(3, default=3))
+        server.loaded_versions.switch_to(Route(3, default=3))
         await server.until(3)
         found = (await client.post(f"{V1}:predict", json=ONES)).json()["predictions"][0]
         hanging.gate.set()
@@ -128,7 +128,10 @@ def test_hanging_version_does_not_block_other_versions() -> None:
         return [hung, *found]
 
     assert server.play(ask) == [503, 5, 5, 5, 5]
-    assert server.outcomes[1:] == [RouteRefused(2, "a later request has replaced this one: route 3"), Turned(3)]
+    assert server.outcomes[1:] == [
+        RouteRefused(2, "a later request has replaced this one: route 3"),
+        RouteTookEffect(3),
+    ]
 
 
 def test_several_inputs_and_outputs_are_accepted_by_rows_and_by_columns() -> None:
@@ -328,7 +331,7 @@ def test_model_error_and_full_queue_and_missed_deadline_are_reported() -> None:
         computing = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
         await asyncio.to_thread(model.entered.wait, 30)
         waits = asyncio.create_task(client.post(f"{V1}:predict", json=ONES))
-        while not server.loaded_versions.waiting:
+        while not server.loaded_versions.waiting_count:
             await asyncio.sleep(0)
         too_many = await client.post(f"{V1}:predict", json=ONES)
         model.gate.set()
@@ -360,7 +363,7 @@ def test_version_change_and_canary_fail_no_request() -> None:
             (Route(2, default=4), Route(3, default=5), Route(4, default=4, canary=6, share=0.25)), start=2
         ):
             seen = len(answered)
-            server.loaded_versions.follow(route)
+            server.loaded_versions.switch_to(route)
             await server.until(count)
             while len(answered) < seen + 40:
                 await asyncio.sleep(0)
@@ -371,7 +374,12 @@ def test_version_change_and_canary_fail_no_request() -> None:
     assert {(status, version, value) for status, version, value in answered} == {
         (200, "3", 2.0), (200, "4", 3.0), (200, "6", 4.0)
     }  # fmt: skip
-    assert server.outcomes == [Turned(1), Turned(2), RouteRefused(3, "ValueError: broken file"), Turned(4)]
+    assert server.outcomes == [
+        RouteTookEffect(1),
+        RouteTookEffect(2),
+        RouteRefused(3, "ValueError: broken file"),
+        RouteTookEffect(4),
+    ]
     assert server.loaded_versions.versions == {4: "AVAILABLE", 6: "AVAILABLE"}
 
 

@@ -17,11 +17,11 @@ from hopsml.serving.loaded_versions import (
     Batcher,
     DeadlinePassed,
     IncompleteOutputs,
+    QueuedRequest,
     QueueFull,
-    Waiting,
-    compute,
-    next_batch,
-    try_out,
+    compute_batch,
+    pop_batch,
+    warm_up_model,
 )
 from tests.unit.serving.models import Doubling, Scaled, Two
 
@@ -50,21 +50,21 @@ class Model:
 
 def test_trial_prediction_uses_one_row_and_two() -> None:
     model = Model(["output"])
-    assert try_out(model) == "" and model.rows == [1, 2]
+    assert warm_up_model(model) == "" and model.rows == [1, 2]
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("Found unknown categories [0]"), InvalidArgumentError("must be positive")]
 )
 def test_model_that_refuses_zeros_is_served_with_a_warning(error: Exception) -> None:
-    assert try_out(Model(error)) == f"{type(error).__name__}: {error}"
+    assert warm_up_model(Model(error)) == f"{type(error).__name__}: {error}"
 
 
 def test_model_failure_or_missing_output_in_the_trial_prediction_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no kernel"):
-        try_out(Model(RuntimeError("no kernel for this operation")))
+        warm_up_model(Model(RuntimeError("no kernel for this operation")))
     with pytest.raises(IncompleteOutputs, match="no output 'output'"):
-        try_out(Model(["another"]))
+        warm_up_model(Model(["another"]))
 
 
 pytestmark = pytest.mark.fast
@@ -207,28 +207,28 @@ def test_cancelled_request_is_not_computed() -> None:
     assert model.batches == [1, 3]
 
 
-def request(inputs: Any, count: int) -> Waiting:
+def request(inputs: Any, count: int) -> QueuedRequest:
     """Return a waiting request of ``count`` rows, outside a loop."""
     loop = asyncio.new_event_loop()
     try:
-        return Waiting(inputs, count, loop.create_future())
+        return QueuedRequest(inputs, count, loop.create_future())
     finally:
         loop.close()
 
 
 def test_only_rows_of_equal_shape_in_every_input_share_a_batch() -> None:
-    def waiting(*shapes: tuple[int, ...]) -> Waiting:
+    def waiting(*shapes: tuple[int, ...]) -> QueuedRequest:
         inputs = {f"x{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
         return request(inputs, shapes[0][0])
 
     same, wider, deeper = ((2, 3, 4), (2, 5)), ((2, 3, 9), (2, 5)), ((2, 3, 4), (2, 6))
     for other in (wider, deeper):
         queue = deque([waiting(*same), waiting(*same), waiting(*other), waiting(*same)])
-        assert [len(next_batch(queue, 100)) for _ in range(4)] == [2, 1, 1, 0]
+        assert [len(pop_batch(queue, 100)) for _ in range(4)] == [2, 1, 1, 0]
     rows_alone = deque([waiting((1, 3, 4), (1, 5)), waiting((7, 3, 4), (7, 5))])  # the number of rows may differ
-    assert len(next_batch(rows_alone, 8)) == 2
+    assert len(pop_batch(rows_alone, 8)) == 2
     over = deque([waiting((1, 3)), waiting((8, 3))])
-    assert [len(next_batch(over, 8)) for _ in range(2)] == [1, 1]
+    assert [len(pop_batch(over, 8)) for _ in range(2)] == [1, 1]
 
 
 def test_length_of_a_batcher_is_the_number_of_waiting_requests() -> None:
@@ -283,13 +283,13 @@ def test_batches_are_filled_in_order_up_to_their_maximum_rows(
     counts: list[int], most: int, batches: list[list[int]]
 ) -> None:
     queue = deque(request(rows(count), count) for count in counts)
-    assert [[one.rows for one in next_batch(queue, most)] for _ in batches] == batches
+    assert [[one.rows for one in pop_batch(queue, most)] for _ in batches] == batches
 
 
 def test_rows_of_different_element_types_are_not_batched_together() -> None:
     kinds = [np.float32, np.float32, np.float64, np.int32]
     queue = deque(request({"x": np.zeros((1, 4), kind)}, 1) for kind in kinds)
-    assert [len(next_batch(queue, 8)) for _ in range(4)] == [2, 1, 1, 0]
+    assert [len(pop_batch(queue, 8)) for _ in range(4)] == [2, 1, 1, 0]
 
 
 def test_completed_requests_are_dropped_from_the_queue_and_take_no_rows() -> None:
@@ -297,14 +297,14 @@ def test_completed_requests_are_dropped_from_the_queue_and_take_no_rows() -> Non
     for number in (0, 2, 4):
         waiting[number].answer.cancel()
     queue = deque(waiting)
-    assert next_batch(queue, 8) == [waiting[1], waiting[3]] and not queue
-    assert next_batch(queue, 8) == []
+    assert pop_batch(queue, 8) == [waiting[1], waiting[3]] and not queue
+    assert pop_batch(queue, 8) == []
 
 
 # ------------------------------------------------------------------------------------------ what is computed
 
 
-def several(*values: float) -> list[Waiting]:
+def several(*values: float) -> list[QueuedRequest]:
     """Return requests of 1, 2, 3 ... rows with the given values."""
     return [request(rows(number, value), number) for number, value in enumerate(values, 1)]
 
@@ -313,7 +313,7 @@ def test_batch_is_one_call_and_each_request_gets_its_rows_of_every_output() -> N
     model = Scaled(outputs=("y", "total"))
     for values in ((1.0, 2.0), (1.0, 2.0, 3.0)):
         model.batches.clear()
-        found: list[Any] = compute(model, several(*values))
+        found: list[Any] = compute_batch(model, several(*values))
         assert model.batches == [sum(range(len(values) + 1))]
         for number, (value, answer) in enumerate(zip(values, found, strict=True), 1):
             assert answer["y"].tolist() == [[value * 2] * 4] * number
@@ -328,20 +328,20 @@ def test_inputs_are_joined_by_name() -> None:
         )
         for text in texts
     ]
-    found: list[Any] = compute(Two(), batch)
+    found: list[Any] = compute_batch(Two(), batch)
     assert [answer["upper"].tolist() for answer in found] == [["A"], ["B", "C"]]
     assert [answer["sum"].tolist() for answer in found] == [[6], [6, 6]]
 
 
 def test_single_request_is_one_call() -> None:
     model = Scaled()
-    (found,) = compute(model, several(3.0))
+    (found,) = compute_batch(model, several(3.0))
     assert model.batches == [1] and isinstance(found, dict) and found["y"].tolist() == [[6.0] * 4]
 
 
 def test_failed_batch_is_repeated_request_by_request_in_order() -> None:
     model = Scaled()
-    first, second, third = compute(model, several(1.0, -1.0, 3.0))
+    first, second, third = compute_batch(model, several(1.0, -1.0, 3.0))
     assert model.batches == [6, 1, 2, 3]
     assert isinstance(first, dict) and first["y"].tolist() == [[2.0] * 4]
     assert isinstance(second, ValueError) and str(second) == "cannot compute -1"
@@ -349,7 +349,7 @@ def test_failed_batch_is_repeated_request_by_request_in_order() -> None:
 
 
 def test_model_that_calls_exit_fails_only_that_request() -> None:
-    good, bad = compute(Scaled(), several(1.0, -2.0))
+    good, bad = compute_batch(Scaled(), several(1.0, -2.0))
     assert isinstance(good, dict) and good["y"].tolist() == [[2.0] * 4]
     assert isinstance(bad, RuntimeError) and str(bad) == "its code called sys.exit(3)"
 
@@ -371,7 +371,7 @@ def test_exception_that_a_future_cannot_hold_fails_only_that_request(
 
 
 def test_answer_of_a_model_with_a_fixed_number_of_rows_may_have_any_shape() -> None:
-    (found,) = compute(Doubling(free=False), [request(rows(2), 2)])
+    (found,) = compute_batch(Doubling(free=False), [request(rows(2), 2)])
     assert isinstance(found, dict) and found["y"].shape == (4, 4)
 
 
@@ -394,7 +394,7 @@ def test_every_output_must_have_one_row_per_input_row(
         def predict(self, inputs: Any) -> dict[str, Any]:
             return {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
 
-    (found,) = compute(Shaped(), [request(rows(count), count)])
+    (found,) = compute_batch(Shaped(), [request(rows(count), count)])
     assert isinstance(found, ValueError) and str(found) == message
 
 

@@ -14,8 +14,8 @@ from hopsml.core.metrics import prometheus_text
 from hopsml.serving import metrics, request_log
 from hopsml.serving.definitions import ServingFolder, ServingLimits
 from hopsml.serving.messages import ServingSettings
-from hopsml.serving.metrics import ReplicaMeter, Sum
-from hopsml.serving.request_log import RequestLog, Shipper
+from hopsml.serving.metrics import ReplicaCountsSum, ReplicaMeter
+from hopsml.serving.request_log import RequestLog, RequestLogUploader
 from hopsml.serving.routes import Route
 
 pytestmark = pytest.mark.fast
@@ -23,11 +23,11 @@ OK = 'hopsml_requests_total{version="1",status="200"}'
 
 
 def test_counts_of_replicas_add_up_and_never_fall_when_one_ends() -> None:
-    total = Sum()
+    total = ReplicaCountsSum()
     total.update(0, {OK: 5, "hopsml_queue_requests": 2})
     total.update(1, {OK: 3, "hopsml_queue_requests": 1})
     assert total.total() == {OK: 8, "hopsml_queue_requests": 3}
-    total.ended(0)
+    total.mark_ended(0)
     assert total.total() == {OK: 8, "hopsml_queue_requests": 1}
     total.update(0, {OK: 1})
     assert total.total()[OK] == 9
@@ -38,7 +38,7 @@ def test_counts_of_replicas_add_up_and_never_fall_when_one_ends() -> None:
 def test_histogram_buckets_are_ordered_by_their_bounds() -> None:
     meter = ReplicaMeter()
     for rows in (1, 3, 2000):
-        meter.batch(rows)
+        meter.count_batch(rows)
     lines = [line for line in prometheus_text(meter.counts, metrics.FAMILIES).splitlines() if "bucket" in line]
     assert [line.split()[1] for line in lines] == ["1", "1", *["2"] * (len(lines) - 3), "3"]
     assert lines[-1].startswith('hopsml_batch_rows_bucket{le="+Inf"}')
@@ -79,9 +79,9 @@ def test_segment_of_a_killed_writer_is_cut_to_complete_lines(tmp_path: Path) -> 
     (tmp_path / "0-1.part").write_bytes(b"whole\nhal")
     (tmp_path / "0-2.part").write_bytes(b"hal")
     names = [path.name for path in tmp_path.iterdir()]
-    assert sorted(request_log.left_by([*names, "1-1.part", "0-0.jsonl"], {"1"})) == ["0-1.part", "0-2.part"]
+    assert sorted(request_log.abandoned_segments([*names, "1-1.part", "0-0.jsonl"], {"1"})) == ["0-1.part", "0-2.part"]
     for name in names:
-        request_log.finish(tmp_path / name)
+        request_log.complete_segment_file(tmp_path / name)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"whole\n")]
 
 
@@ -89,7 +89,7 @@ def test_lines_before_a_long_incomplete_line_are_retained(tmp_path: Path) -> Non
     (tmp_path / "0-1.part").write_bytes(b"first\nsecond\n" + b"x" * (9 << 20))
     (tmp_path / "0-2.part").write_bytes(b"x" * (9 << 20))
     for name in ("0-1.part", "0-2.part"):
-        request_log.finish(tmp_path / name)
+        request_log.complete_segment_file(tmp_path / name)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"first\nsecond\n")]
 
 
@@ -121,7 +121,7 @@ def test_final_shipping_waits_for_a_segment_in_progress(tmp_path: Path, monkeypa
     written.close()
     project = f"file://{tmp_path}/project"
     settings = ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, True, ServingLimits(), Route(1, 1), {})
-    shipper = Shipper(folder, settings)
+    shipper = RequestLogUploader(folder, settings)
     upload, begun = shipper._upload, threading.Event()
 
     def slow(path: Path) -> None:
@@ -133,6 +133,6 @@ def test_final_shipping_waits_for_a_segment_in_progress(tmp_path: Path, monkeypa
     first = threading.Thread(target=shipper._ship)
     first.start()
     begun.wait()
-    asyncio.run(shipper.last())
+    asyncio.run(shipper.upload_remaining())
     first.join()
     assert len(list((tmp_path / "project").rglob("*.jsonl*"))) == 5 and not list(folder.requests.glob("*"))

@@ -11,9 +11,9 @@ import pytest
 
 from hopsml.serving.balancer import SENDINGS, Balancer, is_sent_again
 from hopsml.serving.definitions import ServingLimits
-from hopsml.serving.front import CONTROL, Front, listening
+from hopsml.serving.front import CONTROL, Front, serve_front
 from hopsml.serving.messages import Command, StatusRequest, SupervisorAnswer, encode_line
-from hopsml.serving.supervisor import bound
+from hopsml.serving.supervisor import listening_socket
 
 pytestmark = pytest.mark.fast
 TOKEN, OWNER = "t" * 20, "o" * 20
@@ -23,16 +23,16 @@ A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
 
 def test_replica_with_the_fewest_requests_is_chosen_and_equal_ones_alternate() -> None:
     found = Balancer()
-    assert found.choose() is None
+    assert found.choose_replica() is None
     found.add_replica(0, A)
     found.add_replica(1, B)
-    assert {found.choose(), found.choose()} == {(0, A), (1, B)}
+    assert {found.choose_replica(), found.choose_replica()} == {(0, A), (1, B)}
     found.begin_request(0)
-    assert [found.choose() for _ in range(3)] == [(1, B)] * 3
+    assert [found.choose_replica() for _ in range(3)] == [(1, B)] * 3
     found.end_request(0)
-    assert found.choose({1}) == (0, A) and found.choose({0, 1}) is not None
+    assert found.choose_replica({1}) == (0, A) and found.choose_replica({0, 1}) is not None
     found.remove_replica(1)
-    assert (found.choose({0}), found.available_count) == ((0, A), 1)
+    assert (found.choose_replica({0}), found.available_count) == ((0, A), 1)
 
 
 def test_tried_replica_is_chosen_again_only_after_all_others() -> None:
@@ -42,10 +42,10 @@ def test_tried_replica_is_chosen_again_only_after_all_others() -> None:
     found.begin_request(1)
     found.begin_request(2)
     for _ in range(6):  # replica 0 is the least loaded, and the request has failed there
-        chosen = found.choose({0})
+        chosen = found.choose_replica({0})
         assert chosen is not None and chosen[0] in (1, 2)
-    assert {found.choose({0, 1})} == {(2, ("10.0.0.2", 1))}
-    again = found.choose({0, 1, 2})
+    assert {found.choose_replica({0, 1})} == {(2, ("10.0.0.2", 1))}
+    again = found.choose_replica({0, 1, 2})
     assert again is not None and again[0] == 0
 
 
@@ -53,7 +53,7 @@ def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
     found = Balancer()
     for replica in (0, 1, 4):
         found.add_replica(replica, (f"10.0.0.{replica}", 1))
-    chosen = [found.choose() for _ in range(30)]
+    chosen = [found.choose_replica() for _ in range(30)]
     assert [chosen.count((replica, (f"10.0.0.{replica}", 1))) for replica in (0, 1, 4)] == [10, 10, 10]
 
 
@@ -71,7 +71,7 @@ def address(replica: int) -> tuple[str, int]:
 
 def choices(balancer: Balancer, count: int) -> list[int | None]:
     """Return the replicas of the next choices."""
-    return [None if one is None else one[0] for one in (balancer.choose() for _ in range(count))]
+    return [None if one is None else one[0] for one in (balancer.choose_replica() for _ in range(count))]
 
 
 def test_idle_replicas_are_chosen_in_order_of_their_numbers() -> None:
@@ -88,12 +88,12 @@ def test_idle_replicas_are_chosen_in_order_of_their_numbers() -> None:
 
 def test_replica_is_chosen_with_its_latest_address() -> None:
     found = balanced(2)
-    assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, address(0)), (1, address(1))]
+    assert sorted(filter(None, [found.choose_replica(), found.choose_replica()])) == [(0, address(0)), (1, address(1))]
     found.remove_replica(0)
     found.add_replica(0, A)
     found.add_replica(1, B)
     assert found.available_count == 2
-    assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, A), (1, B)]
+    assert sorted(filter(None, [found.choose_replica(), found.choose_replica()])) == [(0, A), (1, B)]
 
 
 def test_load_of_a_replica_is_its_number_of_requests_in_flight() -> None:
@@ -191,9 +191,9 @@ def run_front(
             for number, handle in handles.items():
                 server = await stack.enter_async_context(await asyncio.start_server(handle, "127.0.0.1", 0))
                 front.add_replica(number, server.sockets[0].getsockname()[:2])
-            listener = stack.enter_context(bound("127.0.0.1", 0))
+            listener = stack.enter_context(listening_socket("127.0.0.1", 0))
             listener.setblocking(False)
-            await stack.enter_async_context(listening(front, listener))
+            await stack.enter_async_context(serve_front(front, listener))
             await body(front, listener.getsockname()[1])
             for number in handles:
                 front.remove_replica(number)

@@ -33,18 +33,18 @@ def test_request_value_without_a_json_form_is_refused() -> None:
 
 
 def test_rows_given_as_dicts_are_combined_by_input() -> None:
-    assert client.by_input([{"a": 1, "b": [2]}, {"b": [3], "a": 4}]) == {"a": [1, 4], "b": [[2], [3]]}
+    assert client.rows_to_columns([{"a": 1, "b": [2]}, {"b": [3], "a": 4}]) == {"a": [1, 4], "b": [[2], [3]]}
     for unchanged in ([[1.0], [2.0]], {"a": [1]}, [], [{"a": 1}, 2], "text"):
-        assert client.by_input(unchanged) is unchanged
+        assert client.rows_to_columns(unchanged) is unchanged
     with pytest.raises(ArgumentError, match="row 1 has the inputs b, but row 0 has a; all rows must have the same"):
-        client.by_input([{"a": 1}, {"b": 2}])
+        client.rows_to_columns([{"a": 1}, {"b": 2}])
 
 
 def test_null_among_numbers_is_nan() -> None:
-    assert np.isnan(client.array_of([[None, 1.0]])).tolist() == [[True, False]]
-    assert client.array_of([1, 2]).dtype == np.int64
-    assert client.array_of(["a", None]).tolist() == ["a", None]
-    assert client.array_of([{"b64": "AA=="}]).tolist() == [{"b64": "AA=="}]
+    assert np.isnan(client.to_array([[None, 1.0]])).tolist() == [[True, False]]
+    assert client.to_array([1, 2]).dtype == np.int64
+    assert client.to_array(["a", None]).tolist() == ["a", None]
+    assert client.to_array([{"b64": "AA=="}]).tolist() == [{"b64": "AA=="}]
 
 
 pytestmark = pytest.mark.fast
@@ -69,7 +69,7 @@ def changed(wanted: ServingSettings, **fields: object) -> None:
     """Replace fields of the stored record."""
     record = server_records.read(wanted.name, wanted.project)
     assert record is not None
-    url = server_records.url_of(wanted)
+    url = server_records.server_record_url(wanted)
     for_url(url).write_bytes(url, msgspec.json.encode(msgspec.structs.replace(record, **fields)))
 
 
@@ -80,7 +80,7 @@ def test_record_of_another_container_with_the_same_host_name_is_not_replaced(tmp
     changed(wanted, pid_namespace=f"{boot}/pid:[1]")
     with pytest.raises(AlreadyServed, match="in another container"):
         server_records.register_server(wanted, 3, folder)
-    server_records.release(wanted)  # this process has the same id, as the first process of each container has
+    server_records.release_server(wanted)  # this process has the same id, as the first process of each container has
     found = server_records.read("digits", wanted.project)
     assert found is not None and found.port == 1 and not found.is_here
     changed(wanted, pid_namespace=f"{'0' * len(boot)}/{inode}")  # the machine was started again since

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.storage.backoff import Outage, Reminder, in_words, pause_s
+from hopsml.storage.backoff import Outage, Reminder, duration_text, pause_s
 
 pytestmark = pytest.mark.fast
 
@@ -33,11 +33,11 @@ def test_long_outage_costs_few_attempts_and_is_reported_once_at_each_end():
             continue
         tried.append(now)
         if 10.0 <= now < 3000.0:
-            if outage.failed(now, 10.0):
+            if outage.record_failure(now, 10.0):
                 started.append(now)
             continue
         last = now
-        if missed := outage.succeeded():
+        if missed := outage.record_success():
             ended.append((now, missed))
     away = [now for now in tried if 10.0 <= now < 3000.0]
     assert started == [10.0] and len(away) < 60
@@ -49,29 +49,34 @@ def test_long_outage_costs_few_attempts_and_is_reported_once_at_each_end():
 
 def test_calls_due_during_an_outage_are_counted_as_missed():
     outage = Outage(1.0, 60.0)
-    assert outage.failed(0.0) and not outage.failed(0.5)
+    assert outage.record_failure(0.0) and not outage.record_failure(0.5)
     assert not outage.may_try(0.6) and outage.missed == 3
-    assert [outage.failed(at) for at in (2.0, 3.0)] == [False, False] and outage.retry_at == 3.0 + 8.0
+    assert [outage.record_failure(at) for at in (2.0, 3.0)] == [False, False] and outage.retry_at == 3.0 + 8.0
     each = Outage(1.0, 60.0)
-    assert [each.failed(at, 1.0) for at in (0.0, 1.0, 1.5)] == [True, False, False] and each.missed == 2
+    assert [each.record_failure(at, 1.0) for at in (0.0, 1.0, 1.5)] == [True, False, False] and each.missed == 2
     assert not each.may_try(1.9, 1.0) and each.missed == 2
-    assert not each.may_try(2.0, 1.0) and each.succeeded() == 3
+    assert not each.may_try(2.0, 1.0) and each.record_success() == 3
 
 
 def test_second_outage_starts_with_the_first_pause():
     outage = Outage(1.0, 60.0)
     for now in (0.0, 5.0, 10.0):
-        outage.failed(now)
-    assert not outage.may_try(11.0) and outage.succeeded() > 0
-    assert outage.succeeded() == 0 and outage.may_try(11.0)
-    assert outage.failed(12.0) and outage.may_try(13.0)
+        outage.record_failure(now)
+    assert not outage.may_try(11.0) and outage.record_success() > 0
+    assert outage.record_success() == 0 and outage.may_try(11.0)
+    assert outage.record_failure(12.0) and outage.may_try(13.0)
 
 
 def test_reminders_of_a_lasting_loss_become_rarer_and_begin_anew_after_its_end():
     reminder = Reminder(60.0, 3600.0)
-    noted = [now for now in range(100, 20_000) if reminder.is_due(float(now))]
+    noted = [now for now in range(100, 20_000) if reminder.reschedule_if_due(float(now))]
     assert noted[:5] == [100, 160, 280, 520, 1000] and noted[-1] - noted[-2] == 3600
     assert reminder.lasted_s(20_000.0) == 19_900.0
     reminder.end()
-    assert reminder.lasted_s(20_001.0) == 0.0 and reminder.is_due(20_001.0)
-    assert [in_words(seconds) for seconds in (45.0, 119.0, 720.0, 12_600.0)] == ["45 s", "119 s", "12 min", "3.5 h"]
+    assert reminder.lasted_s(20_001.0) == 0.0 and reminder.reschedule_if_due(20_001.0)
+    assert [duration_text(seconds) for seconds in (45.0, 119.0, 720.0, 12_600.0)] == [
+        "45 s",
+        "119 s",
+        "12 min",
+        "3.5 h",
+    ]

@@ -140,7 +140,7 @@ def test_manifest_with_impossible_values_is_no_checkpoint(
     (local / checkpoints.MANIFEST).write_text(json.dumps(manifest))
     assert not checkpoints.is_complete(str(local))
     with pytest.raises(CorruptCheckpoint):
-        checkpoints.check(local)
+        checkpoints.verify_checksums(local)
 
 
 def test_temporary_names_are_not_checkpoints(store: str, local: Path) -> None:
@@ -226,7 +226,7 @@ def test_checkpoint_that_fails_its_fetch_is_marked_and_skipped(store: str, local
     assert checkpoints.latest_complete(store) == 1
     assert checkpoints.prune(store, 1, known={1, 2}) == [], "though this process committed it itself"
     with pytest.raises(CorruptCheckpoint, match="marked as corrupt"):
-        checkpoints.check(str(tree_copy(store, 2, tmp_path)))
+        checkpoints.verify_checksums(str(tree_copy(store, 2, tmp_path)))
     checkpoints.commit(local, store, 2)
     assert checkpoints.latest_sound(store) == 2
     checkpoints.fetch(store, 2, tmp_path / "two")
@@ -287,7 +287,7 @@ def test_temporary_names_of_dead_processes_are_removed_after_a_day(local: Path, 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 5))
 def test_prune_retains_the_newest_complete_checkpoints(complete: set[int], partial: set[int], keep: int) -> None:
     present = sorted(complete | partial)
-    doomed = set(checkpoints.to_prune(present, sorted(complete), keep))
+    doomed = set(checkpoints.steps_to_prune(present, sorted(complete), keep))
     retained = set(present) - doomed
     assert retained & complete == set(sorted(complete)[-keep:])
     newest = max(complete, default=-1)

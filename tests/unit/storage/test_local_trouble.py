@@ -149,7 +149,7 @@ def test_named_pipes_in_place_of_checkpoint_records_are_refused_without_blocking
     for name in (checkpoints.MANIFEST, checkpoint_files.DESCRIPTION):
         os.mkfifo(folder / name)
     os.mkfifo(tmp_path / checkpoints.KEEP)
-    assert checkpoints.read_keep(tmp_path) is None
+    assert checkpoints.read_retention(tmp_path) is None
     assert checkpoint_files.complete_checkpoints(tmp_path) == []
     with pytest.raises(PermissionRefused, match="a named pipe"):
         checkpoints.latest_complete(str(tmp_path))

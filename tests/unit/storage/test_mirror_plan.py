@@ -14,11 +14,11 @@ from hopsml.storage.mirror_plan import (
     Listing,
     LocalFile,
     MirrorState,
-    behind,
-    failed,
-    forget_gone,
+    forget_deleted_paths,
+    paths_behind,
     plan,
-    succeeded,
+    record_failure,
+    record_success,
 )
 
 pytestmark = pytest.mark.fast
@@ -44,7 +44,7 @@ def paths(
 
 
 def mark_copied(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_s: float = 0.01) -> None:
-    succeeded(state, CopyFile(file), now_s, took_s)
+    record_success(state, CopyFile(file), now_s, took_s)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def mark_copied(state: MirrorState, file: LocalFile, now_s: float = 100.0, took_
     ],
 )
 def test_growing_files_are_recognised_by_name(path: str, grows: bool) -> None:
-    assert LocalFile(path, 1, 1, 1).grows is grows
+    assert LocalFile(path, 1, 1, 1).is_append_only is grows
 
 
 def test_mirror_copies_a_new_file_once_and_again_after_a_change() -> None:
@@ -111,24 +111,24 @@ def test_mirror_copies_a_file_from_the_future_of_a_clock_that_was_set_back() -> 
 def test_mirror_commits_a_checkpoint_once() -> None:
     state, listing = MirrorState(), Listing((), ("checkpoints/step-000000001",))
     assert plan(listing, state, (), 0, 0, False) == [CommitCheckpoint("checkpoints/step-000000001")]
-    succeeded(state, CommitCheckpoint("checkpoints/step-000000001"), 1, 1)
+    record_success(state, CommitCheckpoint("checkpoints/step-000000001"), 1, 1)
     assert plan(listing, state, (), 0, 0, True) == []
 
 
 def test_failed_checkpoint_commit_is_retried_with_its_reason() -> None:
     step = "checkpoints/step-000000001"
     state, listing = MirrorState(), Listing((), (step,))
-    assert behind(listing, state) == [Behind(step, "not copied yet")]
+    assert paths_behind(listing, state) == [Behind(step, "not copied yet")]
     for _ in range(2):
-        failed(state, CommitCheckpoint(step), 100.0, "quota", transient=False)
-    assert behind(listing, state) == [Behind(step, "quota")]
+        record_failure(state, CommitCheckpoint(step), 100.0, "quota", transient=False)
+    assert paths_behind(listing, state) == [Behind(step, "quota")]
     assert paths(listing, state, now_s=101.9) == [] and paths(listing, state, now_s=102.0) == [step]
     assert paths(listing, state, now_s=100.9, urgent=True) == [] and paths(listing, state, now_s=101.0, urgent=True)
-    forget_gone(state, listing)
+    forget_deleted_paths(state, listing)
     assert step in state.failures
-    succeeded(state, CommitCheckpoint(step), 103.0, 1.0)
-    assert behind(listing, state) == [] == paths(listing, state) and not state.failures
-    failed(state, CommitCheckpoint(step), 104.0, "quota", transient=False)
+    record_success(state, CommitCheckpoint(step), 103.0, 1.0)
+    assert paths_behind(listing, state) == [] == paths(listing, state) and not state.failures
+    record_failure(state, CommitCheckpoint(step), 104.0, "quota", transient=False)
     assert state.failures[step].count == 1  # the first in a row
 
 
@@ -142,29 +142,29 @@ def test_lasting_failure_is_retried_with_growing_pauses_and_blocks_no_other_file
     state, listing = MirrorState(), Listing((LOG, MODEL))
     now_s = 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
-        failed(state, CopyFile(MODEL), now_s, "quota", transient=False)
+        record_failure(state, CopyFile(MODEL), now_s, "quota", transient=False)
         assert paths(listing, state, now_s=now_s + delay_s - 0.01) == [LOG.path]
         assert paths(listing, state, now_s=now_s + 1, urgent=True) == [LOG.path, MODEL.path]
         now_s += delay_s
         assert MODEL.path in paths(listing, state, now_s=now_s)
-    assert behind(listing, state) == [Behind(MODEL.path, "quota"), Behind(LOG.path, "not copied yet")]
+    assert paths_behind(listing, state) == [Behind(MODEL.path, "quota"), Behind(LOG.path, "not copied yet")]
     mark_copied(state, MODEL)
-    assert behind(listing, state) == [Behind(LOG.path, "not copied yet")]
+    assert paths_behind(listing, state) == [Behind(LOG.path, "not copied yet")]
 
 
 def test_outage_reduces_the_mirror_to_one_probe() -> None:
     state, listing = MirrorState(), Listing((LOG, MODEL))
-    failed(state, CopyFile(LOG), 100.0, "refused", transient=True)
-    failed(state, CopyFile(MODEL), 100.1, "refused", transient=True)  # was under way at the same time
+    record_failure(state, CopyFile(LOG), 100.0, "refused", transient=True)
+    record_failure(state, CopyFile(MODEL), 100.1, "refused", transient=True)  # was under way at the same time
     assert paths(listing, state, now_s=100.9) == []
     assert paths(listing, state, now_s=101.2) == [LOG.path]
     assert paths(listing, state, now_s=101.2, busy=(LOG.path,)) == []
-    failed(state, CopyFile(LOG), 102.0, "refused", transient=True)
+    record_failure(state, CopyFile(LOG), 102.0, "refused", transient=True)
     assert paths(listing, state, now_s=103.9) == []
     assert paths(listing, state, now_s=103.0, urgent=True) == [LOG.path]
-    assert {late.reason for late in behind(listing, state)} == {"refused"}
+    assert {late.reason for late in paths_behind(listing, state)} == {"refused"}
     other = LocalFile("logs/new.log", 1, 0, 9)  # which was never tried
-    assert behind(Listing((other,)), state) == [Behind(other.path, "refused")]
+    assert paths_behind(Listing((other,)), state) == [Behind(other.path, "refused")]
     mark_copied(state, LOG, now_s=104)
     assert paths(listing, state, now_s=104) == [MODEL.path]
 
@@ -172,7 +172,7 @@ def test_outage_reduces_the_mirror_to_one_probe() -> None:
 def test_failed_copies_are_retried_at_once_after_an_outage() -> None:
     state, listing = MirrorState(), Listing((LOG, MODEL))
     for now_s in (100.0, 110.0, 120.0, 130.0):
-        failed(state, CopyFile(MODEL), now_s, "refused", transient=True)
+        record_failure(state, CopyFile(MODEL), now_s, "refused", transient=True)
     mark_copied(state, LOG, now_s=131.0)
     assert paths(listing, state, now_s=131.0) == [MODEL.path]  # at once: time has mended it
 
@@ -180,34 +180,34 @@ def test_failed_copies_are_retried_at_once_after_an_outage() -> None:
 def test_outage_probes_have_growing_pauses_and_concurrent_failures_count_once() -> None:
     state, listing, now_s = MirrorState(), Listing((LOG,)), 100.0
     for delay_s in (1, 2, 4, 8, 16, 30, 30):
-        failed(state, CopyFile(LOG), now_s, "refused", transient=True)
-        failed(state, CopyFile(MODEL), now_s + mirror_plan.TOGETHER_S - 0.1, "refused", transient=True)
+        record_failure(state, CopyFile(LOG), now_s, "refused", transient=True)
+        record_failure(state, CopyFile(MODEL), now_s + mirror_plan.TOGETHER_S - 0.1, "refused", transient=True)
         assert paths(listing, state, now_s=now_s + mirror_plan.TOGETHER_S + delay_s - 0.2) == []
         now_s += mirror_plan.TOGETHER_S - 0.1 + delay_s
         assert paths(listing, state, now_s=now_s) == [LOG.path]
-    failed(state, CopyFile(LOG), now_s, "refused", transient=True)
+    record_failure(state, CopyFile(LOG), now_s, "refused", transient=True)
     before = state.outage
-    failed(state, CopyFile(LOG), now_s + mirror_plan.TOGETHER_S, "refused", transient=True)
+    record_failure(state, CopyFile(LOG), now_s + mirror_plan.TOGETHER_S, "refused", transient=True)
     assert before is not None and state.outage is not None and state.outage.transient
     assert state.outage.count == before.count + 1
 
 
 def test_lasting_failure_is_not_an_outage() -> None:
     state = MirrorState()
-    failed(state, CopyFile(MODEL), 100.0, "quota", transient=False)
+    record_failure(state, CopyFile(MODEL), 100.0, "quota", transient=False)
     assert state.outage is None
-    failed(state, CopyFile(LOG), 100.0, "refused", transient=True)
-    forget_gone(state, Listing((LOG, MODEL)))
+    record_failure(state, CopyFile(LOG), 100.0, "refused", transient=True)
+    forget_deleted_paths(state, Listing((LOG, MODEL)))
     assert state.outage is not None and len(state.failures) == 2
-    forget_gone(state, Listing((), (MODEL.path,)))
+    forget_deleted_paths(state, Listing((), (MODEL.path,)))
     assert list(state.failures) == [MODEL.path]
 
 
 def test_mirror_discards_the_state_of_deleted_files() -> None:
     state = MirrorState()
     mark_copied(state, LOG)
-    failed(state, CopyFile(MODEL), 100, "refused", transient=True)
-    forget_gone(state, Listing())
+    record_failure(state, CopyFile(MODEL), 100, "refused", transient=True)
+    forget_deleted_paths(state, Listing())
     assert (state.copied, state.failures, state.outage) == ({}, {}, None)
     assert paths(Listing((LOG,)), state) == [LOG.path]
 
@@ -226,11 +226,11 @@ def test_mirror_copies_everything_once_the_store_works(events: list[tuple[str, i
         elif kind == "ok":
             mark_copied(state, file, now_s)
         elif kind in ("fail", "down"):
-            failed(state, CopyFile(file), now_s, kind, transient=kind == "down")
+            record_failure(state, CopyFile(file), now_s, kind, transient=kind == "down")
     listing = Listing(tuple(files.values()))
     for _ in range(100):
         now_s += 1
         for action in plan(listing, state, (), now_s, 10**18, False):
-            succeeded(state, action, now_s, 0.01)
-    assert behind(listing, state) == []
+            record_success(state, action, now_s, 0.01)
+    assert paths_behind(listing, state) == []
     assert plan(listing, state, (), now_s, 10**18, True) == []

@@ -33,17 +33,17 @@ def mode(path: Path) -> int:
     ("share", "expected"), [(None, 0o700), ("private", 0o700), ("group", 0o750), ("all", 0o755), ("770", 0o770)]
 )
 def test_share_determines_the_mode_of_a_run(share: str | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert privacy.mode_of(share) == expected
+    assert privacy.share_mode(share) == expected
     if share:
         monkeypatch.setenv(privacy.VARIABLE, share)
-        assert privacy.mode_of(None) == expected
-        assert privacy.mode_of("private") == 0o700, "the argument wins"
+        assert privacy.share_mode(None) == expected
+        assert privacy.share_mode("private") == 0o700, "the argument wins"
 
 
 @pytest.mark.parametrize("share", ["everybody", "777", "070", "600", "75", "0o750"])
 def test_invalid_share_is_refused(share: str) -> None:
     with pytest.raises(ArgumentError, match=rf"share='{share}': the value must be 'private', 'group', 'all', or"):
-        privacy.mode_of(share)
+        privacy.share_mode(share)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_invalid_share_is_refused(share: str) -> None:
     ],
 )
 def test_run_folder_determines_the_permissions(path: str, folder: str) -> None:
-    assert privacy.decisive(path) == folder
+    assert privacy.permission_folder(path) == folder
 
 
 def test_new_file_in_a_sticky_folder_is_writable_by_its_owner_only() -> None:
-    assert (privacy.of_folder(0o1777), privacy.of_file(0o1777)) == (0o755, 0o644)
+    assert (privacy.new_folder_mode(0o1777), privacy.new_file_mode(0o1777)) == (0o755, 0o644)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
 from hopsml.storage import run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, create_run_dir, step_name, step_of
+from hopsml.storage.run_dir import RunDir, create_run_dir, parse_step_name, step_name
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -34,7 +34,7 @@ def test_run_dir_has_all_documented_names() -> None:
         run.events,
         run.checkpoints,
         run.logs,
-        run.log(0, 3),
+        run.log_url(0, 3),
         run.metrics,
         run.export,
         run.outputs_json,
@@ -61,9 +61,9 @@ def test_run_dir_has_all_documented_names() -> None:
 
 def test_step_names_sort_as_numbers() -> None:
     assert sorted(map(step_name, (5, 1000, 90))) == [step_name(5), step_name(90), step_name(1000)]
-    assert step_of(step_name(120)) == 120
-    assert step_of(step_name(12_345_678_901)) == 12_345_678_901
-    assert [step_of(name) for name in ("step-12", "step-000000012.tmp", ".tmp-ab", "step-")] == [None] * 4
+    assert parse_step_name(step_name(120)) == 120
+    assert parse_step_name(step_name(12_345_678_901)) == 12_345_678_901
+    assert [parse_step_name(name) for name in ("step-12", "step-000000012.tmp", ".tmp-ab", "step-")] == [None] * 4
     for wrong in (-1, 1.5, True):
         with pytest.raises(ArgumentError, match="whole number"):
             step_name(wrong)  # type: ignore[arg-type]
@@ -119,10 +119,10 @@ def test_run_records_round_trip_and_invalid_ones_are_refused(tmp_path: Path) -> 
     "read",
     [
         lambda folder: RunDir(folder).read_run(),
-        lambda folder: RunDir(folder).read_lines(f"{folder}/run.json"),
+        lambda folder: RunDir(folder).read_json_lines(f"{folder}/run.json"),
         lambda folder: trust.read_bytes(f"{folder}/run.json", "it is run"),
         lambda folder: run_dir.read_job_record(f"{folder}/run.json"),
-        lambda folder: segments.SegmentReader(folder).new_lines(),
+        lambda folder: segments.SegmentReader(folder).read_new_lines(),
     ],
     ids=["record", "lines", "trusted", "job", "journal"],
 )
@@ -185,7 +185,7 @@ def test_relative_run_path_is_resolved_against_the_drivers_folder(
 ) -> None:
     made = run_dir.create_run_dir(f"file://{tmp_path}", "app_1", {"name": "x"})
     monkeypatch.chdir(tmp_path)
-    found = run_dir.find(f"Experiments/{made.run_id}", "file:///nowhere")
+    found = run_dir.find_run_dir(f"Experiments/{made.run_id}", "file:///nowhere")
     assert found.url == f"{tmp_path}/Experiments/{made.run_id}" and found.read_run()["name"] == "x"
 
 
@@ -196,7 +196,7 @@ def test_run_within_a_run_is_found_by_its_id(tmp_path: Path) -> None:
         nested = RunDir(f"{whole.url}/{name}")
         nested.write_run({})
         nested.write_status({"run_id": f"{whole.run_id}-{number}", "state": "FINISHED"})
-    assert run_dir.find(f"{whole.run_id}-1", project).url == f"{whole.url}/lr=0.2&layers=3"
+    assert run_dir.find_run_dir(f"{whole.run_id}-1", project).url == f"{whole.url}/lr=0.2&layers=3"
     for unknown in (f"{whole.run_id}-2", "app-2_1-0", "app-2"):
         with pytest.raises(ArgumentError, match=rf"run '{unknown}': there is no file "):
-            run_dir.find(unknown, project)
+            run_dir.find_run_dir(unknown, project)

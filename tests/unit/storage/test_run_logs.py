@@ -32,30 +32,30 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_log_of_a_rank_contains_every_generation_in_order(run: RunDir) -> None:
-    assert b"".join(run_logs.pieces(run, 0)).decode() == (
+    assert b"".join(run_logs.read_rank_logs(run, 0)).decode() == (
         "==> rank 0, generation 0 <==\nfirst\n==> rank 0, generation 2 <==\nthird\n==> rank 0, generation 10 <==\nlast\n"
     )
-    assert b"".join(run_logs.pieces(run, 0, generation=2)) == b"third\n"
-    assert b"".join(run_logs.pieces(run, 1)) == b"other\n", "one generation: nothing is added"
+    assert b"".join(run_logs.read_rank_logs(run, 0, generation=2)) == b"third\n"
+    assert b"".join(run_logs.read_rank_logs(run, 1)) == b"other\n", "one generation: nothing is added"
 
 
 def test_missing_log_is_reported_with_rank_and_generation(run: RunDir) -> None:
     with pytest.raises(ArgumentError, match="app_1 has no log of rank 1 of generation 7; its logs are in"):
-        list(run_logs.pieces(run, 1, 7))
-    assert run_logs.of_rank(RunDir("/nowhere"), 0) == []
+        list(run_logs.read_rank_logs(run, 1, 7))
+    assert run_logs.logs_of_rank(RunDir("/nowhere"), 0) == []
 
 
 def test_run_without_logs_names_logs_of_nested_runs(run: RunDir) -> None:
     whole = RunDir(str(Path(run.url).parent))
     with pytest.raises(ArgumentError, match=rf"the runs within it have logs: hopsml runs logs '.*{run.url}'$"):
-        list(run_logs.pieces(whole, 0))
+        list(run_logs.read_rank_logs(whole, 0))
 
 
 def test_run_without_workers_names_command_that_shows_error(tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match=r"has no log of rank 0; none of its workers .* hopsml runs status app_2 shows"
     ):
-        list(run_logs.pieces(RunDir(str(tmp_path / "app_2")), 0))
+        list(run_logs.read_rank_logs(RunDir(str(tmp_path / "app_2")), 0))
 
 
 def test_logs_command_and_magic_print_all_generations(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -66,7 +66,7 @@ def test_logs_command_and_magic_print_all_generations(run: RunDir, capfdbinary: 
     printed = capfdbinary.readouterr().out
     magics.logs(run.url)
     sys.stdout.flush()
-    assert printed == capfdbinary.readouterr().out == b"".join(run_logs.pieces(run, 0))
+    assert printed == capfdbinary.readouterr().out == b"".join(run_logs.read_rank_logs(run, 0))
 
 
 def files_of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
@@ -82,27 +82,27 @@ def files_of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
 
 def test_logs_of_generations_between_the_first_and_the_newest_are_surplus() -> None:
     files = [*files_of_generations(300), ("g7-rank0.core", 0.0), ("note.txt", 0.0)]
-    surplus = run_logs.surplus(files, begun=299)
+    surplus = run_logs.surplus_log_names(files, begun=299)
     left = {name for name, _ in files} - {*surplus}
     assert len(left) == 6 * 51 + 2 and {"g0-rank2.log", "g250-rank0.system.jsonl", "note.txt"} <= left
     assert "g249-rank0.log" in surplus and "g1-rank2.system.jsonl" in surplus
-    assert run_logs.surplus(files_of_generations(51), begun=50) == []
-    assert run_logs.surplus([], begun=0) == []
+    assert run_logs.surplus_log_names(files_of_generations(51), begun=50) == []
+    assert run_logs.surplus_log_names([], begun=0) == []
 
 
 def test_logs_that_may_still_be_written_are_not_surplus() -> None:
     hour = run_logs.QUIET_S
     files = [("g0-rank0.log", 9 * hour), ("g4-rank1.log", 0.0), ("g4-rank1.system.jsonl", 9 * hour - 5)]
     files += [("g5-rank1.log", 0.0), ("g6-rank1.log", 8.5 * hour), ("g7-rank1.log", 9 * hour)]
-    assert run_logs.surplus(files, begun=0, kept=1) == ["g5-rank1.log"]
-    assert run_logs.surplus(files, begun=7, kept=1) == [
+    assert run_logs.surplus_log_names(files, begun=0, kept=1) == ["g5-rank1.log"]
+    assert run_logs.surplus_log_names(files, begun=7, kept=1) == [
         *("g4-rank1.log", "g4-rank1.system.jsonl", "g5-rank1.log", "g6-rank1.log")
     ]
 
 
 def test_surplus_logs_are_deleted_from_the_run(run: RunDir) -> None:
-    assert run_logs.delete_surplus(run, begun=10, kept=1) == 2
+    assert run_logs.delete_surplus_logs(run, begun=10, kept=1) == 2
     assert sorted(path.name for path in Path(run.logs).iterdir()) == [
         *("g0-rank0.log", "g0-rank0.system.jsonl", "g10-rank0.log")
     ]
-    assert run_logs.delete_surplus(RunDir(f"{run.url}-none"), begun=10) == 0
+    assert run_logs.delete_surplus_logs(RunDir(f"{run.url}-none"), begun=10) == 0

@@ -28,27 +28,27 @@ def _anna(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_own_file_and_file_without_owner_are_trusted() -> None:
-    trust.check(file_status("anna"), "it runs")
-    trust.check(file_status(""), "it runs")
+    trust.check_trusted(file_status("anna"), "it runs")
+    trust.check_trusted(file_status(""), "it runs")
 
 
 def test_file_of_another_user_is_trusted_only_if_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match=r"belongs to mallory, and it runs: .* only from anna\. .*TRUSTED_OWNERS"):
-        trust.check(file_status("mallory"), "it runs")
+        trust.check_trusted(file_status("mallory"), "it runs")
     monkeypatch.setenv(trust.VARIABLE, "bob, mallory")
-    trust.check(file_status("mallory"), "it runs")
+    trust.check_trusted(file_status("mallory"), "it runs")
 
 
 @pytest.mark.parametrize("permission", [0o664, 0o646, 0o777])
 def test_file_writable_by_others_is_not_trusted(permission: int) -> None:
     with pytest.raises(ArgumentError, match=rf"other than anna \(permission {permission:o}\).*chmod go-w"):
-        trust.check(file_status("anna", permission), "it runs")
+        trust.check_trusted(file_status("anna", permission), "it runs")
 
 
 def test_root_is_trusted_on_a_local_disk_and_not_on_hdfs() -> None:
     with pytest.raises(ArgumentError, match="belongs to root"):
-        trust.check(file_status("root"), "it runs")
-    trust.check(file_status("root", url="/srv/job.json"), "it runs")
+        trust.check_trusted(file_status("root"), "it runs")
+    trust.check_trusted(file_status("root", url="/srv/job.json"), "it runs")
 
 
 def test_environment_archive_of_another_user_or_writable_by_others_is_not_used(tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_environment_archive_of_another_user_or_writable_by_others_is_not_used(t
     planted.chmod(0o666)
     shipment = shipping.Shipment(str(planted), Environment.current())
     with pytest.raises(ArgumentError, match="every driver and executor would execute its content"):
-        shipping.ensure(shipment, print)
+        shipping.ensure_uploaded(shipment, print)
     planted.chmod(0o644)
-    shipping.ensure(shipment, print)
+    shipping.ensure_uploaded(shipment, print)
     if os.geteuid() == 0:
         os.chown(planted, 65534, 65534)
         with pytest.raises(ArgumentError, match="belongs to nobody"):
-            shipping.ensure(shipment, print)
+            shipping.ensure_uploaded(shipment, print)
     assert for_url(str(planted)).read_bytes(str(planted)) == b"forged"
 
 
@@ -81,4 +81,4 @@ def test_trusted_file_is_written_with_owner_permission_in_a_group_folder(
         os.umask(before)
     file_status = for_url(url).status(url)
     assert file_status.permission == 0o644
-    trust.check(file_status, "it says where requests are sent")
+    trust.check_trusted(file_status, "it says where requests are sent")

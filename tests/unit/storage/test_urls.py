@@ -86,14 +86,14 @@ def test_temporary_sibling_hides_the_final_name() -> None:
     ],
 )
 def test_remote_of_extracts_an_embedded_remote_url(local: str, remote: str | None) -> None:
-    assert urls.remote_of(local) == remote
+    assert urls.mirrored_url(local) == remote
 
 
 def test_remote_of_accepts_normalised_paths() -> None:
     """pathlib and os.path fold the two slashes into one."""
     embedded = "/scratch/hdfs://127.0.0.1:8020/P/x"
-    assert urls.remote_of(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
-    assert urls.remote_of(str(Path(embedded) / "model")) == "hdfs://127.0.0.1:8020/P/x/model"
+    assert urls.mirrored_url(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
+    assert urls.mirrored_url(str(Path(embedded) / "model")) == "hdfs://127.0.0.1:8020/P/x/model"
 
 
 @pytest.mark.parametrize("url", ["hdfs:/x", "file:/x", "s3a:/bucket/x", "viewfs:/x/y"])

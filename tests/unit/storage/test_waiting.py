@@ -46,9 +46,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def slots(monkeypatch: pytest.MonkeyPatch) -> Iterator[CommitSlots]:
     made = CommitSlots.create()
     monkeypatch.setattr(waiting, "_waits", waiting._Waits())
-    waiting.report_to(made.record_storage_wait)
+    waiting.set_wait_reporter(made.record_storage_wait)
     yield made
-    waiting.report_to(None)
+    waiting.set_wait_reporter(None)
     made.close()
 
 
@@ -131,7 +131,7 @@ def test_agent_that_has_freed_the_slots_sees_no_waits(clock: Clock, slots: Commi
     with waiting.StorageWait():
         clock.now += 2.0
         assert waits.seconds(slots.storage_waits()) == 2.0
-    waiting.report_to(None)
+    waiting.set_wait_reporter(None)
     slots.close()
     clock.now += 5.0
     assert slots.storage_waits() == [] and waits.seconds(slots.storage_waits()) == 2.0

@@ -106,7 +106,7 @@ def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path:
 
     def submit() -> None:
         try:
-            shipping.ensure(shipping.Shipment(url, small), lines.append, meet)
+            shipping.ensure_uploaded(shipping.Shipment(url, small), lines.append, meet)
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
@@ -121,7 +121,7 @@ def test_concurrent_submissions_upload_one_archive(small: Environment, tmp_path:
     content = json.loads((tmp_path / "store" / "environments" / f"{small.hash}.json").read_text())
     assert content["packages"] == {"one": "1.0"} and {"one", "mine", "json", "pyspark"} <= set(content["modules"])
     lines.clear()
-    shipping.ensure(shipping.Shipment(url, small), lines.append)
+    shipping.ensure_uploaded(shipping.Shipment(url, small), lines.append)
     assert lines == []
 
 
@@ -130,7 +130,7 @@ def test_packing_can_be_interrupted(small: Environment, tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        shipping.ensure(shipping.Shipment(f"file://{tmp_path}/store/e.tar.gz", small), lambda line: None, stop)
+        shipping.ensure_uploaded(shipping.Shipment(f"file://{tmp_path}/store/e.tar.gz", small), lambda line: None, stop)
     assert not (tmp_path / "store").exists()
 
 
@@ -139,17 +139,17 @@ def test_current_environment_has_its_editable_project_and_imports() -> None:
     assert {"hopsml"} <= set(here.editable) and "hopsml-spark" in here.packages
     assert {"hopsml", "msgspec", "numpy", "yaml", "json", "pyspark"} <= here.modules
     assert "lightgbm" not in here.modules
-    assert list(environment_archive.files_of(here.editable["hopsml"] / "errors.py")) == [
+    assert list(environment_archive.uncompiled_files(here.editable["hopsml"] / "errors.py")) == [
         (here.editable["hopsml"] / "errors.py", "errors.py")
     ]
 
 
 def test_shipment_sets_archive_and_python_of_driver_and_executors() -> None:
     url = "hdfs://ns1/env.tar.gz"
-    cluster = shipping.plan(url, YARN).settings({"spark.yarn.dist.archives": "a.zip#a"}, "cluster")
+    cluster = shipping.plan_shipment(url, YARN).settings({"spark.yarn.dist.archives": "a.zip#a"}, "cluster")
     assert cluster["spark.yarn.dist.archives"] == f"a.zip#a,{url}#environment"
     assert cluster["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] == cluster["spark.executorEnv.PYSPARK_PYTHON"]
-    client = shipping.plan(url, YARN).settings({}, "client")
+    client = shipping.plan_shipment(url, YARN).settings({}, "client")
     assert client["spark.pyspark.python"] == "./environment/bin/python"
     assert client["spark.pyspark.driver.python"] == sys.executable
     assert shipping.Shipment().settings({}, "cluster") == {}
@@ -157,18 +157,18 @@ def test_shipment_sets_archive_and_python_of_driver_and_executors() -> None:
 
 def test_shipping_mode_is_checked_against_the_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     local = profiles.parse("l", "master: local-cluster[2,1,512]\n", "l.yaml")
-    assert shipping.plan("never", YARN) == shipping.plan("auto", local) == shipping.Shipment()
-    planned = shipping.plan("auto", YARN)
+    assert shipping.plan_shipment("never", YARN) == shipping.plan_shipment("auto", local) == shipping.Shipment()
+    planned = shipping.plan_shipment("auto", YARN)
     assert (
         planned.url == f"hdfs://ns1/Projects/p/environments/{settings.user_name()}/{Environment.current().hash}.tar.gz"
     )
     with pytest.raises(ArgumentError, match="'always': profile 'l' has master local-cluster"):
-        shipping.plan("always", local)
+        shipping.plan_shipment("always", local)
     with pytest.raises(ArgumentError, match="'sometimes': the value must be never, auto, always, or the URL"):
-        shipping.plan("sometimes", YARN)
+        shipping.plan_shipment("sometimes", YARN)
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     with pytest.raises(ArgumentError, match="nodes cannot read this disk"):
-        shipping.plan("auto", dataclasses.replace(YARN, store=""))
+        shipping.plan_shipment("auto", dataclasses.replace(YARN, store=""))
 
 
 def test_module_list_of_an_archive_is_not_requested_over_http(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from hopsml.submission.follower import (
     FollowState,
     Interrupted,
     Observation,
-    Observed,
     OnLostContact,
-    Unknown,
+    StateObserved,
+    UnknownApplication,
     Unreachable,
     step,
 )
@@ -37,8 +37,8 @@ FULL = (
 )
 
 
-def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = "") -> Observed:
-    return Observed(YarnApplication(ID, "digits", state, final, diagnostics, queue="root.default", am_log_url=log))
+def app(state: str, final: str = "UNDEFINED", diagnostics: str = "", log: str = "") -> StateObserved:
+    return StateObserved(YarnApplication(ID, "digits", state, final, diagnostics, queue="root.default", am_log_url=log))
 
 
 def follow(*seen: tuple[float, Observation], timeout_s: float | None = None) -> list[Decision]:
@@ -247,7 +247,7 @@ def test_failure_of_hadoops_client_is_reported(
 
 
 def test_unknown_application_has_exit_status_one() -> None:
-    (last,) = follow((0, Unknown("it knows no such application")))
+    (last,) = follow((0, UnknownApplication("it knows no such application")))
     assert last.status == 1 and "its final state is unknown" in last.lines[0]
 
 
@@ -274,7 +274,7 @@ def test_random_observations_keep_exit_status_and_end_requests_consistent(
     for pause_s, observation in seen:
         now_s += pause_s
         state, result = step(state, observation, now_s)
-        is_over = isinstance(observation, Observed) and observation.application.is_final
+        is_over = isinstance(observation, StateObserved) and observation.application.is_final
         assert (result.status == 0) == (is_over and observation.application.final_status == "SUCCEEDED")  # type: ignore[union-attr]
         assert not is_over or result.status is not None
         if result.status is not None:

@@ -47,7 +47,7 @@ def test_process_receives_settings_that_its_arguments_do_not_show(tmp_path: Path
     with SparkSubmit([str(program), *COMMAND[1:]], os.environ, quiet=True) as job:
         while job.poll() is None:
             os.sched_yield()
-        output = job.tail()
+        output = job.output_tail()
     assert output.splitlines() == [
         "0 True ['job.py', '--conf', 'spark.password=of-the-script']",
         "spark.hadoop.fs.s3a.secret.key=s3cr3t",
@@ -65,10 +65,10 @@ def test_properties_are_escaped_for_java() -> None:
 
 def test_settings_in_the_variable_are_taken_once_and_removed() -> None:
     environment = {spark_command.HIDDEN_VARIABLE: '{"spark.password": "x", "n": 1}', "HOME": "/h"}
-    assert spark_command.hidden_from_environment(environment) == {"spark.password": "x", "n": "1"}
-    assert environment == {"HOME": "/h"} and spark_command.hidden_from_environment(environment) == {}
+    assert spark_command.pop_hidden_settings(environment) == {"spark.password": "x", "n": "1"}
+    assert environment == {"HOME": "/h"} and spark_command.pop_hidden_settings(environment) == {}
     with pytest.raises(ArgumentError, match="must contain a JSON object"):
-        spark_command.hidden_from_environment({spark_command.HIDDEN_VARIABLE: "[1]"})
+        spark_command.pop_hidden_settings({spark_command.HIDDEN_VARIABLE: "[1]"})
 
 
 pytestmark = pytest.mark.fast
@@ -101,7 +101,7 @@ def train():
 
 
 def test_unconditional_imports_of_a_script_are_found() -> None:
-    assert script.imports(ast.parse(SCRIPT)) == {
+    assert script.imported_names(ast.parse(SCRIPT)) == {
         "os": 2,
         "numpy": 2,
         "typing": 3,
@@ -126,24 +126,24 @@ def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_module_is_named_with_its_line(job: Path) -> None:
     with pytest.raises(ArgumentError, match=r"lacks helpers \(line 1\), no_such_package \(line 3\); pip install"):
-        submission.command(YARN, str(job))
+        submission.build_command(YARN, str(job))
 
 
 def test_shipped_module_is_not_missing(job: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as content:
         content.writestr("no_such_package/__init__.py", "")
     files = f"{tmp_path}/helpers.py, file://{tmp_path}/more.zip"
-    assert str(job) in submission.command(YARN, str(job), conf={"spark.submit.pyFiles": files})
+    assert str(job) in submission.build_command(YARN, str(job), conf={"spark.submit.pyFiles": files})
     path = tmp_path / "path"
     (path / "no_such_package").mkdir(parents=True)
     conf = {"spark.submit.pyFiles": f"{tmp_path}/helpers.py", "spark.executorEnv.PYTHONPATH": str(path)}
-    assert str(job) in submission.command(YARN, str(job), conf=conf)
+    assert str(job) in submission.build_command(YARN, str(job), conf=conf)
 
 
 def test_modules_next_to_the_script_are_found_by_a_local_driver(job: Path) -> None:
     here = profiles.parse("h", "master: yarn\n", "h.yaml")
     with pytest.raises(ArgumentError, match=r"lacks no_such_package \(line 3\);"):
-        submission.command(here, str(job))
+        submission.build_command(here, str(job))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_modules_next_to_the_script_are_found_by_a_local_driver(job: Path) -> No
     ],
 )
 def test_imports_are_not_checked_for_an_unknown_python(job: Path, conf: dict[str, str]) -> None:
-    assert str(job) in submission.command(YARN, str(job), conf=conf)
+    assert str(job) in submission.build_command(YARN, str(job), conf=conf)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_invalid_or_missing_script_is_refused(tmp_path: Path, content: bytes, wo
     file = tmp_path / "job.py"
     file.write_bytes(content)
     with pytest.raises(ArgumentError, match=f"job.py.*{words}.*nothing was submitted"):
-        submission.command(YARN, str(file))
+        submission.build_command(YARN, str(file))
     with pytest.raises(ArgumentError, match=r"there is no script .*other\.py"):
-        submission.command(YARN, str(tmp_path / "other.py"))
+        submission.build_command(YARN, str(tmp_path / "other.py"))
 
 
 @pytest.mark.parametrize("configured", ["conf", "SPARK_CONF_DIR"])
@@ -190,7 +190,7 @@ def test_spark_3_defaults_are_overridden_by_hidden_settings(tmp_path: Path, conf
     with SparkSubmit([str(program), *COMMAND[1:]], variables, quiet=True) as job:
         while job.poll() is None:
             os.sched_yield()
-        lines = job.tail().splitlines()
+        lines = job.output_tail().splitlines()
     assert lines[:3] == ["False", "spark.local.dir /big", "spark.url=by default"]
     assert lines[-2:] == ["spark.url=https://anna:s3cr3t@host", f"{KEYTAB}=/home/anna/s3cr3t.keytab"]
 
@@ -200,5 +200,5 @@ def test_spark_home_takes_precedence_over_the_program_path(tmp_path: Path) -> No
         (tmp_path / home / "jars").mkdir(parents=True)
         (tmp_path / home / "jars" / jar).touch()
     program = str(tmp_path / "four" / "bin" / "spark-submit")
-    assert spark_command.defaults_for(program, {}) == (b"", ["--load-spark-defaults"])
-    assert spark_command.defaults_for(program, {"SPARK_HOME": str(tmp_path / "three")}) == (b"", [])
+    assert spark_command.read_spark_defaults(program, {}) == (b"", ["--load-spark-defaults"])
+    assert spark_command.read_spark_defaults(program, {"SPARK_HOME": str(tmp_path / "three")}) == (b"", [])

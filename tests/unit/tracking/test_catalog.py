@@ -88,22 +88,20 @@ def test_recent_runs_are_listed_newest_first_without_other_folders(tmp_path: Pat
     (tmp_path / "Experiments" / "stranger").mkdir()
     (tmp_path / "Experiments" / "damaged").mkdir()
     (tmp_path / "Experiments" / "damaged" / "run.json").write_text("{")
-    found = catalog.recent(f"file://{tmp_path}", None)
+    found = catalog.recent_runs(f"file://{tmp_path}", None)
     assert [run.run_id for run in found] == ["app_0", "app_2", "app_1"]
-    assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", 3)][:1] == ["app_0"]
+    assert [run.run_id for run in catalog.recent_runs(f"file://{tmp_path}", 3)][:1] == ["app_0"]
 
 
 def test_missing_project_has_no_runs_and_an_unreachable_one_is_an_error(tmp_path: Path) -> None:
-    assert catalog.recent(f"file://{tmp_path}/nowhere", 5) == []
+    assert catalog.recent_runs(f"file://{tmp_path}/nowhere", 5) == []
     with pytest.raises(StorageUnavailable):
-        catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # no server listens there
+        catalog.recent_runs("webhdfs://127.0.0.1:1/Projects/p", 5)  # no server listens there
     filesystem.close_all()
 
 
 def test_run_without_an_end_is_running_while_its_driver_process_lives(tmp_path: Path) -> None:
-    code = (
-        "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()), flush=True); input()"
-    )
+    code = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.process_identity()), flush=True); input()"
     driver = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -117,12 +115,12 @@ def test_run_without_an_end_is_running_while_its_driver_process_lives(tmp_path: 
 
 
 def test_reused_driver_pid_does_not_keep_a_run_running(tmp_path: Path) -> None:
-    recorded = {**provenance.who(), "process_started": 1}
+    recorded = {**provenance.process_identity(), "process_started": 1}
     assert catalog.read(make_run(tmp_path, "app_1", ended=None, driver_process=recorded)).state == LOST
 
 
 def test_run_of_another_host_is_lost_after_a_time_without_changes(tmp_path: Path) -> None:
-    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
+    elsewhere = {**provenance.process_identity(), "pid_namespace": "another boot"}
     directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
     assert catalog.read(directory).state == RUNNING
     age(directory, catalog.SILENT_S + 60)
@@ -136,7 +134,7 @@ def test_run_of_another_host_is_lost_after_a_time_without_changes(tmp_path: Path
 def test_run_of_another_host_is_not_lost_for_a_reader_whose_clock_is_a_day_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
+    elsewhere = {**provenance.process_identity(), "pid_namespace": "another boot"}
     directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
     real = time.time
 
@@ -153,7 +151,7 @@ def test_run_of_another_host_is_not_lost_for_a_reader_whose_clock_is_a_day_ahead
 
 @pytest.mark.parametrize("shift_s", [-DAY_S, 0, DAY_S])
 def test_duration_of_a_running_run_is_measured_by_its_drivers_clock(tmp_path: Path, shift_s: int) -> None:
-    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
+    elsewhere = {**provenance.process_identity(), "pid_namespace": "another boot"}
     began_s = time.time() + shift_s - 300
     directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere, started=began_s)
     directory.write_json(directory.driver_json, {"time": began_s + 300, "beat": 30})
@@ -166,7 +164,7 @@ def test_duration_of_a_running_run_is_measured_by_its_drivers_clock(tmp_path: Pa
     [(True, 1e9, RUNNING), (False, 0.0, LOST), (None, 0.0, RUNNING), (None, catalog.SILENT_S, LOST)],
 )
 def test_state_without_end_depends_on_driver_and_quiet_time(lives: bool | None, quiet_s: float, state: str) -> None:
-    assert catalog.state_without_end(lives, quiet_s) == state
+    assert catalog.infer_unended_state(lives, quiet_s) == state
 
 
 def test_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) -> None:
@@ -195,7 +193,7 @@ def test_unreadable_run_does_not_hide_other_runs(tmp_path: Path, monkeypatch: py
         return read(directory, brief=brief)
 
     monkeypatch.setattr(catalog, "read", refused)
-    assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", None)] == ["app_1"]
+    assert [run.run_id for run in catalog.recent_runs(f"file://{tmp_path}", None)] == ["app_1"]
 
 
 def test_newest_run_is_first_on_a_store_without_folder_times() -> None:
@@ -205,7 +203,7 @@ def test_newest_run_is_first_on_a_store_without_folder_times() -> None:
         store.write_bytes(f"{folder}/run.json", json.dumps({"started": 1000.0 + number}).encode())
         store.write_bytes(f"{folder}/status.json", b'{"state": "FINISHED"}')
     try:
-        assert [run.run_id for run in catalog.recent("memory://young", 2)] == ["app_7", "app_6"]
+        assert [run.run_id for run in catalog.recent_runs("memory://young", 2)] == ["app_7", "app_6"]
     finally:
         store.delete("memory://young", recursive=True)
 
@@ -220,7 +218,7 @@ def test_invalid_time_or_metric_of_a_run_does_not_hide_other_runs(tmp_path: Path
     make_run(tmp_path, "seconds_1").write_status({"state": "FINISHED", "seconds": value})
     metric = make_run(tmp_path, "metric_1")
     metric.write_json(metric.outputs_json, {"metric": value})
-    found = catalog.recent(f"file://{tmp_path}", None)
+    found = catalog.recent_runs(f"file://{tmp_path}", None)
     assert {"app_1", "metric_1"} <= {run.run_id for run in found}
-    assert "app_1" in [listing.row(run)[0] for run in found]
-    assert "app_1" in [cells[0].strip() for cells in listing.fitted(found, 80)]
+    assert "app_1" in [listing.run_cells(run)[0] for run in found]
+    assert "app_1" in [cells[0].strip() for cells in listing.fit_runs_to_width(found, 80)]

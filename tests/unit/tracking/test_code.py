@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_clean_repository_is_recorded_without_remote_password(repository: Path) -> None:
     run_git(repository, "remote", "add", "origin", "https://anna:abc@example.org/r.git")
-    facts, diff = provenance.git(repository)
+    facts, diff = provenance.git_state(repository)
     assert facts["commit"] == run_git(repository, "rev-parse", "HEAD")
     assert (facts["branch"], facts["dirty"], facts["untracked"], diff) == ("work", False, [], b"")
     assert "abc" not in facts["remote"] and facts["remote"].endswith("@example.org/r.git")
@@ -50,7 +50,7 @@ def test_clean_repository_is_recorded_without_remote_password(repository: Path) 
 def test_recorded_diff_can_be_applied_to_the_commit(repository: Path, tmp_path: Path) -> None:
     (repository / "train.py").write_text("lr = 0.2\n")
     (repository / "notes.txt").write_text("new")
-    facts, diff = provenance.git(repository)
+    facts, diff = provenance.git_state(repository)
     assert facts["dirty"] is True and facts["untracked"] == ["notes.txt"] and not facts["diff_is_cut"]
     run_git(tmp_path, "clone", "-q", str(repository), "copy")
     (tmp_path / "git.diff").write_bytes(diff + b"\n" * (not diff.endswith(b"\n")))
@@ -60,19 +60,19 @@ def test_recorded_diff_can_be_applied_to_the_commit(repository: Path, tmp_path: 
 
 def test_large_diff_is_truncated(repository: Path) -> None:
     (repository / "train.py").write_text("x = 1\n" * provenance.LIMIT_BYTES)
-    facts, diff = provenance.git(repository)
+    facts, diff = provenance.git_state(repository)
     assert facts["diff_is_cut"] and len(diff) == provenance.LIMIT_BYTES
 
 
 def test_folder_without_repository_or_commit_has_no_git_facts(tmp_path: Path) -> None:
-    assert provenance.git(tmp_path) == ({}, b"")
+    assert provenance.git_state(tmp_path) == ({}, b"")
     run_git(tmp_path, "init", "-q")
-    assert provenance.git(tmp_path) == ({}, b"")
+    assert provenance.git_state(tmp_path) == ({}, b"")
 
 
 def test_missing_git_gives_no_git_facts(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.git(repository) == ({}, b"")
+    assert provenance.git_state(repository) == ({}, b"")
 
 
 def test_hanging_git_is_abandoned_at_the_deadline(
@@ -99,7 +99,7 @@ def test_hanging_git_is_abandoned_at_the_deadline(
     monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 600.0)
     monkeypatch.setattr(provenance, "time", late)
     monkeypatch.setattr(provenance.threading, "Timer", WhenItHangs)
-    facts, diff = provenance.git(repository)
+    facts, diff = provenance.git_state(repository)
     assert (facts["commit"], facts["dirty"], diff) == ("abc", None, b"")
 
 
@@ -116,7 +116,7 @@ def collected_by(arguments: list[str], folder: Path) -> dict[str, dict[str, str]
 
 
 COLLECT = (
-    "import json; from hopsml.tracking import provenance; found = provenance.collect(); "
+    "import json; from hopsml.tracking import provenance; found = provenance.collect_code(); "
     "print('FOUND ' + json.dumps({'facts': found.facts, 'files': {n: c.decode() for n, c in found.files.items()}}))"
 )
 
@@ -156,10 +156,10 @@ def test_recorded_code_contains_no_secrets() -> None:
         "diff --git a/.env b/.env\n+DB_PASSWORD=s3cr3t-2\n+export API_KEY='s3cr3t-3'\n"
         "diff --git a/conf.yaml b/conf.yaml\n+  password: s3cr3t-4\n+  url: https://anna:s3cr3t-5@host/x\n"
     )
-    cleaned = provenance.cleaned("git.diff", diff.encode() + b"\xff").decode(errors="surrogateescape")
+    cleaned = provenance.mask_code_secrets("git.diff", diff.encode() + b"\xff").decode(errors="surrogateescape")
     assert "s3cr3t" not in cleaned
     assert "login(password=password)" in cleaned and cleaned.count("diff --git") == 3 and cleaned.endswith("\udcff")
-    assert b"s3cr3t" not in provenance.cleaned("script.py", b"token = 's3cr3t'\n")
+    assert b"s3cr3t" not in provenance.mask_code_secrets("script.py", b"token = 's3cr3t'\n")
 
 
 def test_secret_files_are_omitted_from_the_diff(tmp_path: Path) -> None:
@@ -175,6 +175,6 @@ def test_secret_files_are_omitted_from_the_diff(tmp_path: Path) -> None:
     git("commit", "-q", "-m", "one")
     for name in ("server.pem", "sub/id_rsa", "train.py", "sub/data.bin"):
         (tmp_path / name).write_bytes(b"s3cr3t\0\n" if name != "train.py" else b"two\n")
-    facts, diff = provenance.git(tmp_path / "sub")
+    facts, diff = provenance.git_state(tmp_path / "sub")
     assert facts["dirty"] and b"two" in diff and b"data.bin" in diff
     assert b"s3cr3t" not in diff and b"pem" not in diff and b"id_rsa" not in diff and b"literal" not in diff

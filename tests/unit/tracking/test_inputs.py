@@ -91,24 +91,24 @@ def test_inputs_declared_on_the_driver_belong_to_later_runs(tmp_path: Path) -> N
     file.write_text("x")
     assert tracking.data(file) is file
     tracking.data(str(file))
-    assert [entry["url"] for entry in inputs.declared()] == [str(file)]
+    assert [entry["url"] for entry in inputs.recorded_inputs()] == [str(file)]
 
 
 def test_chief_records_inputs_in_the_run_directory(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("x")
-    inputs.attach(Worker(1, tmp_path / "events"))
+    inputs.start_recording(Worker(1, tmp_path / "events"))
     assert tracking.data(str(file)) == str(file)
     assert not (tmp_path / "inputs.jsonl").exists()
-    inputs.attach(Worker(0, tmp_path / "events"))
+    inputs.start_recording(Worker(0, tmp_path / "events"))
     tracking.data(str(file))
     tracking.data(str(tmp_path / "missing"))
     noted = [json.loads(line) for line in (tmp_path / "inputs.jsonl").read_text().splitlines()]
     assert noted[0]["bytes"] == 1
     assert "missing" in noted[1]["problem"]
-    assert not inputs.declared()
+    assert not inputs.recorded_inputs()
 
 
 def test_input_with_unsupported_scheme_is_recorded_with_its_problem() -> None:
     assert tracking.data("nonsense://x/y") == "nonsense://x/y"
-    assert "nonsense" in inputs.declared()[0]["problem"]
+    assert "nonsense" in inputs.recorded_inputs()[0]["problem"]

@@ -51,15 +51,15 @@ def project(tmp_path: Path) -> Path:
 
 
 def stored_runs(project: Path) -> list[StoredRun]:
-    return catalog.recent(f"file://{project}", None)
+    return catalog.recent_runs(f"file://{project}", None)
 
 
 @pytest.mark.parametrize("places", WIDTHS)
 def test_listing_fits_the_terminal_without_truncated_run_ids(project: Path, places: int) -> None:
     found = stored_runs(project)
-    lines = [listing.GAP.join(cells) for cells in listing.fitted(found, places)]
+    lines = [listing.GAP.join(cells) for cells in listing.fit_runs_to_width(found, places)]
     narrowest = max(map(len, (YARN,))) + 45  # id, four letters of the name, state, time, how long it took
-    assert max(map(listing.width, lines)) <= max(places, narrowest), lines
+    assert max(map(listing.display_width, lines)) <= max(places, narrowest), lines
     text = "\n".join(lines)
     assert all(run.run_id in text and run.state in text for run in found)
     assert "accuracy=0.987654" in text and "rank 1 on node-17" in text and "cancelled: enough" in text
@@ -67,14 +67,14 @@ def test_listing_fits_the_terminal_without_truncated_run_ids(project: Path, plac
 
 @pytest.mark.parametrize("places", WIDTHS)
 def test_listing_columns_are_aligned_for_wide_characters(project: Path, places: int) -> None:
-    rows = [cells for cells in listing.fitted(stored_runs(project), places) if len(cells) > 1]
-    assert len(rows) == 5 and len({tuple(map(listing.width, cells)) for cells in rows}) == 1
+    rows = [cells for cells in listing.fit_runs_to_width(stored_runs(project), places) if len(cells) > 1]
+    assert len(rows) == 5 and len({tuple(map(listing.display_width, cells)) for cells in rows}) == 1
 
 
 def test_wide_terminal_has_one_line_per_run_and_narrow_one_a_result_line(project: Path) -> None:
     found = stored_runs(project)
-    assert len(listing.fitted(found, 200)) == 1 + len(found)
-    below = [cells for cells in listing.fitted(found, 80) if len(cells) == 1]
+    assert len(listing.fit_runs_to_width(found, 200)) == 1 + len(found)
+    below = [cells for cells in listing.fit_runs_to_width(found, 80) if len(cells) == 1]
     assert [cells[0][:2] for cells in below] == ["  "] * 3  # no details for the running one
 
 
@@ -115,7 +115,7 @@ def output_in_terminal(project: Path, columns: int) -> str:
 def test_terminal_listing_is_coloured_by_state_and_fits(project: Path) -> None:
     output = output_in_terminal(project, 80)
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
-    assert max(map(listing.width, plain)) <= 80 and YARN in output
+    assert max(map(listing.display_width, plain)) <= 80 and YARN in output
     assert "\x1b[31mFAILED" in output and "\x1b[32mFINISHED" in output and "\x1b[34mRUNNING" in output
     assert not re.search(r"\x1b\[[0-9;]*mCANCELLED", output) and "\x1b[31m[bold]" not in output
 
@@ -142,6 +142,6 @@ def test_brief_times_have_11_characters_and_missing_ones_a_dash() -> None:
 
 def test_figure_has_six_digits_and_integers_all_digits() -> None:
     figures = [
-        listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")
+        listing.number_text(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")
     ]
     assert figures == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]

@@ -54,7 +54,7 @@ def test_packages_of_source_archives_and_of_wheels_are_found(entry: str, tmp_pat
 
 def test_process_start_time_distinguishes_reused_pids() -> None:
     started = processes.start_time_of(os.getpid())
-    assert started is not None and started == provenance.who()["process_started"]
+    assert started is not None and started == provenance.process_identity()["process_started"]
     child = subprocess.Popen(["sleep", "60"])
     assert (processes.start_time_of(child.pid) or 0) >= started
     child.kill()

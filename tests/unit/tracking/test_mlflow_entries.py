@@ -26,7 +26,7 @@ from hopsml.tracking.mlflow.entries import Row
 from hopsml.tracking.mlflow.models import register_model
 from hopsml.tracking.mlflow.order import Order, RunGroup
 from hopsml.tracking.mlflow.sender import Sender, send_recorded
-from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
+from hopsml.tracking.mlflow.store import MlflowRefused, MlflowUnreachable
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 
@@ -68,21 +68,21 @@ CHANGED = {
 
 @pytest.mark.parametrize("given", TAKEN_AS_THEY_ARE)
 def test_names_valid_for_mlflow_are_unchanged(given: str) -> None:
-    assert entries.name(given) == given
+    assert entries.mlflow_name(given) == given
 
 
 def test_invalid_mlflow_names_become_valid_and_distinct() -> None:
     from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
     for given, accepted in CHANGED.items():
-        assert re.fullmatch(rf"{re.escape(accepted)}_[0-9a-f]{{8}}", entries.name(given)), given
-    names = [entries.name(given) for given in (*CHANGED, *TAKEN_AS_THEY_ARE)]
+        assert re.fullmatch(rf"{re.escape(accepted)}_[0-9a-f]{{8}}", entries.mlflow_name(given)), given
+    names = [entries.mlflow_name(given) for given in (*CHANGED, *TAKEN_AS_THEY_ARE)]
     assert len(set(names)) == len(names)
     for name in names:
         _validate_metric_name(name)
         _validate_param_name(name)
         assert len(name) <= entries.LONGEST_KEY
-        assert entries.name(name) == name
+        assert entries.mlflow_name(name) == name
 
 
 def test_metrics_that_differ_in_one_character_remain_distinct() -> None:
@@ -117,7 +117,7 @@ def leaf_values(arguments: dict[str, Any]) -> list[Any]:
 
 def test_reported_numbers_become_identical_rows_live_and_from_the_file() -> None:
     line = {"time": 12.3456, "step": 7, "loss": 0.5, "phase": "warm-up", "done": True, "none": None, "nan": math.nan}
-    live = entries.rows({key: value for key, value in line.items() if key not in ("time", "step")}, 12.3456, 7)
+    live = entries.metric_rows({key: value for key, value in line.items() if key not in ("time", "step")}, 12.3456, 7)
     read_back = entries.report_rows([json.loads(json.dumps(line))])
     assert live[0] == read_back[0] == Row("loss", 0.5, 12345, 7)
     assert [row.key for row in read_back] == ["loss", "nan"] and math.isnan(read_back[1].value)
@@ -148,7 +148,7 @@ def test_group_status_follows_the_last_member_or_first_failure(members: list[str
 
 def test_order_is_recorded_without_its_password() -> None:
     wanted = Order("https://me:geheim@host", "digits", group=RunGroup("k", "rates", 3), register_as="digits")
-    recorded = wanted.recorded()
+    recorded = wanted.to_record()
     assert "geheim" not in json.dumps(recorded)
     read_back = order.parse(json.loads(json.dumps(recorded)))
     assert read_back.group == wanted.group and read_back.register_as == "digits"
@@ -195,10 +195,10 @@ def test_credentials_are_not_sent_to_an_address_recorded_by_another_user(tmp_pat
 def test_sender_skips_runs_of_other_users(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.report(1)
-    scene.sender.step()
+    scene.sender.send_pending()
     pending_run_of_another_user(tmp_path, URI)
     another = Scene(tmp_path)
-    another.sender.step()
+    another.sender.send_pending()
     assert not another.notes and another.server.statuses == []
 
 
@@ -270,7 +270,7 @@ class Scene:
         self.directory = RunDir(f"file://{folder}/Experiments/app_1")
         self.directory.write_run({"started": 1.0, "name": "digits"})
         begin = {"do": "begin", "run": self.directory.url, "order": asdict(Order(URI, "digits")), "record": {}}
-        self.sender.receive(begin)
+        self.sender.apply_message(begin)
 
     def report(self, *steps: int) -> None:
         """Append lines to the metrics file and send the rows, as the chief does."""
@@ -278,11 +278,11 @@ class Scene:
         with file.open("a") as lines:
             lines.writelines(json.dumps({"time": float(step), "step": step, "loss": 1.0}) + "\n" for step in steps)
         rows = [["loss", 1.0, 1000 * step, step] for step in steps]
-        self.sender.receive({"do": "rows", "run": self.directory.url, "rows": rows})
+        self.sender.apply_message({"do": "rows", "run": self.directory.url, "rows": rows})
 
     def end(self) -> None:
         self.directory.write_status({"state": "FINISHED", "ended": 9.0})
-        self.sender.receive({"do": "end", "run": self.directory.url, "lost": False})
+        self.sender.apply_message({"do": "end", "run": self.directory.url, "lost": False})
 
     @property
     def notes(self) -> list[str]:
@@ -296,47 +296,47 @@ class Scene:
 def test_rows_already_sent_are_not_sent_again(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.report(1, 2)
-    scene.sender.step()
+    scene.sender.send_pending()
     scene.end()
-    scene.sender.step()
+    scene.sender.send_pending()
     assert scene.steps == [1, 2] and scene.server.statuses == ["FINISHED"] and not scene.sender.runs
-    assert not order.pending(order.project_of(scene.directory.url))
+    assert not order.list_unsent_runs(order.run_project_url(scene.directory.url))
 
 
 def test_rows_missed_by_the_server_are_read_from_the_run_directory(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.sender.step()
-    scene.server.problem = MlflowAway("no answer")
+    scene.sender.send_pending()
+    scene.server.problem = MlflowUnreachable("no answer")
     scene.report(1)
-    scene.sender.step()
+    scene.sender.send_pending()
     scene.report(2)
-    scene.sender.step()
+    scene.sender.send_pending()
     assert len(scene.notes) == 1, "one note an outage"
     scene.server.problem = None
     scene.end()
-    scene.sender.step()
+    scene.sender.send_pending()
     assert scene.server.statuses == [], "not before the pause is over"
     scene.now += sender.FIRST_PAUSE_S
-    scene.sender.step()
+    scene.sender.send_pending()
     assert set(scene.steps) == {1, 2} and scene.server.statuses == ["FINISHED"]
 
 
 def test_long_outage_is_noted_at_start_and_end(tmp_path: Path) -> None:
     """Rows are rare: steps with nothing to send show nothing about the server."""
     scene = Scene(tmp_path)
-    scene.sender.step()
-    scene.server.problem, earlier = MlflowAway("no answer"), scene.server.asked
+    scene.sender.send_pending()
+    scene.server.problem, earlier = MlflowUnreachable("no answer"), scene.server.asked
     for minute in range(60):
         scene.report(minute)
         for _ in range(60):
             scene.now += 1.0
-            scene.sender.step()
+            scene.sender.send_pending()
     (note,) = scene.notes
     assert "does not answer" in note and scene.server.asked - earlier <= 60
     scene.server.problem = None
     scene.end()
     scene.now += sender.LONGEST_PAUSE_S
-    scene.sender.step()
+    scene.sender.send_pending()
     assert len(scene.notes) == 2 and scene.notes[1].startswith("MLflow answers again")
     assert set(scene.steps) == set(range(60)) and scene.server.statuses == ["FINISHED"]
     assert [event["event"] for event in scene.told] == ["note", "note", "ended"]
@@ -344,10 +344,10 @@ def test_long_outage_is_noted_at_start_and_end(tmp_path: Path) -> None:
 
 def test_retry_pauses_grow_up_to_a_limit(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.server.problem = MlflowAway("no answer")
+    scene.server.problem = MlflowUnreachable("no answer")
     pauses = []
     for _ in range(8):
-        scene.sender.step()
+        scene.sender.send_pending()
         pauses.append(scene.sender._not_before - scene.now)
         scene.now = scene.sender._not_before
     assert pauses[0] == sender.FIRST_PAUSE_S and pauses[1] == 2 * pauses[0] and pauses[-1] == sender.LONGEST_PAUSE_S
@@ -360,37 +360,37 @@ def test_unsent_rows_do_not_exceed_the_memory_limit(tmp_path: Path, monkeypatch:
     (followed,) = scene.sender.runs.values()
     assert not followed.rows and followed.lost
     scene.end()
-    scene.sender.step()
+    scene.sender.send_pending()
     assert scene.steps == list(range(1, 12))
 
 
 def test_refusal_ends_the_attempts_and_is_recorded(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.server.problem = MlflowRefused("the experiment 'digits' was deleted")
-    scene.sender.step()
+    scene.sender.send_pending()
     assert "was deleted; after the cause is repaired, run: hopsml runs sync app_1" in scene.notes[0]
     found = order.read(scene.directory)
     assert found is not None and found.state == "refused" and not scene.sender.runs
-    assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
+    assert order.list_unsent_runs(order.run_project_url(scene.directory.url)) == [scene.directory.url]
 
 
 def test_closing_does_not_wait_for_an_unavailable_server(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.end()
-    scene.server.problem = MlflowAway("no answer")
-    scene.sender.receive({"do": "close", "within_s": 10.0})
+    scene.server.problem = MlflowUnreachable("no answer")
+    scene.sender.apply_message({"do": "close", "within_s": 10.0})
     assert not scene.sender.is_done
-    scene.sender.step()
+    scene.sender.send_pending()
     assert scene.sender.is_done
-    assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
+    assert order.list_unsent_runs(order.run_project_url(scene.directory.url)) == [scene.directory.url]
 
 
 def test_removed_run_directory_does_not_block_the_sender(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.sender.step()
+    scene.sender.send_pending()
     shutil.rmtree(tmp_path / "Experiments")
-    scene.sender.receive({"do": "end", "run": scene.directory.url, "lost": False})
-    scene.sender.step()
+    scene.sender.apply_message({"do": "end", "run": scene.directory.url, "lost": False})
+    scene.sender.send_pending()
     assert any("its directory was removed" in note for note in scene.notes) and not scene.sender.runs
 
 
@@ -413,13 +413,15 @@ def test_killed_sender_leaves_its_run_pending_at_any_moment(
     with monkeypatch.context() as patched:
         patched.setattr(LocalFileSystem, "write_bytes", write_and_die)
         with pytest.raises(Killed):
-            scene.sender.step()
-    assert order.pending(f"file://{tmp_path}") == [scene.directory.url]
+            scene.sender.send_pending()
+    assert order.list_unsent_runs(f"file://{tmp_path}") == [scene.directory.url]
     state, _ = send_recorded(scene.directory, lambda uri: scene.server, URI)  # type: ignore[arg-type, return-value]
-    assert state == "running" and order.pending(f"file://{tmp_path}"), "its driver lives"
+    assert state == "running" and order.list_unsent_runs(f"file://{tmp_path}"), "its driver lives"
     scene.directory.write_status({"state": "FINISHED", "ended": 9.0})
     state, _ = send_recorded(scene.directory, lambda uri: scene.server, URI)  # type: ignore[arg-type, return-value]
-    assert state == "sent" and scene.server.statuses == ["FINISHED"] and not order.pending(f"file://{tmp_path}")
+    assert (
+        state == "sent" and scene.server.statuses == ["FINISHED"] and not order.list_unsent_runs(f"file://{tmp_path}")
+    )
 
 
 def test_deleted_run_is_removed_from_the_pending_list(tmp_path: Path) -> None:
@@ -427,35 +429,35 @@ def test_deleted_run_is_removed_from_the_pending_list(tmp_path: Path) -> None:
     order.write(deleted, Order(URI, "digits"))
     shutil.rmtree(tmp_path / "Experiments")
     assert send_recorded(deleted, lambda uri: pytest.fail("asked"), URI) == ("none", [])
-    assert not order.pending(f"file://{tmp_path}")
+    assert not order.list_unsent_runs(f"file://{tmp_path}")
 
 
 def test_pending_runs_are_sent_in_turn_although_one_server_is_unavailable(tmp_path: Path) -> None:
     """Neither the others of them nor the run that is under way wait for that server."""
     scene, away = Scene(tmp_path), Scripted()
-    away.problem = MlflowAway("no answer")
+    away.problem = MlflowUnreachable("no answer")
     scene.sender._open = lambda uri: away if uri == "http://away" else scene.server  # type: ignore[assignment, return-value]
     older = [RunDir(f"file://{tmp_path}/Experiments/app_0{number}") for number in range(2)]
     for directory, uri in zip(older, ("http://away", URI), strict=True):
         directory.write_run({"started": 1.0})
         directory.write_status({"state": "FINISHED", "ended": 2.0})
         order.write(directory, Order(uri, "digits"))
-    scene.sender.step()
+    scene.sender.send_pending()
     scene.report(1)
-    scene.sender.step()
+    scene.sender.send_pending()
     assert scene.steps == [1] and not scene.notes
     earlier = away.asked
     scene.now += sender.FIRST_PAUSE_S
-    scene.sender.step()
-    assert [url.rpartition("/")[2] for url in order.pending(f"file://{tmp_path}")] == ["app_00", "app_1"]
+    scene.sender.send_pending()
+    assert [url.rpartition("/")[2] for url in order.list_unsent_runs(f"file://{tmp_path}")] == ["app_00", "app_1"]
     scene.now += sender.LONGEST_PAUSE_S
     scene.end()
-    scene.sender.step()
+    scene.sender.send_pending()
     assert away.asked > earlier > 0 and not scene.sender.runs
     away.problem = None
     scene.now += sender.LONGEST_PAUSE_S
-    scene.sender.step()
-    assert away.statuses == ["FINISHED"] and not order.pending(f"file://{tmp_path}")
+    scene.sender.send_pending()
+    assert away.statuses == ["FINISHED"] and not order.list_unsent_runs(f"file://{tmp_path}")
 
 
 # ---------------------------------------------------------------------------------------------- real processes
@@ -490,11 +492,11 @@ def test_registering_a_model_names_what_is_missing(store: Path, monkeypatch: pyt
 @pytest.mark.parametrize("run", ["app_1", "app_1/a=1&b=x%2Fy", "app_2/trials/0123456789abcdef"])
 def test_nested_run_is_listed_as_pending(tmp_path: Path, run: str) -> None:
     directory = RunDir(f"file://{tmp_path}/Experiments/{run}")
-    assert order.project_of(directory.url) == f"file://{tmp_path}"
+    assert order.run_project_url(directory.url) == f"file://{tmp_path}"
     order.write(directory, Order(URI, "digits"))
-    assert order.pending(f"file://{tmp_path}") == [directory.url]
-    order.forget(directory)
-    assert order.pending(f"file://{tmp_path}") == []
+    assert order.list_unsent_runs(f"file://{tmp_path}") == [directory.url]
+    order.remove_from_unsent(directory)
+    assert order.list_unsent_runs(f"file://{tmp_path}") == []
 
 
 @pytest.mark.parametrize("record", [{"group": {"unknown": 1}}, {"group": [1]}, {"state": "open"}, {}])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.tuning.choice import MARGIN, OURS, bytes_of, candidates, choose
+from hopsml.tuning.choice import MARGIN, OURS, choose, list_candidates, total_gradient_bytes
 
 pytestmark = pytest.mark.fast
 
@@ -85,24 +85,24 @@ def test_refused_rounds_are_listed_by_method():
 
 
 def test_lossy_candidates_are_included_only_if_allowed():
-    assert {one.compression for one in candidates()} == {"none"}
-    assert [one.name for one in candidates(["fp16", "fp16"])][-1] == "hopsml, fp16"
+    assert {one.compression for one in list_candidates()} == {"none"}
+    assert [one.name for one in list_candidates(["fp16", "fp16"])][-1] == "hopsml, fp16"
     with pytest.raises(ArgumentError, match="lossy='int8': the compression must be one of 'fp16', 'bf16', or omitted"):
-        candidates(["int8"])
+        list_candidates(["int8"])
 
 
 def test_candidate_names_are_as_distinct_as_their_settings():
-    tried = candidates(["fp16", "bf16"])
+    tried = list_candidates(["fp16", "bf16"])
     assert len({one.name for one in tried}) == len(tried) == len({str(one.settings()) for one in tried})
     assert OURS.settings() == {"implementation": "hopsml"}
 
 
 def test_gradient_bytes_are_the_sum_of_shapes_times_type_size():
-    assert bytes_of([((2, 3), "float32"), ((5,), "float64"), ((), "bfloat16")]) == 24 + 40 + 2
+    assert total_gradient_bytes([((2, 3), "float32"), ((5,), "float64"), ((), "bfloat16")]) == 24 + 40 + 2
 
 
 def test_candidate_settings_are_options_of_the_verb():
-    found = {one.name: one.settings() for one in candidates(["fp16", "bf16", "fp16"])}
+    found = {one.name: one.settings() for one in list_candidates(["fp16", "bf16", "fp16"])}
     assert found["hopsml"] == {"implementation": "hopsml"}
     assert found["tensorflow, all by packs"] == {
         "implementation": "tensorflow",

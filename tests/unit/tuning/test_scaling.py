@@ -12,7 +12,7 @@ from benchmarks import gradient_sets
 from benchmarks import scaling as published
 from hopsml.errors import ArgumentError
 from hopsml.tuning import scaling
-from hopsml.tuning.scaling import Cluster, LinkCosts, Measured, StepSettings, Training
+from hopsml.tuning.scaling import AllReduceMeasurement, Cluster, LinkCosts, StepSettings, TrainingCost
 
 HOCKNEY = LinkCosts(alpha_s=1e-4, beta_s=1e-9)
 members = st.integers(2, 2048)
@@ -106,14 +106,14 @@ def test_hierarchical_ring_is_never_slower_than_the_flat_ring(workers: int, size
 
 @pytest.mark.parametrize(("workers", "hosts"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_hosts_are_filled_one_after_the_other(workers: int, hosts: int):
-    assert Cluster(HOCKNEY, HOCKNEY, workers_per_host=4).hosts(workers) == hosts
-    assert Cluster(HOCKNEY, HOCKNEY).hosts(workers) == workers
+    assert Cluster(HOCKNEY, HOCKNEY, workers_per_host=4).host_count(workers) == hosts
+    assert Cluster(HOCKNEY, HOCKNEY).host_count(workers) == workers
 
 
 def test_workers_with_separate_cores_take_no_longer():
-    assert [Cluster(HOCKNEY, HOCKNEY, 4).load(workers) for workers in (1, 4, 8)] == [1, 1, 1]
-    assert [Cluster(HOCKNEY, HOCKNEY, 4, 8).load(workers) for workers in (1, 4, 8)] == [1, 1, 1]
-    assert [Cluster(HOCKNEY, HOCKNEY, 4, 1).load(workers) for workers in (1, 3, 9)] == [1, 3, 4]
+    assert [Cluster(HOCKNEY, HOCKNEY, 4).workers_per_core(workers) for workers in (1, 4, 8)] == [1, 1, 1]
+    assert [Cluster(HOCKNEY, HOCKNEY, 4, 8).workers_per_core(workers) for workers in (1, 4, 8)] == [1, 1, 1]
+    assert [Cluster(HOCKNEY, HOCKNEY, 4, 1).workers_per_core(workers) for workers in (1, 3, 9)] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
@@ -139,39 +139,45 @@ def test_hierarchical_all_reduce_sums_in_memory_and_sends_one_share_per_host(
 
 def test_workers_that_share_a_core_take_longer():
     cluster = Cluster(HOCKNEY, HOCKNEY, workers_per_host=4, cores_per_host=2)
-    assert [cluster.load(workers) for workers in (1, 2, 3, 4, 8)] == [1, 1, 1.5, 2, 2]
+    assert [cluster.workers_per_core(workers) for workers in (1, 2, 3, 4, 8)] == [1, 1, 1.5, 2, 2]
     assert scaling.flat(cluster, 4, 1e6, "ring") == 2 * scaling.ring(HOCKNEY, 4, 1e6)
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8), st.integers(2, 64))
 def test_link_costs_are_recovered_from_simulated_measurements(alpha: float, beta: float, count: int):
     link = LinkCosts(alpha, beta)
-    found = scaling.fitted(
-        [Measured(count, size, scaling.direct(link, count, size)) for size in (4096, 1 << 20, 1 << 24)]
+    found = scaling.fit_link_costs(
+        [AllReduceMeasurement(count, size, scaling.direct(link, count, size)) for size in (4096, 1 << 20, 1 << 24)]
     )
     for size in (1 << 14, 1 << 22):
         assert scaling.direct(found, count, size) == pytest.approx(scaling.direct(link, count, size), rel=1e-3)
 
 
 def test_fitted_costs_are_never_negative():
-    falling = [Measured(2, 1024, 3.0), Measured(2, 2048, 1.0)]
-    assert scaling.fitted(falling).beta_s == 0.0 < scaling.fitted(falling).alpha_s
-    steep = [Measured(2, 1024, 1e-6), Measured(2, 2048, 1.0)]
-    assert scaling.fitted(steep).alpha_s == 0.0 < scaling.fitted(steep).beta_s
+    falling = [AllReduceMeasurement(2, 1024, 3.0), AllReduceMeasurement(2, 2048, 1.0)]
+    assert scaling.fit_link_costs(falling).beta_s == 0.0 < scaling.fit_link_costs(falling).alpha_s
+    steep = [AllReduceMeasurement(2, 1024, 1e-6), AllReduceMeasurement(2, 2048, 1.0)]
+    assert scaling.fit_link_costs(steep).alpha_s == 0.0 < scaling.fit_link_costs(steep).beta_s
 
 
 def test_link_costs_are_fitted_to_groups_of_several_sizes():
     sizes = [(2, 1 << 12), (3, 1 << 20), (8, 1 << 16), (8, 1 << 24)]
-    found = scaling.fitted([Measured(count, size, scaling.direct(HOCKNEY, count, size)) for count, size in sizes], 3e-6)
+    found = scaling.fit_link_costs(
+        [AllReduceMeasurement(count, size, scaling.direct(HOCKNEY, count, size)) for count, size in sizes], 3e-6
+    )
     assert (found.alpha_s, found.beta_s) == (pytest.approx(1e-4, rel=1e-9), pytest.approx(1e-9, rel=1e-9))
     assert (
-        found.per_message_s == 3e-6 and scaling.fitted([Measured(2, 1, 1.0), Measured(2, 2, 2.0)]).per_message_s == 0.0
+        found.per_message_s == 3e-6
+        and scaling.fit_link_costs([AllReduceMeasurement(2, 1, 1.0), AllReduceMeasurement(2, 2, 2.0)]).per_message_s
+        == 0.0
     )
 
 
 def test_measurements_are_weighted_by_relative_differences():
     """2, 4 and 8 bytes between two, where (2 alpha + n beta) / seconds should be 1: the normal equations by hand."""
-    found = scaling.fitted([Measured(2, 2, 4.0), Measured(2, 4, 5.0), Measured(2, 8, 8.0)])
+    found = scaling.fit_link_costs(
+        [AllReduceMeasurement(2, 2, 4.0), AllReduceMeasurement(2, 4, 5.0), AllReduceMeasurement(2, 8, 8.0)]
+    )
     # Rows (1/2, 1/2), (2/5, 4/5), (1/4, 1): squares 0.4725 and 1.89, products 0.82, sums 1.15 and 2.3.
     determinant = 0.4725 * 1.89 - 0.82**2
     assert found.alpha_s == pytest.approx((1.89 * 1.15 - 0.82 * 2.3) / determinant)
@@ -179,28 +185,28 @@ def test_measurements_are_weighted_by_relative_differences():
 
 
 def test_remaining_cost_explains_all_measurements_when_the_other_is_0():
-    falling = scaling.fitted([Measured(2, 1024, 3.0), Measured(2, 2048, 1.0)])
+    falling = scaling.fit_link_costs([AllReduceMeasurement(2, 1024, 3.0), AllReduceMeasurement(2, 2048, 1.0)])
     assert (falling.alpha_s, falling.beta_s) == (pytest.approx(0.6), 0.0)  # (2/3 + 2) / (4/9 + 4)
-    steep = scaling.fitted([Measured(2, 1, 0.25), Measured(2, 2, 1.0)])
+    steep = scaling.fit_link_costs([AllReduceMeasurement(2, 1, 0.25), AllReduceMeasurement(2, 2, 1.0)])
     assert (steep.alpha_s, steep.beta_s) == (0.0, pytest.approx(0.3))  # (4 + 2) / (16 + 4)
 
 
 def test_fit_with_one_message_size_is_refused():
-    for measured in ([], [Measured(2, 1024, 1.0), Measured(3, 1024, 1.1)]):
+    for measured in ([], [AllReduceMeasurement(2, 1024, 1.0), AllReduceMeasurement(3, 1024, 1.1)]):
         with pytest.raises(ArgumentError) as caught:
-            scaling.fitted(measured)
+            scaling.fit_link_costs(measured)
         assert str(caught.value) == (
             "the cost per message and the cost per byte can be separated only with all-reduces of two sizes or more"
         )
 
 
 RESNET = tuple(gradient_sets.bytes_of([shape]) for shape in gradient_sets.shapes_of("resnet-50"))
-TRAINING = Training(0.2, RESNET)
+TRAINING = TrainingCost(0.2, RESNET)
 
 
 @given(gradients, st.one_of(st.none(), st.integers(1, 64)), st.one_of(st.none(), st.integers(1, 8 << 20)))
 def test_every_gradient_is_in_exactly_one_pack(sizes: tuple[int, ...], scope: int | None, most: int | None):
-    packs = scaling.packs(sizes, StepSettings(merge_scope=scope, pack_bytes=most))
+    packs = scaling.group_gradients(sizes, StepSettings(merge_scope=scope, pack_bytes=most))
     assert sorted(chain.from_iterable(packs)) == list(range(len(sizes)))
     if most is None and scope is not None:
         assert max(map(len, packs)) <= scope
@@ -210,7 +216,7 @@ def test_every_gradient_is_in_exactly_one_pack(sizes: tuple[int, ...], scope: in
 
 def test_packs_equal_those_of_the_library():
     sizes = (3 << 20, 400, 2 << 10, 1 << 20, 4 << 20)
-    assert scaling.packs(sizes, StepSettings(pack_bytes=scaling.PACK_BYTES)) == [[1, 2], [0], [3], [4]]
+    assert scaling.group_gradients(sizes, StepSettings(pack_bytes=scaling.PACK_BYTES)) == [[1, 2], [0], [3], [4]]
 
 
 @pytest.mark.parametrize(
@@ -234,8 +240,8 @@ def test_packs_equal_those_of_the_library():
 def test_small_gradients_are_packed_up_to_a_limit_and_large_ones_are_separate(
     sizes: tuple[int, ...], most: int, packs: list[list[int]]
 ):
-    assert scaling.packs(sizes, StepSettings(pack_bytes=most)) == packs
-    assert scaling.packs(sizes, StepSettings(pack_bytes=most, merge_scope=1)) == packs
+    assert scaling.group_gradients(sizes, StepSettings(pack_bytes=most)) == packs
+    assert scaling.group_gradients(sizes, StepSettings(pack_bytes=most, merge_scope=1)) == packs
 
 
 @pytest.mark.parametrize(
@@ -250,23 +256,25 @@ def test_small_gradients_are_packed_up_to_a_limit_and_large_ones_are_separate(
     ],
 )
 def test_gradients_are_merged_from_the_last_layer_on(scope: int | None, packs: list[list[int]]):
-    assert scaling.packs((1, 2, 3, 4, 5), StepSettings(merge_scope=scope)) == packs
+    assert scaling.group_gradients((1, 2, 3, 4, 5), StepSettings(merge_scope=scope)) == packs
 
 
 @pytest.mark.parametrize("most", [None, 4 << 20])
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_step_without_gradients_has_no_communication(most: int | None, overlapped: bool):
     options = StepSettings(pack_bytes=most, overlapped=overlapped)
-    assert scaling.packs((), options) == []
-    step = scaling.step(Training(0.1, (), per_step_s=0.5), CLUSTER, 4, options)
+    assert scaling.group_gradients((), options) == []
+    step = scaling.predict_step(TrainingCost(0.1, (), per_step_s=0.5), CLUSTER, 4, options)
     assert step.communication_s == 0.0 and step.seconds == step.compute_s
 
 
 def test_step_of_one_worker_has_no_communication():
-    assert scaling.step(TRAINING, CLUSTER, 1) == scaling.Step(0.2, 0.2, 0.0)
+    assert scaling.predict_step(TRAINING, CLUSTER, 1) == scaling.StepPrediction(0.2, 0.2, 0.0)
     shared = Cluster(LINK, LINK, workers_per_host=2, cores_per_host=1)
-    assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 1) == scaling.Step(0.2, 0.2, 0.0)
-    assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 2).compute_s == 0.4
+    assert scaling.predict_step(TrainingCost(0.2, (8,), per_step_s=1.0), shared, 1) == scaling.StepPrediction(
+        0.2, 0.2, 0.0
+    )
+    assert scaling.predict_step(TrainingCost(0.2, (8,), per_step_s=1.0), shared, 2).compute_s == 0.4
 
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
@@ -274,19 +282,19 @@ def test_step_of_one_worker_has_no_communication():
 def test_each_pack_costs_an_all_reduce_of_its_wire_bytes(algorithm: scaling.Algorithm, hierarchical: bool):
     """Three gradients in two packs, sent as 2 bytes of 4, by 6 workers on two machines."""
     cluster = Cluster(LinkCosts(1e-6, 1e-11, 1e-7), LINK, workers_per_host=4)
-    training = Training(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
+    training = TrainingCost(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
     settings = StepSettings(algorithm, merge_scope=2, wire_bytes=2, convert_s=2e-7, hierarchical=hierarchical)
     reduce = scaling.hierarchical if hierarchical else scaling.flat
     wire = reduce(cluster, 6, 3000, algorithm) + reduce(cluster, 6, 500, algorithm)
-    step = scaling.step(training, cluster, 6, settings)
+    step = scaling.predict_step(training, cluster, 6, settings)
     assert step.communication_s == pytest.approx(wire + 3 * 1e-3 + 7000 * 3e-7 + 5e-3, rel=1e-12)
     assert step.compute_s == 0.1 and step.seconds == pytest.approx(0.1 + step.communication_s, rel=1e-12)
 
 
 def test_default_settings_merge_all_gradients_into_a_float32_ring():
-    training = Training(0.1, (1000, 2000))
-    step = scaling.step(training, CLUSTER, 4)
-    assert step == scaling.step(
+    training = TrainingCost(0.1, (1000, 2000))
+    step = scaling.predict_step(training, CLUSTER, 4)
+    assert step == scaling.predict_step(
         training, CLUSTER, 4, StepSettings("ring", None, None, 4, 0.0, False, False, False, 0.0)
     )
     assert step.communication_s == scaling.ring(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
@@ -299,8 +307,8 @@ def test_overlapped_pack_starts_when_gradients_and_previous_pack_are_complete(
     """Bytes cost a second each, so that the last layer's gradient, which is sent first, takes as many seconds."""
     cluster = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     sizes = tuple(int(10 * seconds) for seconds in reversed(taken))
-    training = Training(9.0, sizes, per_byte_s=0.1)
-    step = scaling.step(training, cluster, 2, StepSettings(merge_scope=1, overlapped=True))
+    training = TrainingCost(9.0, sizes, per_byte_s=0.1)
+    step = scaling.predict_step(training, cluster, 2, StepSettings(merge_scope=1, overlapped=True))
     assert step.seconds == pytest.approx(end) and step.communication_s == pytest.approx(sum(taken))
     assert step.compute_s == 9.0
 
@@ -309,8 +317,8 @@ def test_merged_gradients_are_sent_when_the_last_one_is_computed():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
 
     def end(scope: int | None) -> float:
-        training = Training(9.0, (1, 1, 1), per_byte_s=1.0)
-        return scaling.step(training, free, 2, StepSettings(merge_scope=scope, overlapped=True)).seconds
+        training = TrainingCost(9.0, (1, 1, 1), per_byte_s=1.0)
+        return scaling.predict_step(training, free, 2, StepSettings(merge_scope=scope, overlapped=True)).seconds
 
     assert (end(1), end(2), end(3), end(None)) == pytest.approx((10.0, 10.0, 12.0, 12.0))
 
@@ -319,15 +327,15 @@ def test_overlapped_hopsml_packs_are_sent_in_order_of_completion():
     """The packs of the first layers come first in its list, and their gradients last."""
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     mega = scaling.ALONE_BYTES
-    training = Training(9.0, (8, mega, mega), per_byte_s=2.0 / mega)
-    step = scaling.step(training, free, 2, StepSettings(pack_bytes=4 << 20, overlapped=True))
+    training = TrainingCost(9.0, (8, mega, mega), per_byte_s=2.0 / mega)
+    step = scaling.predict_step(training, free, 2, StepSettings(pack_bytes=4 << 20, overlapped=True))
     assert step.seconds == pytest.approx(9.0 + 8 * 2.0 / mega)  # 5 to 7, 7 to 9, and the few bytes behind 9
 
 
 def test_cost_per_step_is_added_to_the_first_pack():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
-    training = Training(9.0, (0, 0, 0), per_step_s=3.5)
-    step = scaling.step(training, free, 2, StepSettings(merge_scope=1, overlapped=True))
+    training = TrainingCost(9.0, (0, 0, 0), per_step_s=3.5)
+    step = scaling.predict_step(training, free, 2, StepSettings(merge_scope=1, overlapped=True))
     assert (step.seconds, step.communication_s) == pytest.approx((9.0, 3.5))  # from 5 to 8.5, while others are computed
 
 
@@ -335,33 +343,35 @@ def test_cost_per_step_is_added_to_the_first_pack():
 def test_double_buffering_takes_the_longer_of_both_plus_its_processor_share(share: float, seconds: float):
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     settings = StepSettings(double_buffering=True, overlapped=True, processor_share=share)
-    step = scaling.step(Training(2.0, (4,), per_byte_s=1.0), free, 2, settings)
-    assert step == scaling.Step(seconds, 2.0, 4.0)
+    step = scaling.predict_step(TrainingCost(2.0, (4,), per_byte_s=1.0), free, 2, settings)
+    assert step == scaling.StepPrediction(seconds, 2.0, 4.0)
 
 
 def test_processor_share_matters_only_with_double_buffering():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
-    training = Training(2.0, (4,), per_byte_s=1.0)
-    assert scaling.step(training, free, 2, StepSettings(processor_share=0.5)).seconds == 6.0
+    training = TrainingCost(2.0, (4,), per_byte_s=1.0)
+    assert scaling.predict_step(training, free, 2, StepSettings(processor_share=0.5)).seconds == 6.0
 
 
 def test_each_collective_costs_its_messages():
-    one = scaling.step(TRAINING, CLUSTER, 8, StepSettings()).communication_s
-    each = scaling.step(TRAINING, CLUSTER, 8, StepSettings(merge_scope=1)).communication_s
+    one = scaling.predict_step(TRAINING, CLUSTER, 8, StepSettings()).communication_s
+    each = scaling.predict_step(TRAINING, CLUSTER, 8, StepSettings(merge_scope=1)).communication_s
     assert each - one == pytest.approx((len(RESNET) - 1) * 14 * LINK.alpha_s)
 
 
 def test_half_the_wire_bytes_take_half_the_time_on_a_bandwidth_bound_link():
     free = Cluster(LINK, LinkCosts(0.0, 1e-9))
-    full, half = (scaling.step(TRAINING, free, 8, StepSettings(wire_bytes=wire)).communication_s for wire in (4, 2))
+    full, half = (
+        scaling.predict_step(TRAINING, free, 8, StepSettings(wire_bytes=wire)).communication_s for wire in (4, 2)
+    )
     assert half == pytest.approx(full / 2)
 
 
 @given(gradients, st.integers(2, 64), st.integers(1, 64))
 def test_overlapped_step_is_between_the_longer_part_and_the_sum(sizes: tuple[int, ...], workers: int, scope: int):
-    training = Training(0.01, sizes)
+    training = TrainingCost(0.01, sizes)
     plain, overlapped, doubled = (
-        scaling.step(training, CLUSTER, workers, settings)
+        scaling.predict_step(training, CLUSTER, workers, settings)
         for settings in (
             StepSettings(merge_scope=scope),
             StepSettings(merge_scope=scope, overlapped=True),
@@ -374,14 +384,14 @@ def test_overlapped_step_is_between_the_longer_part_and_the_sum(sizes: tuple[int
 
 
 def test_processor_share_of_communication_is_not_hidden():
-    step = scaling.step(TRAINING, CLUSTER, 8, StepSettings(double_buffering=True, processor_share=0.5))
+    step = scaling.predict_step(TRAINING, CLUSTER, 8, StepSettings(double_buffering=True, processor_share=0.5))
     assert step.seconds == pytest.approx(0.2 + 0.5 * step.communication_s)
 
 
 def test_hierarchical_step_is_faster_with_fast_memory():
     cluster = Cluster(LinkCosts(1e-6, 1e-11), LINK, workers_per_host=8)
     flat, by_host = (
-        scaling.step(TRAINING, cluster, 64, StepSettings(hierarchical=hierarchical)).seconds
+        scaling.predict_step(TRAINING, cluster, 64, StepSettings(hierarchical=hierarchical)).seconds
         for hierarchical in (False, True)
     )
     assert by_host < flat
@@ -389,17 +399,17 @@ def test_hierarchical_step_is_faster_with_fast_memory():
 
 def test_model_reproduces_the_published_v100_efficiency():
     """32 V100 on 25 Gbit/s: 95 % with fp16 and double buffering, 2.1 times what there was without (ChainerMN, GTC 2018)."""
-    training = Training(published.V100_STEP_S, published.RESNET_50)
+    training = TrainingCost(published.V100_STEP_S, published.RESNET_50)
     cluster = Cluster(published.NVLINK, published.ONE_FLOW, workers_per_host=8)
-    both = scaling.step(training, cluster, 32, published.V100_WAYS["both"]).seconds
-    plain = scaling.step(training, cluster, 32, published.V100_WAYS["float32"]).seconds
+    both = scaling.predict_step(training, cluster, 32, published.V100_WAYS["both"]).seconds
+    plain = scaling.predict_step(training, cluster, 32, published.V100_WAYS["float32"]).seconds
     assert published.V100_STEP_S / both >= 0.95
     assert 1.6 <= plain / both <= 2.4
     assert published.table().count("\n") == 14
 
 
 def test_step_time_never_falls_with_more_workers():
-    steps = [scaling.step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
+    steps = [scaling.predict_step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
     assert steps == sorted(steps)
     assert scaling.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
 
@@ -407,10 +417,10 @@ def test_step_time_never_falls_with_more_workers():
 def test_each_cost_of_a_step_is_counted_once_with_shared_cores():
     """Two gradients of 1 MB in one collective of 4 workers, two on each core, against the sum written out."""
     size, workers = 1 << 20, 4
-    training = Training(0.1, (size, size), per_gradient_s=1e-3, per_byte_s=2e-9, per_step_s=5e-3)
+    training = TrainingCost(0.1, (size, size), per_gradient_s=1e-3, per_byte_s=2e-9, per_step_s=5e-3)
     settings = StepSettings(wire_bytes=2, convert_s=3e-9)
     cluster = Cluster(LINK, LINK, workers_per_host=4, cores_per_host=2)  # two workers share a core
-    step = scaling.step(training, cluster, workers, settings)
+    step = scaling.predict_step(training, cluster, workers, settings)
     outside = 2 * 1e-3 + 2 * size * (2e-9 + 3e-9)
     wire = scaling.flat(cluster, workers, size, "ring")  # half of two times 1 MB
     assert step.communication_s == pytest.approx(wire + outside * 2 + 5e-3) and step.compute_s == pytest.approx(0.2)
@@ -418,19 +428,21 @@ def test_each_cost_of_a_step_is_counted_once_with_shared_cores():
 
 
 def test_pack_may_be_filled_to_its_last_byte():
-    assert scaling.packs((10, 20, 30, 1), StepSettings(pack_bytes=60)) == [[0, 1, 2], [3]]
-    assert scaling.packs((1, 2, 3), StepSettings()) == [[2, 1, 0]]
-    assert scaling.packs((1, 2, 3), StepSettings(merge_scope=2)) == [[2, 1], [0]]
+    assert scaling.group_gradients((10, 20, 30, 1), StepSettings(pack_bytes=60)) == [[0, 1, 2], [3]]
+    assert scaling.group_gradients((1, 2, 3), StepSettings()) == [[2, 1, 0]]
+    assert scaling.group_gradients((1, 2, 3), StepSettings(merge_scope=2)) == [[2, 1], [0]]
 
 
 def test_overlapped_communication_never_ends_before_the_computation():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
-    step = scaling.step(Training(0.3, (1000, 1000, 1000)), free, 4, StepSettings(merge_scope=1, overlapped=True))
-    assert step.seconds == pytest.approx(step.compute_s) == pytest.approx(0.3 * free.load(4))
+    step = scaling.predict_step(
+        TrainingCost(0.3, (1000, 1000, 1000)), free, 4, StepSettings(merge_scope=1, overlapped=True)
+    )
+    assert step.seconds == pytest.approx(step.compute_s) == pytest.approx(0.3 * free.workers_per_core(4))
 
 
 def test_efficiency_is_the_share_of_the_ideal_throughput():
     settings = StepSettings(merge_scope=1)
-    step = scaling.step(TRAINING, CLUSTER, 8, settings)
+    step = scaling.predict_step(TRAINING, CLUSTER, 8, settings)
     assert scaling.efficiency(TRAINING, CLUSTER, 8, settings) == pytest.approx(0.2 / step.seconds)
     assert scaling.efficiency(TRAINING, CLUSTER, 1, settings) == 1.0

@@ -120,24 +120,24 @@ def test_offset_that_takes_too_long_to_reach_is_refused(
 def test_part_of_an_aggregated_log_is_read(codec: str, offset: int, limit: int, expected: bytes) -> None:
     """The container's value is in chunks of 16 bytes, behind those of two other containers."""
     with (DATA / f"logs-{codec}.tfile").open("rb") as file:
-        found = logs.within(file, "container_1_0001_01_000002", "stdout", offset, limit)
+        found = logs.read_from_aggregated_file(file, "container_1_0001_01_000002", "stdout", offset, limit)
     assert found == (expected, len(LAST))
 
 
 def test_missing_container_or_file_of_an_aggregated_log_is_none() -> None:
     with (DATA / "logs-none.tfile").open("rb") as file:
-        assert logs.within(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
-        assert logs.within(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
-        assert logs.within(file, "container_1_0001_01_000000", "stdout", 0, 10) == (b"", 0)
+        assert logs.read_from_aggregated_file(file, "container_1_0001_01_000009", "stdout", 0, 10) is None
+        assert logs.read_from_aggregated_file(file, "container_1_0001_01_000003", "syslog", 0, 10) is None
+        assert logs.read_from_aggregated_file(file, "container_1_0001_01_000000", "stdout", 0, 10) == (b"", 0)
 
 
 @pytest.mark.parametrize("cut", [0, 10, 27, 100])
 def test_truncated_or_foreign_file_is_a_format_error(cut: int) -> None:
     file_bytes = (DATA / "logs-none.tfile").read_bytes()
     with pytest.raises(tfile.FormatError, match="not a TFile"):
-        list(tfile.records(io.BytesIO(file_bytes[:cut])))
+        list(tfile.read_records(io.BytesIO(file_bytes[:cut])))
     with pytest.raises(tfile.FormatError):  # the end is present, something before it is missing
-        list(tfile.records(io.BytesIO(file_bytes[: 28 + cut] + file_bytes[-1200:])))
+        list(tfile.read_records(io.BytesIO(file_bytes[: 28 + cut] + file_bytes[-1200:])))
 
 
 def test_any_damage_to_an_aggregated_log_is_a_format_error() -> None:
@@ -150,19 +150,19 @@ def test_any_damage_to_an_aggregated_log_is_a_format_error() -> None:
             for _ in range(random_bytes.choice((1, 1, 1, 3, 20))):
                 harmed[random_bytes.randrange(len(harmed))] = random_bytes.choice((0, 1, 127, 128, 136, 255))
             with contextlib.suppress(tfile.FormatError):
-                logs.within(io.BytesIO(harmed), "container_1_0001_01_000002", "stdout", 0, 1000)
+                logs.read_from_aggregated_file(io.BytesIO(harmed), "container_1_0001_01_000002", "stdout", 0, 1000)
 
 
 def test_compressed_block_is_read_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of zeros before one byte: nothing is written to the disk."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     packed = zlib.compress(bytes(64 << 20) + b"x")
-    plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1), tfile.Effort())
+    plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1), tfile.SearchLimit())
     tracemalloc.start()
     try:
-        assert plain.exactly(10) == bytes(10)
+        assert plain.read_exactly(10) == bytes(10)
         plain.skip((64 << 20) - 10)
-        assert plain.exactly(1) == b"x" and plain.at_end()
+        assert plain.read_exactly(1) == b"x" and plain.is_at_end()
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -196,16 +196,16 @@ def test_search_in_an_aggregated_log_is_bounded(bound: str, value: float, monkey
     log = b"\0\6stdout\0\1" + b"5" + b"hello"
     other = _text(b"\0\5other") + _number(64 << 20) + bytes(64 << 20)
     file_bytes = _packed_tfile([other + _text(b"\0\1c") + _number(len(log)) + log])
-    assert logs.within(io.BytesIO(file_bytes), "c", "stdout", 0, 100) == (b"hello", 5)
+    assert logs.read_from_aggregated_file(io.BytesIO(file_bytes), "c", "stdout", 0, 100) == (b"hello", 5)
     monkeypatch.setattr(tfile, bound, value)
     with pytest.raises(tfile.FormatError, match="the search in the file stopped after"):
-        logs.within(io.BytesIO(file_bytes), "c", "stdout", 0, 100)
+        logs.read_from_aggregated_file(io.BytesIO(file_bytes), "c", "stdout", 0, 100)
 
 
 def test_unsupported_codec_is_named() -> None:
     file_bytes = (DATA / "logs-gz.tfile").read_bytes().replace(b"\x02gz", b"\x02xz")
     with pytest.raises(tfile.FormatError, match="'xz'"):
-        list(tfile.records(io.BytesIO(file_bytes)))
+        list(tfile.read_records(io.BytesIO(file_bytes)))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_unsupported_codec_is_named() -> None:
 def test_variable_length_integers_are_decoded(stored: str, number: int) -> None:
     """Written by Hadoop's own writeVLong."""
     content = bytes.fromhex(stored)
-    assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.Effort())) == number
+    assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.SearchLimit())) == number
 
 
 def node_answer(content: bytes, wanted: int, *, running: bool) -> hadoop_http.Answer:
@@ -246,10 +246,10 @@ def node_answer(content: bytes, wanted: int, *, running: bool) -> hadoop_http.An
 @pytest.mark.parametrize("content", [b"", b"one\n", b"no newline", b"LogContents:\nEnd of LogType:stdout.\n\xff"])
 @pytest.mark.parametrize("running", [True, False])
 def test_log_is_parsed_from_the_answer_of_a_node(content: bytes, running: bool) -> None:
-    assert logs.parse(node_answer(content, 100, running=running), 100) == (content, len(content), running)
+    assert logs.parse_log_answer(node_answer(content, 100, running=running), 100) == (content, len(content), running)
 
 
 def test_missing_log_on_a_node_is_none_and_a_failing_node_is_an_error() -> None:
-    assert logs.parse(hadoop_http.Answer(404, b"HTTP 404 Not Found"), 10) is None
+    assert logs.parse_log_answer(hadoop_http.Answer(404, b"HTTP 404 Not Found"), 10) is None
     with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
-        logs.parse(hadoop_http.Answer(500, b"out of memory"), 10)
+        logs.parse_log_answer(hadoop_http.Answer(500, b"out of memory"), 10)

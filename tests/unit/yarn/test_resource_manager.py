@@ -169,7 +169,7 @@ def test_silent_server_is_abandoned_at_the_deadline() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         started_s = clock.awake()
         with pytest.raises(ClusterUnavailable, match=rf"{address}.*timed out"):
-            ResourceManager((address,), timeout_s=0.2).find("tag")
+            ResourceManager((address,), timeout_s=0.2).find_by_tag("tag")
         assert clock.awake() - started_s < 2
 
 
@@ -195,7 +195,7 @@ def test_refused_requests_are_explained(serve: Serve) -> None:
     with pytest.raises(ClusterError, match="403 user bob may not; send the request as the owner"):
         yarn.kill(ID)
     with pytest.raises(ClusterError, match="HTTP 401 Authentication required; send the request"):
-        yarn.find("tag")
+        yarn.find_by_tag("tag")
 
 
 def test_invalid_application_id_is_refused_without_a_request() -> None:
@@ -210,8 +210,8 @@ def test_find_returns_applications_with_the_exact_tag_newest_first(serve: Serve)
         other = {**APP, "id": ID[:-1] + "9", "applicationTags": "hopsml-abcd"}
         return as_json({"apps": {"app": [older, APP, other]}})
 
-    assert [app.id for app in ResourceManager((serve(reply),)).find("hopsml-ABC")] == [ID, ID[:-1] + "0"]
-    assert ResourceManager((serve(lambda *_: as_json({"apps": None})),)).find("hopsml-abc") == []
+    assert [app.id for app in ResourceManager((serve(reply),)).find_by_tag("hopsml-ABC")] == [ID, ID[:-1] + "0"]
+    assert ResourceManager((serve(lambda *_: as_json({"apps": None})),)).find_by_tag("hopsml-abc") == []
 
 
 def test_resource_manager_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,16 +219,16 @@ def test_resource_manager_is_read_from_the_environment(tmp_path: Path, monkeypat
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArgumentError, match=r"no ResourceManager is configured.*HADOOP_CONF_DIR"):
-        ResourceManager.of_environment()
+        ResourceManager.from_environment()
     for folder, host in (("hadoop", "rm1"), ("yarn", "rm2")):
         (tmp_path / folder).mkdir()
         entry = f"<property><name>yarn.resourcemanager.hostname</name><value>{host}</value></property>"
         (tmp_path / folder / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "hadoop"))
     monkeypatch.setenv("HADOOP_USER_NAME", "alice")
-    assert ResourceManager.of_environment(3.0) == ResourceManager(("rm1:8088",), "http", 3.0, "alice")
+    assert ResourceManager.from_environment(3.0) == ResourceManager(("rm1:8088",), "http", 3.0, "alice")
     monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path / "yarn"))
-    assert ResourceManager.of_environment().addresses == ("rm2:8088",)
+    assert ResourceManager.from_environment().addresses == ("rm2:8088",)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_resource_manager_is_read_from_the_environment(tmp_path: Path, monkeypat
 def test_malformed_answer_is_a_cluster_error(serve: Serve, body: bytes) -> None:
     """The job service continues only after errors of this type."""
     manager = ResourceManager((serve(lambda method, path: (200, "application/json", body, {})),))
-    for ask in (lambda: manager.application(ID), lambda: manager.find("abc"), manager.nodes):
+    for ask in (lambda: manager.application(ID), lambda: manager.find_by_tag("abc"), manager.nodes):
         with contextlib.suppress(ClusterError):
             assert ask() == []
     with pytest.raises(ClusterError):

@@ -20,7 +20,7 @@ from typing import Any
 
 from hopsml.core import proxies
 from hopsml.core.callbacks import nonblocking_logger
-from hopsml.submission.spark_command import spark_submit
+from hopsml.submission.spark_command import spark_submit_path
 
 
 def driver_addresses(setting: Callable[[str, str], str]) -> tuple[str, str]:
@@ -258,7 +258,10 @@ def last_lines(context: Any, executor: str) -> list[str]:
 
 def _of_this_machine(application: str, number: str) -> str:
     """Return the log of a local-cluster's executor, from Spark's installation unless a variable names another folder."""
-    for folder in (Path(os.environ.get("SPARK_WORKER_DIR") or os.devnull), Path(spark_submit()).parents[1] / "work"):
+    for folder in (
+        Path(os.environ.get("SPARK_WORKER_DIR") or os.devnull),
+        Path(spark_submit_path()).parents[1] / "work",
+    ):
         file = folder / application / number / "stderr"
         if file.is_file():
             return file.read_bytes()[-_LOG_BYTES:].decode(errors="replace")

@@ -207,7 +207,7 @@ class SparkTokenSource:
         """Return the URL of each store in use: default, project, and those of Spark's setting."""
         named = str(self._conf("spark.kerberos.access.hadoopFileSystems", "") or "").split(",")
         found = [str(self._hadoop_conf().get("fs.defaultFS") or ""), settings.project_url(), *named]
-        bases = [urls.base(url.strip()) for url in found if url.strip().partition(":")[0] in _SCHEMES]
+        bases = [urls.scheme_and_authority(url.strip()) for url in found if url.strip().partition(":")[0] in _SCHEMES]
         return list(dict.fromkeys(base for base in bases if urls.split(base)[1]))
 
     def _add(self, url: str, held: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import BATCH, is_misspelt, unknown_metric_hint
-from hopsml.storage.run_dir import fit_name, fit_of
+from hopsml.storage.run_dir import fit_name, parse_fit_name
 from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.messages import ProgressSender
 from hopsml.training.tensorflow import groups, state_variables
@@ -93,7 +93,7 @@ class FitCheckpointer(Checkpointer):
         """Yield the folders of checkpoints of later fits, in this run and in the resumed one."""
         for root, below in ((self._root(), "checkpoints"), (self._resume_fits(), "")):
             for folder in root.glob("fit-*") if root is not None else ():
-                if (fit_of(folder.name) or 0) > self._number:
+                if (parse_fit_name(folder.name) or 0) > self._number:
                     yield folder / below
 
     def _root(self) -> Path | None:
