@@ -245,7 +245,7 @@ def sync(
     url = project or settings.project_url()
     directories = [found_run(run, url) for run in runs or []] or [RunDir(run) for run in order.list_unsent_runs(url)]
     if directories:
-        store.limit_waiting(CALL_TIMEOUT_S)
+        store.limit_request_time(CALL_TIMEOUT_S)
     stores: dict[str, store.Store] = {}
 
     def opened(uri: str) -> store.Store:

@@ -31,7 +31,7 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
-from hopsml.tracking.mlflow.store import MlflowMissing, MlflowRefused, MlflowUnreachable, Store, limited_waiting
+from hopsml.tracking.mlflow.store import MlflowMissing, MlflowRefused, MlflowUnreachable, Store, limited_request_time
 
 _MOST_PASSED_OVER = 50  # numbers, each of which costs a few requests to MLflow
 
@@ -173,7 +173,7 @@ def _attempt(otherwise: str, action: Callable[[Any], T]) -> T | None:
     """Run an action on MLflow; None, with a warning, if MLflow is not installed, is unreachable or refuses."""
     uri = tracking_uri()
     try:
-        with limited_waiting(CALL_TIMEOUT_S):
+        with limited_request_time(CALL_TIMEOUT_S):
             return action(Store(uri))
     except (MlflowUnreachable, MlflowMissing, MlflowRefused) as error:
         logger.warning("%s (%s)", otherwise, error)

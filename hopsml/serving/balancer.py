@@ -58,6 +58,6 @@ class Balancer:
         self._in_flight[replica] -= 1
 
 
-def is_sent_again(sendings: int) -> bool:
+def may_send_again(sendings: int) -> bool:
     """Return True if a request that was lost for the ``sendings``-th time, counted from 1, is sent again."""
     return sendings < SENDINGS

@@ -126,7 +126,7 @@ def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingV
     if not isinstance(rows, list) or not rows:
         raise bad_request("instances must be a list with at least one row")
     if isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
-        tensors.check_names(rows[0], inputs)
+        tensors.check_input_names(rows[0], inputs)
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or row.keys() != rows[0].keys():
                 raise bad_request(
@@ -142,7 +142,7 @@ def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingV
 def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
     """Return arrays by input from values by input."""
     if isinstance(columns, dict) and columns.keys() != {"b64"}:
-        tensors.check_names(columns, inputs)
+        tensors.check_input_names(columns, inputs)
         found = {name: tensors.parse_array(name, columns[name], tensor, missing) for name, tensor in inputs.items()}
     else:
         found = {name: tensors.parse_array(name, columns, tensor, missing) for name, tensor in _only(inputs, "inputs")}
@@ -226,7 +226,7 @@ def parse_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
         if str(one["name"]) in given:
             raise bad_request(f"input '{str(one['name'])[:80]}' was sent twice; send each input once")
         given[str(one["name"])] = one
-    tensors.check_names(given, inputs)
+    tensors.check_input_names(given, inputs)
     arrays = {name: _tensor_v2(name, given[name], tensor, missing) for name, tensor in inputs.items()}
     wanted = tuple(str(one.get("name")) for one in _list_of(content, "outputs"))
     for name in wanted:

@@ -34,7 +34,7 @@ def find_server(name: str) -> ServerRecord:
         ServingError: The serving is stopped.
     """
     definitions.existing_definition(name)
-    record = server_records.read(name, settings.project_url())
+    record = server_records.read_server_record(name, settings.project_url())
     if record is None:
         raise ServingError(
             f"'{name}' is stopped; start it by hopsml.serving.start({name!r}), or `hopsml serve run {name}`"

@@ -113,7 +113,7 @@ class ClusterServing:
                 await stopped
             await drain()
             self._supervisor.stop()
-            await self._supervisor.wait()
+            await self._supervisor.wait_for_end()
             starting.cancel()
 
     def _record(self, host: str, port: int) -> ServerRecord:

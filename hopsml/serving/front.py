@@ -22,7 +22,7 @@ import msgspec
 from hopsml.cluster.shared.acceptor import log_once_per_kind
 from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
 from hopsml.core.newer_python import asyncio_timeout_at, asyncio_wait_for
-from hopsml.serving.balancer import Balancer, is_sent_again
+from hopsml.serving.balancer import Balancer, may_send_again
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
 from hopsml.serving.receiving import Receive, RequestRefused, Send, check_token, http_server, receive_body, start_server
@@ -254,7 +254,7 @@ class Front:
             except ReplicaLost as error:
                 self._balancer.remove_replica(replica)
                 losses += 1
-                if not is_sent_again(losses):
+                if not may_send_again(losses):
                     raise RequestRefused(
                         503,
                         f"{losses} replicas failed while they computed the request, the last one with: {error}; "

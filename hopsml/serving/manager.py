@@ -319,7 +319,7 @@ def status(name: str) -> ServingStatus:
     """
     definition = definitions.existing_definition(name)
     project = settings.project_url()
-    record = server_records.read(name, project)
+    record = server_records.read_server_record(name, project)
     if record is None:
         return ServingStatus(name, definition.model, STOPPED, profile=definition.profile)
     if not record.is_here and not record.is_on_cluster:
@@ -385,7 +385,7 @@ def stop(name: str) -> None:
 def _stop(name: str) -> None:
     """Stop the server of a name, if any."""
     project = settings.project_url()
-    record = server_records.read(name, project)
+    record = server_records.read_server_record(name, project)
     if record is None:
         return
     if record.is_on_cluster:
@@ -400,7 +400,7 @@ def _stop(name: str) -> None:
         folder.write_token("")
     url = definitions.server_url(name, project)
     if (
-        left := server_records.read(name, project)
+        left := server_records.read_server_record(name, project)
     ) is not None and left.pid == record.pid:  # left by a server that was killed
         for_url(url).delete(url)
 
@@ -466,7 +466,7 @@ def logs(name: str, last: int = 100) -> str:
     for path in definitions.ensure_serving_folder(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
-    record = server_records.read(name, project)
+    record = server_records.read_server_record(name, project)
     if record is not None and record.is_on_cluster:
         answer = client.send_driver_command(record, LogsRequest(last), STATUS_TIMEOUT_S)
         found = answer.logs if answer is not None else {}

@@ -236,11 +236,11 @@ class RouteOutcome:
 
 
 @dataclass(frozen=True)
-class AllEnded:
+class AllReplicasEnded:
     """Report that no replica runs any more."""
 
 
-SupervisionAction = SpawnReplica | SendRoute | DrainReplica | KillReplica | RouteOutcome | AllEnded
+SupervisionAction = SpawnReplica | SendRoute | DrainReplica | KillReplica | RouteOutcome | AllReplicasEnded
 
 
 @dataclass
@@ -343,11 +343,15 @@ class Supervision:
         pause = pause_s(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self.replicas[number] = ReplicaState(failures=failures, restart_s=None if self.is_stopping else now + pause)
         if self.is_stopping:
-            return [] if any(each.is_running for each in self.replicas) else [AllEnded()]
+            return [] if any(each.is_running for each in self.replicas) else [AllReplicasEnded()]
         if self._rolling is None:
             return []
         actions = self._go_back(f"replica {number} {how}", now)
-        return actions if any(each.is_running for each in self.replicas) or self.settled else [*actions, AllEnded()]
+        return (
+            actions
+            if any(each.is_running for each in self.replicas) or self.settled
+            else [*actions, AllReplicasEnded()]
+        )
 
     def tick(self, now: float) -> list[SupervisionAction]:
         """Return the actions that are due: restarts, kills of silent replicas, and the end of a late roll or drain."""
@@ -391,7 +395,7 @@ class Supervision:
             else [RouteOutcome(rolling.number, "the serving was stopped before the change was complete")]
         )
         running = [number for number, one in enumerate(self.replicas) if one.is_running]
-        return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllEnded()]
+        return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllReplicasEnded()]
 
     def _spawn(self, number: int, now: float) -> SpawnReplica:
         """Reset the state of a replica, and return the action to start it."""

@@ -230,7 +230,7 @@ def register_server(settings: ServingSettings, port: int, folder: ServingFolder)
     try:
         trust.write_bytes(url, data, overwrite=False)
     except PathExists:
-        earlier = read(settings.name, settings.project)
+        earlier = read_server_record(settings.name, settings.project)
         if earlier is not None and not (earlier.is_here and earlier.folder == record.folder):
             raise already_served_error(earlier, url) from None
         trust.write_bytes(url, data)
@@ -248,7 +248,7 @@ def register_cluster_server(project: str, record: ServerRecord) -> None:
     try:
         trust.write_bytes(url, _encoded(record), overwrite=False)
     except PathExists:
-        earlier = read(record.name, project)
+        earlier = read_server_record(record.name, project)
         if earlier is not None:
             raise already_served_error(earlier, url) from None
         trust.write_bytes(url, _encoded(record), overwrite=False)
@@ -269,7 +269,7 @@ def already_served_error(record: ServerRecord, url: str) -> AlreadyServed:
     )
 
 
-def read(name: str, project: str) -> ServerRecord | None:
+def read_server_record(name: str, project: str) -> ServerRecord | None:
     """Return the server of a name, which may have ended without releasing it; None if there is none.
 
     Raises:
@@ -289,7 +289,7 @@ def read(name: str, project: str) -> ServerRecord | None:
 
 def release_cluster_server(project: str, record: ServerRecord) -> None:
     """Delete the server file of a serving on a cluster, unless it belongs to another start."""
-    found = read(record.name, project)
+    found = read_server_record(record.name, project)
     if found is not None and found.launch == record.launch:
         url = definitions.server_url(record.name, project)
         for_url(url).delete(url)
@@ -297,7 +297,7 @@ def release_cluster_server(project: str, record: ServerRecord) -> None:
 
 def release_server(settings: ServingSettings) -> None:
     """Delete the server file of this process, unless it belongs to another server."""
-    record = read(settings.name, settings.project)
+    record = read_server_record(settings.name, settings.project)
     if record is not None and record.is_here and record.pid == os.getpid():
         url = server_record_url(settings)
         for_url(url).delete(url)

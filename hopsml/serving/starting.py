@@ -78,7 +78,7 @@ def exclusive_folder(name: str, project: str) -> Iterator[tuple[ServingFolder, i
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(lock, name, project)
-        record = server_records.read(name, project)
+        record = server_records.read_server_record(name, project)
         if record is not None and not (record.is_here and record.folder == str(folder.path)):
             if not server_records.describe_end(record):
                 raise server_records.already_served_error(record, definitions.server_url(name, project))
@@ -94,7 +94,7 @@ def _lock(lock: int, name: str, project: str) -> None:
     while True:
         if file_locks.try_lock(lock):
             return
-        record = server_records.read(name, project)
+        record = server_records.read_server_record(name, project)
         if record is None:
             raise ServingError(f"another process is starting or stopping '{name}'; try again in a moment")
         if not server_records.describe_end(record) or time.monotonic() > deadline:

@@ -51,7 +51,7 @@ from hopsml.serving.metrics import ReplicaCountsSum
 from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
 from hopsml.serving.request_log import RequestLogUploader
 from hopsml.serving.routes import (
-    AllEnded,
+    AllReplicasEnded,
     DrainReplica,
     KillReplica,
     RouteOutcome,
@@ -106,7 +106,7 @@ class Supervisor:
         self._background(self._tick())
         return await outcome
 
-    async def wait(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait until no replica runs any more."""
         await self._ended.wait()
 
@@ -146,7 +146,7 @@ class Supervisor:
         if isinstance(command, StatusRequest):
             return self.status()
         self.stop()
-        await self.wait()
+        await self.wait_for_end()
         return self.status()
 
     def _changed(self, versions: Mapping[int, ServedVersion]) -> int | None:
@@ -181,7 +181,7 @@ class Supervisor:
                 waiting = self._outcomes.pop(action.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(action.error)
-            elif isinstance(action, AllEnded):
+            elif isinstance(action, AllReplicasEnded):
                 self._ended.set()
 
     def _awaited(self, number: int) -> asyncio.Future[str]:
@@ -326,7 +326,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
             shipping = asyncio.create_task(shipper.run())
             error = await supervisor.start()
             _say(announce, supervisor.status(error))
-            await supervisor.wait()
+            await supervisor.wait_for_end()
             server.close()
             shipping.cancel()
             await shipper.upload_remaining()

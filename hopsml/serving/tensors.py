@@ -168,7 +168,7 @@ def describe_tensor(tensor: TensorSpec) -> str:
     return f"{tensor.dtype} {shape_text(tensor.shape)}"
 
 
-def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
+def check_input_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
     """Check that exactly the model's inputs are given.
 
     Raises:

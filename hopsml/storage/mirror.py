@@ -24,7 +24,7 @@ from typing import Any
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import python_child, urls
-from hopsml.storage.mirror_plan import Behind
+from hopsml.storage.mirror_plan import PathBehind
 
 _MARGIN_S = 2.0  # time for the response after the mirror's own deadline
 
@@ -34,7 +34,7 @@ class MirrorReport:
     """State of the mirror; ``behind`` lists at most 50 of ``behind_count`` paths, each with its reason."""
 
     behind_count: int
-    behind: tuple[Behind, ...]
+    behind: tuple[PathBehind, ...]
     answered: bool = True  # False: the mirror did not respond in time, could not scan the folder in time, or is dead
 
     @property
@@ -212,7 +212,7 @@ class MirrorProcess:
 def _report(message: Mapping[str, Any]) -> MirrorReport:
     if message["event"] == "died" or not message["is_current"]:
         return _NO_ANSWER
-    late = tuple(Behind(one["path"], one["reason"]) for one in message["behind"])
+    late = tuple(PathBehind(one["path"], one["reason"]) for one in message["behind"])
     return MirrorReport(message["behind_count"], late)
 
 

@@ -25,7 +25,15 @@ from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage import causes, checkpoints, filesystem, mirror_plan, tree, urls
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
-from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, CopiedVersion, Listing, LocalFile, MirrorState
+from hopsml.storage.mirror_plan import (
+    Action,
+    CommitCheckpoint,
+    CopiedVersion,
+    Listing,
+    LocalFile,
+    MirrorState,
+    PathBehind,
+)
 from hopsml.storage.run_dir import parse_step_name
 
 CHECKPOINTS = "checkpoints"
@@ -303,7 +311,7 @@ def scan_file(root: Path, path: Path) -> LocalFile | None:
     return LocalFile(path.relative_to(root).as_posix(), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 
-def behind_record(late: list[Behind]) -> dict[str, Any]:
+def behind_record(late: list[PathBehind]) -> dict[str, Any]:
     """Return the part of a message that lists what is behind."""
     return {
         "behind_count": len(late),

@@ -112,7 +112,7 @@ Action = CopyFile | CommitCheckpoint
 
 
 @dataclass(frozen=True)
-class Behind:
+class PathBehind:
     """Path whose present version is not on the store, with the reason."""
 
     path: str
@@ -147,12 +147,12 @@ def plan(
     return due[:1] if state.outage else due  # one probe shows if the store responds again
 
 
-def paths_behind(listing: Listing, state: MirrorState) -> list[Behind]:
+def paths_behind(listing: Listing, state: MirrorState) -> list[PathBehind]:
     """Return the paths on disk whose present version is not on the store, each with the reason."""
     late = [file.path for file in listing.files if not _is_copied(file, state)]
     late += [path for path in listing.checkpoints if path not in state.committed]
     late.sort(key=lambda path: path not in state.failures)  # those with a reason first
-    return [Behind(path, _reason(path, state)) for path in late]
+    return [PathBehind(path, _reason(path, state)) for path in late]
 
 
 def record_success(state: MirrorState, action: Action, now_s: float, took_s: float) -> None:

@@ -213,7 +213,7 @@ class RunDir:
         self._system.write_bytes(self.continued_json, to_json({"continued_by": successor}), overwrite=False)
 
     def remove_successor(self, successor: str) -> None:
-        """Undo ``write_successor`` to the run of this URL, which has not begun, so that another one may continue this run."""
+        """Undo ``write_successor`` for the run of this URL, which has not begun, so that another may continue this run."""
         if self.read_successor() != successor:
             return
         status = self.read_status()
@@ -245,11 +245,11 @@ class RunDir:
         self._system.write_bytes(self.gang_log, lines)
 
     def read_gang_log(self) -> bytes:
-        """``gang.jsonl``; PathNotFound where the run has none, as it finished or is under way."""
+        """Return the content of ``gang.jsonl``; PathNotFound where the run has none, as it finished or is under way."""
         return self._read(self.gang_log)
 
     def read_json(self, url: str) -> dict[str, Any]:
-        """Any record of this run. StorageError if it is not a JSON object."""
+        """Return any record of this run. StorageError if it is not a JSON object."""
         data = self._read(url)
         try:
             record = json.loads(data)

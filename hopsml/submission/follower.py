@@ -40,7 +40,7 @@ class StateObserved:
 
 
 @dataclass(frozen=True)
-class Unreachable:
+class ResourceManagerUnreachable:
     """Observation: no ResourceManager answered, or it refused; ``problem`` is the reason."""
 
     problem: str
@@ -55,13 +55,13 @@ class UnknownApplication:
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class SignalReceived:
     """Observation: this process received a signal, SIGINT (Ctrl-C) or SIGTERM."""
 
     number: int
 
 
-Observation = StateObserved | Unreachable | UnknownApplication | Interrupted
+Observation = StateObserved | ResourceManagerUnreachable | UnknownApplication | SignalReceived
 
 
 class OnLostContact(StrEnum):
@@ -100,12 +100,12 @@ class Decision:
 
 def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowState, Decision]:
     """Return the next state and the actions after an observation at ``now_s`` (monotonic seconds). Pure."""
-    if isinstance(seen, Interrupted):
+    if isinstance(seen, SignalReceived):
         return _interrupted(state, seen.number, now_s)
     if state.ending_since_s is not None and now_s - state.ending_since_s > END_S and not _is_over(seen):
         line = f"{state.application_id} did not end within {END_S:g} s; {_by_hand(state)}"
         return state, Decision((line,), status=state.ended_by or FAILED)
-    if isinstance(seen, Unreachable):
+    if isinstance(seen, ResourceManagerUnreachable):
         return _unreachable(state, seen, now_s)
     if isinstance(seen, UnknownApplication):
         return state, Decision((f"{seen.problem}: its final state is unknown",), status=state.ended_by or FAILED)
@@ -128,7 +128,7 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
     return asked, Decision(lines, end=True)
 
 
-def _unreachable(state: FollowState, seen: Unreachable, now_s: float) -> tuple[FollowState, Decision]:
+def _unreachable(state: FollowState, seen: ResourceManagerUnreachable, now_s: float) -> tuple[FollowState, Decision]:
     """Continue polling until the time limit has passed; use RPC before, or end or leave the application."""
     problem, since = seen.problem, now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
@@ -321,8 +321,8 @@ def follow(
     application: YarnApplication | None = None
     number: int | None = None
     while True:
-        seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
-        if state.by_rpc and isinstance(seen, Unreachable):
+        seen: Observation = observe(yarn, application_id) if number is None else SignalReceived(number)
+        if state.by_rpc and isinstance(seen, ResourceManagerUnreachable):
             seen = observe(other, application_id)
         if isinstance(seen, StateObserved):
             application = seen.application
@@ -383,9 +383,9 @@ def observe(yarn: ApplicationClient, application_id: str) -> Observation:
     except ApplicationNotFound as error:
         return UnknownApplication(str(error))
     except ClusterUnavailable as error:
-        return Unreachable(str(error))
+        return ResourceManagerUnreachable(str(error))
     except ClusterError as error:
-        return Unreachable(str(error), is_refused=True)
+        return ResourceManagerUnreachable(str(error), is_refused=True)
 
 
 def _do(todo: Decision, yarn: ApplicationClient, application_id: str, notify: Callable[[str], None]) -> None:

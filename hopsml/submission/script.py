@@ -87,7 +87,7 @@ def check_py_files(py_files: str) -> None:
             raise ArgumentError(f"{item} of --py-files (spark.submit.pyFiles) does not exist; nothing was submitted")
 
 
-def modules_of_files(py_files: str) -> set[str] | None:
+def py_file_modules(py_files: str) -> set[str] | None:
     """Return the top-level modules of ``spark.submit.pyFiles``, comma-separated; None if an archive cannot be read."""
     found: set[str] = set()
     for item in (part.strip() for part in py_files.split(",")):

@@ -160,7 +160,7 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
     Nothing happens if that cannot be determined.
     """
     needed = scripts.imported_names(scripts.parse_script(script))
-    own = scripts.modules_of_files(known.get("spark.submit.pyFiles", ""))
+    own = scripts.py_file_modules(known.get("spark.submit.pyFiles", ""))
     is_present = _presence(shipment, known)
     if own is None or is_present is None:
         return

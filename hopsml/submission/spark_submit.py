@@ -97,8 +97,8 @@ class SparkSubmit:
     """Running spark-submit in a separate process group; a context manager that leaves no process behind.
 
     No process is left even if this one is killed by SIGKILL. Settings that other users of this machine must not read
-    are not in its arguments (``spark_command``). With ``quiet`` its output is stored, and ``output_tail`` returns the end of it;
-    otherwise it goes to this process's output.
+    are not in its arguments (``spark_command``). With ``quiet`` its output is stored, and ``output_tail`` returns the end of
+    it; otherwise it goes to this process's output.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> None:

@@ -91,7 +91,7 @@ class StoredRun:
         It is the metric that the run was started with, else "metric", else the first number that was returned. For a
         running search it is the best value so far.
         """
-        asked = (self.run.get("spec") or {}).get("metric_key") or self.search.get("metric") or ""
+        asked = (self.run.get("spec") or {}).get("metric_key") or self.search_settings.get("metric") or ""
         if "value" in self.best:
             return name_of(asked), self.best["value"]
         if asked in self.outputs:
@@ -105,7 +105,7 @@ class StoredRun:
         return (name, found[name]) if name in found else next(iter(found.items()), None)
 
     @property
-    def search(self) -> dict[str, Any]:
+    def search_settings(self) -> dict[str, Any]:
         """Settings of a search; empty for any other run."""
         recorded = self.run.get("search")
         return recorded if isinstance(recorded, dict) else {}

@@ -65,14 +65,19 @@ def record_worker(context: WorkerFacts) -> None:
     """Write ``worker.json`` on the chief, before the user's function runs; never fails a run."""
     if context.rank != 0:
         return
-    facts = {"host": socket.gethostname(), "python": python(), "hardware": hardware(), "environment": environment()}
+    facts = {
+        "host": socket.gethostname(),
+        "python": interpreter_facts(),
+        "hardware": hardware_facts(),
+        "environment": environment(),
+    }
     try:
         (context.events_dir.parent / "worker.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         logger.warning("the hardware and software of the worker are not recorded: %s", error)
 
 
-def hardware() -> dict[str, Any]:
+def hardware_facts() -> dict[str, Any]:
     """Return the cores that this process may use, memory in bytes, processor and operating system."""
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -82,7 +87,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def python() -> dict[str, Any]:
+def interpreter_facts() -> dict[str, Any]:
     """Return version, implementation, path and hash seed of the interpreter."""
     return {
         "version": platform.python_version(),

@@ -84,10 +84,10 @@ class RunRecordWriter:
             self._attempt(name, partial(self._write, urls.join(self.directory.code, name), content))
         record: dict[str, Any] = {
             "code": around.facts,
-            "python": provenance.python(),
+            "python": provenance.interpreter_facts(),
             "packages": self._attempt("the packages", provenance.packages),
             "environment": provenance.environment(),
-            "hardware": self._attempt("the hardware", provenance.hardware),
+            "hardware": self._attempt("the hardware", provenance.hardware_facts),
             "inputs": self._inputs,
         }
         for name, compute in self._more.items():
@@ -144,7 +144,7 @@ def driver_record() -> dict[str, Any]:
         "command": redact.command(sys.argv),
         "script": str(script) if script is not None else "",
         "working_directory": os.getcwd(),
-        "python": provenance.python()["version"],
+        "python": provenance.interpreter_facts()["version"],
     }
 
 

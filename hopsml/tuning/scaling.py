@@ -1,7 +1,7 @@
 """Prediction of the duration of a training step with N workers; no side effects.
 
 It is computed from the step of one worker, its gradients and the cost of messages. A step is forward pass, backward
-pass, reduction, update. Its communication is the sum of its collectives (``flat``), one after another, of packs that
+pass, reduction, update. Its communication is the sum of its collectives (``flat_s``), one after another, of packs that
 are merged as the settings define. Where communication begins once all gradients are ready, it is added to the
 computation. Where the packs of the last layers are sent while the first layers' gradients are still computed, only the
 remaining part is added. With double buffering the previous step's gradients are sent during this one: the step takes
@@ -62,14 +62,14 @@ class Cluster:
         return max(1.0, here / self.cores_per_host) if self.cores_per_host else 1.0
 
 
-def ring(link: LinkCosts, members: int, size: float) -> float:
+def ring_s(link: LinkCosts, members: int, size: float) -> float:
     """Return the seconds of a ring all-reduce of ``size`` bytes."""
     if members < 2:
         return 0.0
     return 2 * (members - 1) * (link.alpha_s + size / members * link.beta_s)
 
 
-def halving_doubling(link: LinkCosts, members: int, size: float) -> float:
+def halving_doubling_s(link: LinkCosts, members: int, size: float) -> float:
     """Return the seconds of an all-reduce of ``size`` bytes by recursive halving and doubling."""
     if members < 2:
         return 0.0
@@ -79,12 +79,12 @@ def halving_doubling(link: LinkCosts, members: int, size: float) -> float:
     return inner + outside
 
 
-def doubling(link: LinkCosts, members: int, size: float) -> float:
+def doubling_s(link: LinkCosts, members: int, size: float) -> float:
     """Return the seconds of an all-reduce of ``size`` bytes by recursive doubling."""
     return math.ceil(math.log2(members)) * (link.alpha_s + size * link.beta_s) if members > 1 else 0.0
 
 
-def direct(link: LinkCosts, members: int, size: float) -> float:
+def direct_s(link: LinkCosts, members: int, size: float) -> float:
     """Return the seconds of an all-reduce of ``size`` bytes by direct exchange between all members."""
     if members < 2:
         return 0.0
@@ -93,14 +93,14 @@ def direct(link: LinkCosts, members: int, size: float) -> float:
 
 
 ALGORITHMS: Final[dict[Algorithm, Callable[[LinkCosts, int, float], float]]] = {
-    "ring": ring,
-    "halving-doubling": halving_doubling,
-    "doubling": doubling,
-    "direct": direct,
+    "ring": ring_s,
+    "halving-doubling": halving_doubling_s,
+    "doubling": doubling_s,
+    "direct": direct_s,
 }
 
 
-def flat(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
+def flat_s(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
     """Return the seconds of one all-reduce in which all workers take part alike.
 
     A step is as slow as its slowest link.
@@ -109,13 +109,13 @@ def flat(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> f
     return ALGORITHMS[algorithm](link, workers, size) * cluster.workers_per_core(workers)
 
 
-def hierarchical(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
+def hierarchical_s(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
     """Return the seconds of a hierarchical all-reduce.
 
     It sums within each machine's memory, then between machines, and distributes the result in memory.
     """
     hosts = cluster.host_count(workers)
-    here = direct(cluster.memory, min(workers, cluster.workers_per_host), size) * cluster.workers_per_core(workers)
+    here = direct_s(cluster.memory, min(workers, cluster.workers_per_host), size) * cluster.workers_per_core(workers)
     return here + ALGORITHMS[algorithm](cluster.network, hosts, size)
 
 
@@ -245,7 +245,7 @@ def predict_step(
     compute = training.compute_s * load
     if workers < 2 or not training.gradients:  # nothing is sent
         return StepPrediction(compute, compute, 0.0)
-    reduce: Callable[..., float] = hierarchical if settings.hierarchical else flat
+    reduce: Callable[..., float] = hierarchical_s if settings.hierarchical else flat_s
     together = group_gradients(training.gradients, settings)
     seconds = []
     for pack in together:

@@ -234,7 +234,7 @@ def read_detail(directory: RunDir, trial: str = "") -> RunDetail:
         failed_rank=_failed_rank(stored.cause, workers),
         sections=[(title, pairs) for title, pairs in _sections(stored) if pairs],
         source=str(record.get("source") or ""),
-        search=stored.search,
+        search=stored.search_settings,
         host=str(record.get("driver") or ""),
         script=urls.name(str(record.get("script") or "")),
         continues=urls.name(str(record.get("continues") or record.get("resumed_from") or "")),
@@ -287,7 +287,7 @@ def _sections(stored: catalog.StoredRun) -> list[tuple[str, Pairs]]:
     return [
         ("Arguments", _flat(run.get("arguments") or {})),
         ("Result", _flat({name: value for name, value in stored.outputs.items() if name != "log"})),
-        ("Search", _flat(stored.search)),
+        ("Search", _flat(stored.search_settings)),
         ("Run", _flat({name: value for name, value in run.items() if name not in _ELSEWHERE})),
         ("Asked for", _flat(run.get("spec") or {})),
         ("How it ended", _flat({name: value for name, value in (stored.status or {}).items() if name != "workers"})),

@@ -76,7 +76,7 @@ def row_of(stored: catalog.StoredRun) -> RunRow:
         name=str(record.get("name") or ""),
         state=str(stored.state),
         verb=str(record.get("verb") or ""),
-        is_search=bool(stored.search),
+        is_search=bool(stored.search_settings),
         metric_name=str(metric[0]) if metric and value is not None else "",
         metric=value,
         started=_number(record.get("started")),
@@ -386,7 +386,7 @@ def _row(stored: catalog.StoredRun) -> RunRow:
 
 def progress_of(stored: catalog.StoredRun) -> RunProgress | None:
     """Return the progress of a running run: what its driver has recorded, else its newest step; None for other runs."""
-    if stored.status is not None or stored.search:
+    if stored.status is not None or stored.search_settings:
         return None
     recorded = stored.driver.get("progress")
     told = recorded if isinstance(recorded, dict) else {}

@@ -34,7 +34,7 @@ class AllHelpersBusy(TimeoutError):
 
 
 @dataclass(eq=False)
-class Helper:
+class HelperProcess:
     """One running helper process, and the channel to it."""
 
     process: subprocess.Popen[bytes]
@@ -69,8 +69,8 @@ class HelperPool:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Helper] = []
-        self._lent: set[Helper] = set()
+        self._idle: list[HelperProcess] = []
+        self._lent: set[HelperProcess] = set()
         self._closings = 0
         self._free = threading.BoundedSemaphore(self._max_processes)
 
@@ -82,7 +82,7 @@ class HelperPool:
         self._reset()
 
     @contextlib.contextmanager
-    def lend(self, timeout_s: float) -> Iterator[Helper]:
+    def lend(self, timeout_s: float) -> Iterator[HelperProcess]:
         """Yield a helper for one call; AllBusy if none is free within ``timeout_s``.
 
         A call that does not end normally, whatever ended it, leaves the helper in an unknown state: its response may
@@ -118,7 +118,7 @@ class HelperPool:
             for helper in (*self._idle, *self._lent):
                 helper.process.kill()
 
-    def _take(self) -> Helper:
+    def _take(self) -> HelperProcess:
         wanted = _environment()
         with self._lock:
             stale = [helper for helper in self._idle if not _usable(helper, wanted)]
@@ -130,7 +130,7 @@ class HelperPool:
         taken.closings = closings
         return taken
 
-    def _give_back(self, helper: Helper) -> None:
+    def _give_back(self, helper: HelperProcess) -> None:
         helper.idle_since_s = time.monotonic()
         with self._lock:
             self._lent.discard(helper)
@@ -140,7 +140,7 @@ class HelperPool:
         helper.end()
 
 
-def _usable(helper: Helper, environment: dict[str, str]) -> bool:
+def _usable(helper: HelperProcess, environment: dict[str, str]) -> bool:
     return (
         helper.environment == environment
         and time.monotonic() - helper.idle_since_s < _IDLE_S
@@ -153,7 +153,7 @@ def _environment() -> dict[str, str]:
     return {**relevant, "HADOOP_CONF_DIR": str(settings.hadoop_conf_dir() or "")}
 
 
-def _start(environment: dict[str, str]) -> Helper:
+def _start(environment: dict[str, str]) -> HelperProcess:
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -168,7 +168,7 @@ def _start(environment: dict[str, str]) -> Helper:
     except BaseException:
         ours.close()
         raise
-    return Helper(process, FrameChannel(ours), environment)
+    return HelperProcess(process, FrameChannel(ours), environment)
 
 
 POOL = HelperPool()

@@ -45,7 +45,7 @@ class TrackedRun:
         if listed and not self._sender.queue_message({"do": "rows", "run": self._url, "rows": listed}):
             self.lost = True
 
-    def end(self) -> None:
+    def report_complete(self) -> None:
         """Report that the run directory is complete.
 
         The sender then sends the rest and closes the run in MLflow.
@@ -53,7 +53,7 @@ class TrackedRun:
         self._sender.queue_message({"do": "end", "run": self._url, "lost": self.lost}, must=True)
 
 
-class Link:
+class SenderLink:
     """Connection of a driver to its sender process, of which there is at most one that accepts new runs.
 
     The process ends when it has had no run for ``LINGER_S``.
@@ -210,4 +210,4 @@ def start_process() -> subprocess.Popen[bytes]:
     )
 
 
-LINK = Link()
+LINK = SenderLink()

@@ -34,7 +34,7 @@ def register_model(run: Any, name: str) -> str:
     recorded = order.read(directory)
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if recorded is not None:
-        uri = order.with_uri(directory, recorded, uri).tracking_uri
+        uri = order.with_trusted_uri(directory, recorded, uri).tracking_uri
     if not uri:
         raise ArgumentError(f"run {directory.run_id} was not tracked by MLflow; set MLFLOW_TRACKING_URI to its server")
     try:

@@ -73,7 +73,7 @@ def run_key(run_url: str) -> str:
     return hashlib.sha256(run_url.encode()).hexdigest()[:32]
 
 
-def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
+def with_trusted_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
     """Return a recorded run's order with an address to which this user's MLflow credentials may be sent.
 
     It is the configured address, ``current_uri``, if the record has the same one, or one with a password that was not

@@ -299,7 +299,7 @@ def send_recorded(
     except PathNotFound:
         order.remove_from_unsent(directory)
         return "none", []
-    usable = order.with_uri(directory, wanted, current_uri)
+    usable = order.with_trusted_uri(directory, wanted, current_uri)
     try:
         done, notes = publish.complete_run(open_store(usable.tracking_uri), usable, directory, history=True)
     except MlflowRefused as error:
@@ -320,7 +320,7 @@ def main(arguments: list[str]) -> None:
             (-1: none).
     """
     timeout_s, parent = float(arguments[0]), int(arguments[1])
-    store.limit_waiting(timeout_s)
+    store.limit_request_time(timeout_s)
     try:
         os.nice(5)  # lower priority than the driver
     except OSError:

@@ -39,7 +39,7 @@ class MlflowMissing(HopsmlError):
     """Error: the package ``mlflow`` is not installed where it is needed."""
 
 
-def limit_waiting(timeout_s: float) -> None:
+def limit_request_time(timeout_s: float) -> None:
     """Limit MLflow's calls in this process to one attempt of at most ``timeout_s`` seconds.
 
     For a process of hopsml's own, since it changes environment variables permanently.
@@ -52,8 +52,8 @@ def limit_waiting(timeout_s: float) -> None:
 
 
 @contextmanager
-def limited_waiting(timeout_s: float) -> Iterator[None]:
-    """Limit MLflow's calls as ``limit_waiting`` does, within a block in the user's process.
+def limited_request_time(timeout_s: float) -> Iterator[None]:
+    """Limit MLflow's calls as ``limit_request_time`` does, within a block in the user's process.
 
     Variables that the user has set are not changed, and the others are removed afterwards.
     """

@@ -62,7 +62,7 @@ def name_node() -> None:
 def mlflow() -> None:
     from hopsml.tracking.mlflow import store
 
-    store.limit_waiting(2.0)
+    store.limit_request_time(2.0)
     store.Store(f"http://{OTHER}:5000").experiment_id("runs")
 
 
@@ -79,7 +79,7 @@ def mlflow_here() -> None:
     """Reach a server on this machine, whose answer is no answer of MLflow's."""
     from hopsml.tracking.mlflow import store
 
-    store.limit_waiting(2.0)
+    store.limit_request_time(2.0)
     store.Store("http://127.0.0.1:5").experiment_id("runs")
 
 

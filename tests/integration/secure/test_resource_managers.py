@@ -35,7 +35,7 @@ def test_application_is_followed_and_ended_after_a_failover(cluster: Any) -> Non
     application_id = submit("sleep 600")
     wait_until(lambda: yarn.application(application_id).am_log_url)
     cluster.kill("rm")
-    assert isinstance(follower.observe(yarn, application_id), follower.Unreachable)
+    assert isinstance(follower.observe(yarn, application_id), follower.ResourceManagerUnreachable)
     cluster.fail_over("rm2")
     wait_until(lambda: isinstance(follower.observe(yarn, application_id), follower.StateObserved))
 

@@ -57,7 +57,10 @@ def test_serving_on_executors_starts_replaces_a_replica_rolls_and_stops(project:
     finally:
         serving.stop("digits")
     assert serving.status("digits").state == "Stopped" and processes.has_ended(status.supervisor)
-    assert server_records.read("digits", url) is None and not (project / "Serving" / "digits.private").exists()
+    assert (
+        server_records.read_server_record("digits", url) is None
+        and not (project / "Serving" / "digits.private").exists()
+    )
 
 
 @pytest.mark.spark

@@ -230,7 +230,7 @@ async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]
                 assert await asyncio.wait_for(supervisor.start(), 120) == ""
                 yield supervisor, agents, listener.getsockname()[1]
                 supervisor.stop()
-                await supervisor.wait()
+                await supervisor.wait_for_end()
             ended = [await asyncio.to_thread(one.wait, 30) for one in agents.processes]
             assert [code for code in ended if code != -signal.SIGKILL] == [0, 0]
         finally:

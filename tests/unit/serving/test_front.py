@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from hopsml.serving.balancer import SENDINGS, Balancer, is_sent_again
+from hopsml.serving.balancer import SENDINGS, Balancer, may_send_again
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.front import CONTROL, Front, serve_front
 from hopsml.serving.messages import Command, StatusRequest, SupervisorAnswer, encode_line
@@ -130,7 +130,7 @@ def test_removed_replica_retains_its_requests_in_flight_until_they_end() -> None
 
 
 def test_request_is_sent_at_most_twice() -> None:
-    assert [is_sent_again(number) for number in range(1, SENDINGS + 2)] == [True, False, False]
+    assert [may_send_again(number) for number in range(1, SENDINGS + 2)] == [True, False, False]
 
 
 # ------------------------------------------------------------------------------------------ with sockets

@@ -12,7 +12,7 @@ from hopsml.serving.routes import (
     SILENT_LOADING_S,
     SILENT_S,
     STEADY_S,
-    AllEnded,
+    AllReplicasEnded,
     DrainReplica,
     KillReplica,
     LoadVersion,
@@ -68,7 +68,7 @@ def test_pending_route_change_fails_when_the_serving_stops() -> None:
         RouteOutcome(1, "the serving was stopped before the change was complete"),
         DrainReplica(0),
     ]
-    assert beginning.replica_exited(0, "ended", 2.0) == [AllEnded()]
+    assert beginning.replica_exited(0, "ended", 2.0) == [AllReplicasEnded()]
     found = started(1)
     found.roll(TWO, 0.0, ROLL_S)
     assert found.stop(1.0) == [
@@ -146,11 +146,11 @@ def test_serving_that_cannot_start_ends() -> None:
         KillReplica(1, "the serving could not be started"),
     ]
     assert found.replica_exited(0, "was killed", 2.0) == [] and found.replica_exited(1, "was killed", 2.0) == [
-        AllEnded()
+        AllReplicasEnded()
     ]
     alone = Supervision(1)
     alone.begin(ONE, 0.0)
-    assert alone.replica_exited(0, "was killed", 1.0) == [RouteOutcome(1, "replica 0 was killed"), AllEnded()]
+    assert alone.replica_exited(0, "was killed", 1.0) == [RouteOutcome(1, "replica 0 was killed"), AllReplicasEnded()]
 
 
 def test_stop_drains_replicas_and_then_kills_them() -> None:
@@ -158,10 +158,10 @@ def test_stop_drains_replicas_and_then_kills_them() -> None:
     assert found.stop(0.0) == [DrainReplica(0), DrainReplica(1)] and found.stop(0.0) == []
     assert found.replica_exited(0, "ended", 1.0) == [] and found.tick(1.0) == []
     assert found.tick(DRAIN_S) == [KillReplica(1, "it did not finish its requests in time")]
-    assert found.replica_exited(1, "was killed", DRAIN_S) == [AllEnded()]
+    assert found.replica_exited(1, "was killed", DRAIN_S) == [AllReplicasEnded()]
     down = started(1)
     down.replica_exited(0, "was killed", 1.0)
-    assert down.stop(1.0) == [AllEnded()]
+    assert down.stop(1.0) == [AllReplicasEnded()]
 
 
 def test_new_replica_that_cannot_follow_the_route_is_restarted() -> None:

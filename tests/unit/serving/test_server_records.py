@@ -67,7 +67,7 @@ def settings(tmp_path: Path) -> ServingSettings:
 
 def changed(wanted: ServingSettings, **fields: object) -> None:
     """Replace fields of the stored record."""
-    record = server_records.read(wanted.name, wanted.project)
+    record = server_records.read_server_record(wanted.name, wanted.project)
     assert record is not None
     url = server_records.server_record_url(wanted)
     for_url(url).write_bytes(url, msgspec.json.encode(msgspec.structs.replace(record, **fields)))
@@ -81,7 +81,7 @@ def test_record_of_another_container_with_the_same_host_name_is_not_replaced(tmp
     with pytest.raises(AlreadyServed, match="in another container"):
         server_records.register_server(wanted, 3, folder)
     server_records.release_server(wanted)  # this process has the same id, as the first process of each container has
-    found = server_records.read("digits", wanted.project)
+    found = server_records.read_server_record("digits", wanted.project)
     assert found is not None and found.port == 1 and not found.is_here
     changed(wanted, pid_namespace=f"{'0' * len(boot)}/{inode}")  # the machine was started again since
     assert server_records.register_server(wanted, 3, folder).port == 3
@@ -101,5 +101,5 @@ def test_server_in_another_container_of_this_machine_is_refused(tmp_path: Path) 
     if "Operation not permitted" in inside.stderr:
         pytest.skip("this machine makes no PID namespaces")
     assert "AlreadyServed: 'digits' is already served" in inside.stderr
-    found = server_records.read("digits", wanted.project)
+    found = server_records.read_server_record("digits", wanted.project)
     assert found is not None and found.port == 1

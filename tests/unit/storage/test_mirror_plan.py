@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from hopsml.storage import mirror_plan
 from hopsml.storage.mirror_plan import (
-    Behind,
     CommitCheckpoint,
     CopyFile,
     Listing,
     LocalFile,
     MirrorState,
+    PathBehind,
     forget_deleted_paths,
     paths_behind,
     plan,
@@ -118,10 +118,10 @@ def test_mirror_commits_a_checkpoint_once() -> None:
 def test_failed_checkpoint_commit_is_retried_with_its_reason() -> None:
     step = "checkpoints/step-000000001"
     state, listing = MirrorState(), Listing((), (step,))
-    assert paths_behind(listing, state) == [Behind(step, "not copied yet")]
+    assert paths_behind(listing, state) == [PathBehind(step, "not copied yet")]
     for _ in range(2):
         record_failure(state, CommitCheckpoint(step), 100.0, "quota", transient=False)
-    assert paths_behind(listing, state) == [Behind(step, "quota")]
+    assert paths_behind(listing, state) == [PathBehind(step, "quota")]
     assert paths(listing, state, now_s=101.9) == [] and paths(listing, state, now_s=102.0) == [step]
     assert paths(listing, state, now_s=100.9, urgent=True) == [] and paths(listing, state, now_s=101.0, urgent=True)
     forget_deleted_paths(state, listing)
@@ -147,9 +147,9 @@ def test_lasting_failure_is_retried_with_growing_pauses_and_blocks_no_other_file
         assert paths(listing, state, now_s=now_s + 1, urgent=True) == [LOG.path, MODEL.path]
         now_s += delay_s
         assert MODEL.path in paths(listing, state, now_s=now_s)
-    assert paths_behind(listing, state) == [Behind(MODEL.path, "quota"), Behind(LOG.path, "not copied yet")]
+    assert paths_behind(listing, state) == [PathBehind(MODEL.path, "quota"), PathBehind(LOG.path, "not copied yet")]
     mark_copied(state, MODEL)
-    assert paths_behind(listing, state) == [Behind(LOG.path, "not copied yet")]
+    assert paths_behind(listing, state) == [PathBehind(LOG.path, "not copied yet")]
 
 
 def test_outage_reduces_the_mirror_to_one_probe() -> None:
@@ -164,7 +164,7 @@ def test_outage_reduces_the_mirror_to_one_probe() -> None:
     assert paths(listing, state, now_s=103.0, urgent=True) == [LOG.path]
     assert {late.reason for late in paths_behind(listing, state)} == {"refused"}
     other = LocalFile("logs/new.log", 1, 0, 9)  # which was never tried
-    assert paths_behind(Listing((other,)), state) == [Behind(other.path, "refused")]
+    assert paths_behind(Listing((other,)), state) == [PathBehind(other.path, "refused")]
     mark_copied(state, LOG, now_s=104)
     assert paths(listing, state, now_s=104) == [MODEL.path]
 

@@ -17,12 +17,12 @@ from hopsml.submission.follower import (
     SILENCE_S,
     Decision,
     FollowState,
-    Interrupted,
     Observation,
     OnLostContact,
+    ResourceManagerUnreachable,
+    SignalReceived,
     StateObserved,
     UnknownApplication,
-    Unreachable,
     step,
 )
 from hopsml.yarn import YarnApplication, rpc
@@ -118,19 +118,19 @@ def test_queue_timeout_ends_with_the_first_container() -> None:
 
 
 def test_signal_ends_the_application_and_a_second_one_detaches() -> None:
-    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, RUNNING), (3, KILLED))
+    steps = follow((0, RUNNING), (1, SignalReceived(signal.SIGINT)), (2, RUNNING), (3, KILLED))
     assert [each.end for each in steps] == [False, True, True, False]
     assert steps[-1].status == 130 and "Ctrl-C: ending" in lines(steps)[1]
-    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGTERM)), (1.5, Interrupted(signal.SIGINT)))
+    steps = follow((0, RUNNING), (1, SignalReceived(signal.SIGTERM)), (1.5, SignalReceived(signal.SIGINT)))
     assert steps[-1].status == 143 and "yarn application -kill" in lines(steps)[-1]
 
 
 def test_signal_before_a_successful_end_does_not_change_the_exit_status() -> None:
-    assert follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, app("FINISHED", "SUCCEEDED")))[-1].status == 0
+    assert follow((0, RUNNING), (1, SignalReceived(signal.SIGINT)), (2, app("FINISHED", "SUCCEEDED")))[-1].status == 0
 
 
 def test_application_that_does_not_end_after_a_signal_is_abandoned() -> None:
-    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGTERM)), (END_S, RUNNING), (END_S + 2, RUNNING))
+    steps = follow((0, RUNNING), (1, SignalReceived(signal.SIGTERM)), (END_S, RUNNING), (END_S + 2, RUNNING))
     assert [each.status for each in steps] == [None, None, None, 143]
     assert "did not end within" in lines(steps)[-1]
 
@@ -138,18 +138,20 @@ def test_application_that_does_not_end_after_a_signal_is_abandoned() -> None:
 def test_unreachable_resource_manager_is_retried_for_a_limited_time() -> None:
     steps = follow(
         (0, RUNNING),
-        (1, Unreachable("nobody")),
-        (2, Unreachable("nobody")),
+        (1, ResourceManagerUnreachable("nobody")),
+        (2, ResourceManagerUnreachable("nobody")),
         (90, RUNNING),
         (91, app("FINISHED", "SUCCEEDED")),
     )
     assert lines(steps)[1:3] == ["nobody; asking again", "the ResourceManager answers again"]
     assert steps[-1].status == 0
-    steps = follow((0, RUNNING), (1, Unreachable("nobody")), (2 + SILENCE_S, Unreachable("nobody")))
+    steps = follow(
+        (0, RUNNING), (1, ResourceManagerUnreachable("nobody")), (2 + SILENCE_S, ResourceManagerUnreachable("nobody"))
+    )
     assert steps[-1].status == 1 and "may still be running" in lines(steps)[-1]
 
 
-REFUSED = Unreachable("HTTP 401", is_refused=True)
+REFUSED = ResourceManagerUnreachable("HTTP 401", is_refused=True)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +179,9 @@ def test_refusal_is_handled_as_requested(option: OnLostContact, ends: bool, stat
 def test_web_service_without_an_answer_is_replaced_by_rpc_after_a_while() -> None:
     state = FollowState(ID, 0.0)
     for now_s in (0.0, CONTACT_S - 1):
-        state, result = step(state, Unreachable("nobody"), now_s)
+        state, result = step(state, ResourceManagerUnreachable("nobody"), now_s)
         assert not state.by_rpc
-    state, result = step(state, Unreachable("nobody"), CONTACT_S)
+    state, result = step(state, ResourceManagerUnreachable("nobody"), CONTACT_S)
     assert state.by_rpc and "over Hadoop's RPC" in result.lines[0]
     state, result = step(state, app("FINISHED", "SUCCEEDED"), CONTACT_S + 5)
     assert result.status == 0
@@ -187,13 +189,16 @@ def test_web_service_without_an_answer_is_replaced_by_rpc_after_a_while() -> Non
 
 def test_application_that_rpc_does_not_reach_either_is_given_up() -> None:
     steps = follow(
-        (0, RUNNING), (1, REFUSED), (60, Unreachable("no answer")), (2 + SILENCE_S, Unreachable("no answer"))
+        (0, RUNNING),
+        (1, REFUSED),
+        (60, ResourceManagerUnreachable("no answer")),
+        (2 + SILENCE_S, ResourceManagerUnreachable("no answer")),
     )
     assert [each.status for each in steps] == [None, None, None, 1] and ID in lines(steps)[-1]
 
 
 def test_ended_application_is_killed_over_rpc_if_the_web_service_refuses() -> None:
-    steps = follow((0, RUNNING), (1, Interrupted(signal.SIGINT)), (2, REFUSED), (3, KILLED))
+    steps = follow((0, RUNNING), (1, SignalReceived(signal.SIGINT)), (2, REFUSED), (3, KILLED))
     assert [each.end for each in steps[1:3]] == [True, True] and steps[-1].status == 130
 
 
@@ -259,8 +264,8 @@ ANY = some.one_of(
         some.sampled_from(["", FULL]),
         some.sampled_from(["", "http://n/c"]),
     ),
-    some.builds(Unreachable, some.just("nobody"), some.booleans()),
-    some.builds(Interrupted, some.sampled_from([signal.SIGINT, signal.SIGTERM])),
+    some.builds(ResourceManagerUnreachable, some.just("nobody"), some.booleans()),
+    some.builds(SignalReceived, some.sampled_from([signal.SIGINT, signal.SIGTERM])),
 )
 
 

@@ -101,7 +101,10 @@ def test_missing_project_has_no_runs_and_an_unreachable_one_is_an_error(tmp_path
 
 
 def test_run_without_an_end_is_running_while_its_driver_process_lives(tmp_path: Path) -> None:
-    code = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.process_identity()), flush=True); input()"
+    code = (
+        "import json; from hopsml.tracking import provenance; "
+        "print(json.dumps(provenance.process_identity()), flush=True); input()"
+    )
     driver = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

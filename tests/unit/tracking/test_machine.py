@@ -91,7 +91,7 @@ def test_recorded_environment_is_limited_to_relevant_variables_without_secrets(m
 def test_recorded_hardware_matches_this_machine() -> None:
     import psutil
 
-    found = provenance.hardware()
+    found = provenance.hardware_facts()
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["memory_bytes"] == psutil.virtual_memory().total
     assert found["processor"]

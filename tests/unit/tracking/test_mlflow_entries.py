@@ -153,9 +153,9 @@ def test_order_is_recorded_without_its_password() -> None:
     read_back = order.parse(json.loads(json.dumps(recorded)))
     assert read_back.group == wanted.group and read_back.register_as == "digits"
     directory = RunDir("memory://b/none/Experiments/app_1")
-    assert order.with_uri(directory, read_back, "https://me:geheim@host").tracking_uri == wanted.tracking_uri
+    assert order.with_trusted_uri(directory, read_back, "https://me:geheim@host").tracking_uri == wanted.tracking_uri
     with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
-        order.with_uri(directory, read_back, "")
+        order.with_trusted_uri(directory, read_back, "")
 
 
 def pending_run_of_another_user(folder: Path, uri: str) -> RunDir:
@@ -207,8 +207,8 @@ def test_store_without_owners_allows_only_the_configured_address() -> None:
     order.write(directory, Order("http://other", "digits"))
     wanted = Order("http://other", "digits")
     with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI to it"):
-        order.with_uri(directory, wanted, URI)
-    assert order.with_uri(directory, wanted, "http://other") == wanted
+        order.with_trusted_uri(directory, wanted, URI)
+    assert order.with_trusted_uri(directory, wanted, "http://other") == wanted
 
 
 @pytest.mark.parametrize("value", ["", " ", "a/b", "it's", "a:b", "50%"])

@@ -57,28 +57,28 @@ def test_two_members_exchange_two_messages_or_one_with_all_bytes():
 def test_members_beyond_a_power_of_two_send_before_and_receive_after(
     count: int, rounds: int, share: float, outside: int
 ):
-    found = scaling.halving_doubling(HOCKNEY, count, 1e6)
+    found = scaling.halving_doubling_s(HOCKNEY, count, 1e6)
     assert found == pytest.approx(rounds * 1e-4 + share * 1e-3 + outside * 2 * (1e-4 + 1e-3))
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
 def test_doubling_sends_all_bytes_in_each_round(count: int, rounds: int):
-    assert scaling.doubling(HOCKNEY, count, 1e6) == pytest.approx(rounds * (1e-4 + 1e-3))
+    assert scaling.doubling_s(HOCKNEY, count, 1e6) == pytest.approx(rounds * (1e-4 + 1e-3))
 
 
 @pytest.mark.parametrize(("count", "further", "share"), [(2, 0, 1.0), (3, 2, 4 / 3), (4, 4, 1.5), (8, 12, 1.75)])
 def test_direct_costs_each_message_beyond_the_first_of_a_step(count: int, further: int, share: float):
-    found = scaling.direct(LinkCosts(1e-4, 1e-9, 1e-5), count, 1e6)
+    found = scaling.direct_s(LinkCosts(1e-4, 1e-9, 1e-5), count, 1e6)
     assert found == pytest.approx(2e-4 + further * 1e-5 + share * 1e-3)
-    assert scaling.direct(HOCKNEY, count, 1e6) == pytest.approx(2e-4 + share * 1e-3)
+    assert scaling.direct_s(HOCKNEY, count, 1e6) == pytest.approx(2e-4 + share * 1e-3)
 
 
 def test_algorithm_costs_equal_known_values():
-    assert scaling.ring(HOCKNEY, 4, 1e6) == pytest.approx(6 * 1e-4 + 1.5 * 1e-3)
-    assert scaling.halving_doubling(HOCKNEY, 4, 1e6) == pytest.approx(4 * 1e-4 + 1.5 * 1e-3)
-    assert scaling.halving_doubling(HOCKNEY, 5, 1e6) == pytest.approx(4 * 1e-4 + 1.5e-3 + 2 * (1e-4 + 1e-3))
-    assert scaling.doubling(HOCKNEY, 5, 1e6) == pytest.approx(3 * (1e-4 + 1e-3))
-    assert scaling.direct(LinkCosts(1e-4, 1e-9, 1e-5), 5, 1e6) == pytest.approx(2e-4 + 6e-5 + 1.6e-3)
+    assert scaling.ring_s(HOCKNEY, 4, 1e6) == pytest.approx(6 * 1e-4 + 1.5 * 1e-3)
+    assert scaling.halving_doubling_s(HOCKNEY, 4, 1e6) == pytest.approx(4 * 1e-4 + 1.5 * 1e-3)
+    assert scaling.halving_doubling_s(HOCKNEY, 5, 1e6) == pytest.approx(4 * 1e-4 + 1.5e-3 + 2 * (1e-4 + 1e-3))
+    assert scaling.doubling_s(HOCKNEY, 5, 1e6) == pytest.approx(3 * (1e-4 + 1e-3))
+    assert scaling.direct_s(LinkCosts(1e-4, 1e-9, 1e-5), 5, 1e6) == pytest.approx(2e-4 + 6e-5 + 1.6e-3)
 
 
 @given(members, sizes)
@@ -92,16 +92,18 @@ def test_no_algorithm_is_faster_than_the_bandwidth_bound(count: int, size: float
 def test_cost_of_few_bytes_depends_on_the_number_of_rounds(power: int):
     count = 1 << power
     assert (
-        scaling.doubling(HOCKNEY, count, 1)
-        <= scaling.halving_doubling(HOCKNEY, count, 1)
-        <= scaling.ring(HOCKNEY, count, 1)
+        scaling.doubling_s(HOCKNEY, count, 1)
+        <= scaling.halving_doubling_s(HOCKNEY, count, 1)
+        <= scaling.ring_s(HOCKNEY, count, 1)
     )
 
 
 @given(members, sizes, st.integers(1, 16))
 def test_hierarchical_ring_is_never_slower_than_the_flat_ring(workers: int, size: float, each: int):
     cluster = Cluster(LinkCosts(0, 0), HOCKNEY, workers_per_host=each)
-    assert scaling.hierarchical(cluster, workers, size, "ring") <= scaling.flat(cluster, workers, size, "ring") + 1e-12
+    assert (
+        scaling.hierarchical_s(cluster, workers, size, "ring") <= scaling.flat_s(cluster, workers, size, "ring") + 1e-12
+    )
 
 
 @pytest.mark.parametrize(("workers", "hosts"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -120,10 +122,10 @@ def test_workers_with_separate_cores_take_no_longer():
 def test_flat_all_reduce_uses_memory_on_one_host_and_network_on_several(algorithm: scaling.Algorithm):
     cluster = Cluster(MEMORY, HOCKNEY, workers_per_host=4, cores_per_host=2)
     of = scaling.ALGORITHMS[algorithm]
-    assert scaling.flat(cluster, 2, 1e6, algorithm) == of(MEMORY, 2, 1e6)
-    assert scaling.flat(cluster, 4, 1e6, algorithm) == 2 * of(MEMORY, 4, 1e6)  # two share a core
-    assert scaling.flat(cluster, 5, 1e6, algorithm) == 2 * of(HOCKNEY, 5, 1e6)
-    assert scaling.flat(cluster, 8, 1e6, algorithm) == 2 * of(HOCKNEY, 8, 1e6)
+    assert scaling.flat_s(cluster, 2, 1e6, algorithm) == of(MEMORY, 2, 1e6)
+    assert scaling.flat_s(cluster, 4, 1e6, algorithm) == 2 * of(MEMORY, 4, 1e6)  # two share a core
+    assert scaling.flat_s(cluster, 5, 1e6, algorithm) == 2 * of(HOCKNEY, 5, 1e6)
+    assert scaling.flat_s(cluster, 8, 1e6, algorithm) == 2 * of(HOCKNEY, 8, 1e6)
 
 
 @pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
@@ -132,25 +134,25 @@ def test_hierarchical_all_reduce_sums_in_memory_and_sends_one_share_per_host(
     algorithm: scaling.Algorithm, workers: int, here: int, hosts: int
 ):
     cluster = Cluster(MEMORY, HOCKNEY, workers_per_host=4, cores_per_host=2)
-    within = scaling.direct(MEMORY, here, 1e6) * here / 2  # where four are there, two share a core
+    within = scaling.direct_s(MEMORY, here, 1e6) * here / 2  # where four are there, two share a core
     between = scaling.ALGORITHMS[algorithm](HOCKNEY, hosts, 1e6)
-    assert scaling.hierarchical(cluster, workers, 1e6, algorithm) == pytest.approx(within + between, rel=1e-12)
+    assert scaling.hierarchical_s(cluster, workers, 1e6, algorithm) == pytest.approx(within + between, rel=1e-12)
 
 
 def test_workers_that_share_a_core_take_longer():
     cluster = Cluster(HOCKNEY, HOCKNEY, workers_per_host=4, cores_per_host=2)
     assert [cluster.workers_per_core(workers) for workers in (1, 2, 3, 4, 8)] == [1, 1, 1.5, 2, 2]
-    assert scaling.flat(cluster, 4, 1e6, "ring") == 2 * scaling.ring(HOCKNEY, 4, 1e6)
+    assert scaling.flat_s(cluster, 4, 1e6, "ring") == 2 * scaling.ring_s(HOCKNEY, 4, 1e6)
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8), st.integers(2, 64))
 def test_link_costs_are_recovered_from_simulated_measurements(alpha: float, beta: float, count: int):
     link = LinkCosts(alpha, beta)
     found = scaling.fit_link_costs(
-        [AllReduceMeasurement(count, size, scaling.direct(link, count, size)) for size in (4096, 1 << 20, 1 << 24)]
+        [AllReduceMeasurement(count, size, scaling.direct_s(link, count, size)) for size in (4096, 1 << 20, 1 << 24)]
     )
     for size in (1 << 14, 1 << 22):
-        assert scaling.direct(found, count, size) == pytest.approx(scaling.direct(link, count, size), rel=1e-3)
+        assert scaling.direct_s(found, count, size) == pytest.approx(scaling.direct_s(link, count, size), rel=1e-3)
 
 
 def test_fitted_costs_are_never_negative():
@@ -163,7 +165,7 @@ def test_fitted_costs_are_never_negative():
 def test_link_costs_are_fitted_to_groups_of_several_sizes():
     sizes = [(2, 1 << 12), (3, 1 << 20), (8, 1 << 16), (8, 1 << 24)]
     found = scaling.fit_link_costs(
-        [AllReduceMeasurement(count, size, scaling.direct(HOCKNEY, count, size)) for count, size in sizes], 3e-6
+        [AllReduceMeasurement(count, size, scaling.direct_s(HOCKNEY, count, size)) for count, size in sizes], 3e-6
     )
     assert (found.alpha_s, found.beta_s) == (pytest.approx(1e-4, rel=1e-9), pytest.approx(1e-9, rel=1e-9))
     assert (
@@ -284,7 +286,7 @@ def test_each_pack_costs_an_all_reduce_of_its_wire_bytes(algorithm: scaling.Algo
     cluster = Cluster(LinkCosts(1e-6, 1e-11, 1e-7), LINK, workers_per_host=4)
     training = TrainingCost(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
     settings = StepSettings(algorithm, merge_scope=2, wire_bytes=2, convert_s=2e-7, hierarchical=hierarchical)
-    reduce = scaling.hierarchical if hierarchical else scaling.flat
+    reduce = scaling.hierarchical_s if hierarchical else scaling.flat_s
     wire = reduce(cluster, 6, 3000, algorithm) + reduce(cluster, 6, 500, algorithm)
     step = scaling.predict_step(training, cluster, 6, settings)
     assert step.communication_s == pytest.approx(wire + 3 * 1e-3 + 7000 * 3e-7 + 5e-3, rel=1e-12)
@@ -297,7 +299,7 @@ def test_default_settings_merge_all_gradients_into_a_float32_ring():
     assert step == scaling.predict_step(
         training, CLUSTER, 4, StepSettings("ring", None, None, 4, 0.0, False, False, False, 0.0)
     )
-    assert step.communication_s == scaling.ring(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
+    assert step.communication_s == scaling.ring_s(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
 
 
 @pytest.mark.parametrize(("taken", "end"), OVERLAPPED)
@@ -411,7 +413,7 @@ def test_model_reproduces_the_published_v100_efficiency():
 def test_step_time_never_falls_with_more_workers():
     steps = [scaling.predict_step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
     assert steps == sorted(steps)
-    assert scaling.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
+    assert scaling.ring_s(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
 
 
 def test_each_cost_of_a_step_is_counted_once_with_shared_cores():
@@ -422,7 +424,7 @@ def test_each_cost_of_a_step_is_counted_once_with_shared_cores():
     cluster = Cluster(LINK, LINK, workers_per_host=4, cores_per_host=2)  # two workers share a core
     step = scaling.predict_step(training, cluster, workers, settings)
     outside = 2 * 1e-3 + 2 * size * (2e-9 + 3e-9)
-    wire = scaling.flat(cluster, workers, size, "ring")  # half of two times 1 MB
+    wire = scaling.flat_s(cluster, workers, size, "ring")  # half of two times 1 MB
     assert step.communication_s == pytest.approx(wire + outside * 2 + 5e-3) and step.compute_s == pytest.approx(0.2)
     assert step.seconds == pytest.approx(step.compute_s + step.communication_s)
 
