@@ -20,7 +20,7 @@ class Counting:
     def __init__(self, last: int) -> None:
         self.last, self.left = last, set(range(1, last + 1))
 
-    def register(self, *arguments: Any) -> str:
+    def register_version(self, *arguments: Any) -> str:
         self.last += 1
         self.left.add(self.last)
         return str(self.last)
