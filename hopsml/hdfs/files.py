@@ -359,7 +359,7 @@ def _appender(system: FileSystem, url: str) -> BinaryIO:
     return spooled_writer(lambda spooled: system.append_bytes(url, Path(spooled).read_bytes()))
 
 
-class HdfsHandle:
+class FileSystemHandle:
     """Handle with a few methods of pydoop's, as returned by ``get()`` and ``get_fs()``."""
 
     def open_file(self, path: AnyPath, flags: str = "r", **_: Any) -> Any:
@@ -383,18 +383,18 @@ class HdfsHandle:
     def close(self) -> None:
         """Do nothing, as a handle holds no connection."""
 
-    def __enter__(self) -> HdfsHandle:
+    def __enter__(self) -> FileSystemHandle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def get() -> HdfsHandle:
+def get() -> FileSystemHandle:
     """Return a handle on the project's store; the same as ``get_fs()``."""
-    return HdfsHandle()
+    return FileSystemHandle()
 
 
-def get_fs() -> HdfsHandle:
+def get_fs() -> FileSystemHandle:
     """Return a handle on the project's store; the same as ``get()``."""
-    return HdfsHandle()
+    return FileSystemHandle()

@@ -24,7 +24,7 @@ from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.accounts import AuditLog, Role, Secrets
-from hopsml.service.workspaces import Workspaces, name_prefix_of_job
+from hopsml.service.workspaces import Workspaces, job_name_prefix
 
 log = logging.getLogger("hopsml.service")
 
@@ -208,7 +208,7 @@ class JobService:
 
     def own_name(self, row: JobRow) -> str:
         """Return the common prefix of the names of a job's applications and runs."""
-        return name_prefix_of_job(row.id, self.manager.prefix)
+        return job_name_prefix(row.id, self.manager.prefix)
 
     def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> LogPiece | None:
         """Return a part of a driver's log, of a task's newest launch; None if there is no log.

@@ -18,7 +18,7 @@ from hopsml.service.driver import driver_requests
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.store import JobRow, JobStore
-from hopsml.service.workspaces import Workspaces, name_prefix_of_job
+from hopsml.service.workspaces import Workspaces, job_name_prefix
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
@@ -139,7 +139,7 @@ class Retention:
         if not ids:
             return
         folders, root = (
-            {name_prefix_of_job(job, self._manager.prefix) for job in ids},
+            {job_name_prefix(job, self._manager.prefix) for job in ids},
             urls.join(self._project_url, driver_requests.FOLDER),
         )
         try:

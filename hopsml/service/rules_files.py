@@ -168,7 +168,11 @@ class NodeSupply:
 
 
 def load_nodes(path: Path) -> NodeSupply:
-    """Read a nodes file. Raises ArgumentError, with each invalid field, if the file cannot be used."""
+    """Read the provider and groups of nodes that the server may add, and how YARN excludes drained ones.
+
+    Raises:
+        ArgumentError: The file cannot be used; names each invalid field.
+    """
     rules = read_rules("--nodes", path, NodesRules.model_validate, FIELDS)
     groups = tuple(rule.group(name) for name, rule in rules.groups.items())
     within_s, drain = float(rules.provider.within), rules.drain

@@ -275,7 +275,7 @@ class Workspaces:
             prefix: Prefix of the service's tags.
             slots: Number of workers with which an elastic task starts; 0 for other tasks.
         """
-        own = name_prefix_of_job(row.id, prefix)
+        own = job_name_prefix(row.id, prefix)
         # Tries and launches are attempts of one application, so that its runs continue from their checkpoints.
         variables = {
             "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
@@ -310,15 +310,15 @@ class Workspaces:
         return SubmitOrder(launch.tag, plan, variables)
 
 
-def name_prefix_of_job(job: str, prefix: str) -> str:
+def job_name_prefix(job: str, tag_prefix: str) -> str:
     """Return the prefix of the names of a job's applications and runs.
 
     Args:
         job: The job's id.
-        prefix: Prefix of its service's tags; the part after the last hyphen is appended, so that names differ by
-            service.
+        tag_prefix: Prefix of its service's tags; the part after the last hyphen is appended to the id, so that names
+            differ by service.
     """
-    return f"{job}-{prefix.rpartition('-')[2]}"
+    return f"{job}-{tag_prefix.rpartition('-')[2]}"
 
 
 def zip_folder(folder: Path) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hopsml.cluster.shared.http_connections import mark_authenticated
+from hopsml.cluster.shared.http_connections import admit_authenticated
 from hopsml.core import extras
 from hopsml.core.metrics import Counts, prometheus_text
 from hopsml.model.flavors import contract
@@ -99,7 +99,7 @@ class RestApplication:
         target = receiving.parse_target(scope["method"], scope["path"])
         if target.what not in _OPEN:
             check_token(self._name, self._token, headers)
-            mark_authenticated(scope)
+            admit_authenticated(scope)
         if target.what in ("predict", "infer"):
             self._check_name(target)
             deadline = asyncio.get_running_loop().time() + self._limits.deadline_s

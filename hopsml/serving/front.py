@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.shared.acceptor import log_once_per_kind
-from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
+from hopsml.cluster.shared.http_connections import accepting, admit_authenticated
 from hopsml.core.newer_python import asyncio_timeout_at, asyncio_wait_for
 from hopsml.serving.balancer import Balancer, may_send_again
 from hopsml.serving.definitions import ServingLimits
@@ -220,7 +220,7 @@ class Front:
             key = path.rpartition("/")[2]
             return ReplicaAnswer(200 if ready else 503, _JSON, msgspec.json.encode({key: ready}))
         check_token(self._name, self._control if path == CONTROL else self._token, headers)
-        mark_authenticated(scope)
+        admit_authenticated(scope)
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
         body = await receive_body(self._limits, headers, receive, until)
         if path == CONTROL:

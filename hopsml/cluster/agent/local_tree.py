@@ -79,7 +79,7 @@ class Flow:
         return self._send(head, max(head, size - TAIL), size)
 
     def record_acknowledged(self, count: int) -> None:
-        """Record that the driver has acknowledged ``count`` bytes."""
+        """Record that the driver has acknowledged ``count`` more bytes."""
         self.in_flight = max(0, self.in_flight - count)
 
     def _send(self, head: int, tail: int, end: int) -> tuple[int, int, int]:
@@ -110,7 +110,7 @@ class LiveLog:
         self._flow.looked = time.monotonic()
 
     def record_acknowledged(self, size: int) -> None:
-        """Record that the driver has acknowledged ``size`` bytes."""
+        """Record that the driver has acknowledged ``size`` more bytes."""
         self._flow.record_acknowledged(size)
 
     async def follow(self) -> None:

@@ -1,7 +1,7 @@
 """Limits on the connections of uvicorn's servers: unauthenticated connections cannot displace authenticated ones.
 
 uvicorn itself accepts every connection, and waits indefinitely for the end of a request's head. Here a connection is
-pending, in the acceptor's sense, until a request on it has carried a valid token (``mark_authenticated``). A pending
+pending, in the acceptor's sense, until a request on it has carried a valid token (``admit_authenticated``). A pending
 connection without a complete head after ten seconds is closed; one whose requests are answered without a token, such
 as health checks, remains open, and is the first to be closed where there are too many. Connections that send single
 bytes but never another request are closed after ``KEEP_ALIVE_S``. Where tokens belong to users, one user may have a
@@ -32,16 +32,16 @@ _uvicorn_log = logging.getLogger("uvicorn.error")
 MOST_WARNINGS = 100  # different ones of uvicorn that are logged
 
 
-def mark_authenticated(scope: MutableMapping[str, Any], user: str = "") -> bool:
-    """Mark a request's token as valid: its connection is not pending any more.
+def admit_authenticated(scope: MutableMapping[str, Any], user: str = "") -> bool:
+    """Count the connection of a request with a valid token for its user, and as pending no more.
 
     Args:
         scope: ASGI scope of the request.
         user: owner of the token; "" where all callers have the same one.
 
     Returns:
-        False if that user has too many connections already: the caller must refuse the request and close its
-        connection.
+        True if it is admitted; False if that user has too many connections already: the caller must refuse the
+        request and close its connection.
     """
     return bool(scope.get("state", {}).get(_RECOGNISED, lambda user: True)(user))
 

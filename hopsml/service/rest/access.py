@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from hopsml.cluster.shared.http_connections import mark_authenticated
+from hopsml.cluster.shared.http_connections import admit_authenticated
 from hopsml.errors import StoreError
 from hopsml.service.rest.errors import answer_of
 from hopsml.service.rest.threads import AUTHENTICATION
@@ -218,7 +218,7 @@ class TokenMiddleware:
         if self._door is not None and await self._door(scope, sending, token):
             pass
         elif (caller := await self._caller(token)) is not None:
-            if not mark_authenticated(scope, getattr(caller, "user", "")):
+            if not admit_authenticated(scope, getattr(caller, "user", "")):
                 # refusals of many connections are not recorded in the audit log
                 scope.setdefault("state", {})["is_repeated"] = True
                 await _answer(sending, 429, _CROWDED_HEADERS, _CROWDED)

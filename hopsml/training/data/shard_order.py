@@ -258,11 +258,17 @@ def _cut(piece: Piece, begin: int, end: int) -> Piece:
 
 
 class RowLocations(NamedTuple):
-    """Locations of the rows of a piece in shards."""
+    """Locations of the rows of a piece in shards.
 
-    shards: dict[int, int]  # number of rows that each shard must have at least
-    places: NDArray[np.uint32]  # for each row, in order, the index of its shard among these
-    rows: NDArray[np.int64]  # for each row, its number within the shard
+    Attributes:
+        shards: Number of each shard with rows of the piece -> number of rows that it must have at least.
+        places: Index of each row's shard among these, of shape (rows,).
+        rows: Number of each row within its shard, of shape (rows,).
+    """
+
+    shards: dict[int, int]
+    places: NDArray[np.uint32]
+    rows: NDArray[np.int64]
 
 
 def locate_rows(piece: Piece) -> RowLocations:

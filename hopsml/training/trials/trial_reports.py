@@ -99,7 +99,7 @@ class LaneChannel:
                     return message
         return None
 
-    def await_decision(self, report: TrialReported, timeout_s: float) -> bool:
+    def await_answer(self, report: TrialReported, timeout_s: float) -> bool:
         """Wait until the driver has answered this report, by ending the trial or letting it continue.
 
         Args:
@@ -236,7 +236,7 @@ class TrialReporter:
         message = TrialReported(trial.number, trial.attempt, step, metrics, waits_s > 0)
         self._channel.report(message)
         if waits_s:
-            self._unanswered = 0 if self._channel.await_decision(message, waits_s) else self._unanswered + 1
+            self._unanswered = 0 if self._channel.await_answer(message, waits_s) else self._unanswered + 1
         self._reported_at = time.monotonic()
 
     def _patience_s(self) -> float:

@@ -18,7 +18,7 @@ import uvicorn
 from hopsml.cluster.agent import agent
 from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, IdleConnectionCloser, accepting, mark_authenticated
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, IdleConnectionCloser, accepting, admit_authenticated
 from hopsml.cluster.shared.tls import make_identity
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.simulated import client_tls
@@ -161,7 +161,7 @@ def test_invalid_requests_are_logged_once(http: str, caplog: pytest.LogCaptureFi
 async def _with_token(scope: Any, receive: Any, send: Any) -> None:
     is_known = (b"authorization", b"Bearer right") in scope["headers"]
     if is_known:
-        mark_authenticated(scope)
+        admit_authenticated(scope)
     headers = [(b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 200 if is_known else 401, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

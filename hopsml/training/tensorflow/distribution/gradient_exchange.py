@@ -100,8 +100,8 @@ class GradientExchange:
         complete = tf.equal(one.steps, self.settings.accumulate)
         tf.cond(complete, _true(lambda: travel(one.taken())), _true(skip))
 
-    def has_exchanged(self, optimizer: Any) -> bool:
-        """Return True if an optimizer has passed gradients; on a joining worker it may have skipped a training."""
+    def has_ever_exchanged(self, optimizer: Any) -> bool:
+        """Return True if an optimizer has passed gradients in any step; on a joining worker, one may never have done so."""
         return optimizer in self._of_optimizer
 
     def apply_withheld(self, optimizer: Any, apply: ApplyTo) -> None:

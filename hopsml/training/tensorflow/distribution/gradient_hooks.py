@@ -62,7 +62,7 @@ def finish_updates(*optimizers: Any) -> None:
     for given in optimizers:
         optimizer = getattr(given, "optimizer", None) or given
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if exchange.has_exchanged(optimizer):
+        if exchange.has_ever_exchanged(optimizer):
             strategy.run(_finish, args=(exchange, optimizer))
 
 

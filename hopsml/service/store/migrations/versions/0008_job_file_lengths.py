@@ -8,7 +8,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add the column of lengths, and the indexes."""
+    """Add the length of each job's file to ``jobs``, and indexes to count and remove a user's jobs."""
     op.add_column("jobs", sa.Column("spec_length", sa.Integer, nullable=False, server_default="0"))
     op.execute("UPDATE jobs SET spec_length = length(spec)")
     op.drop_index("jobs_by_owner", "jobs")
