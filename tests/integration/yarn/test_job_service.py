@@ -71,9 +71,8 @@ class YarnService:
         with open(self.folder / "server.log", "a") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
-        url, _, token = self.process.stdout.readline().strip().partition("?token=")
-        assert token, (self.folder / "server.log").read_text()
-        self.client = Client(url, token)
+        assert "?token=" in self.process.stdout.readline(), (self.folder / "server.log").read_text()
+        self.client = Client.of_state(self.folder / "state")  # follows the token of the next server
         return self.client
 
     def signal(self, number: int) -> int:
