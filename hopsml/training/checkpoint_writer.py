@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS, CommitSlots
+from hopsml.cluster.shared.commit_slots import ABANDONED, FAILED, SLOTS, WAITS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.cluster.worker.context import CheckpointPort
@@ -140,10 +140,24 @@ class CheckpointSender:
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
 
-    def failed_targets(self) -> list[str]:
-        """Return the targets that could not be written and have not been saved again since."""
+    def abandon_failed(self, ending: str | tuple[str, ...]) -> list[str]:
+        """Abandon the files that could not be written and have not been saved again since, and return their targets.
+
+        The caller raises their error in the training function. They are not written again at the end of the run, which
+        can finish without them.
+
+        Args:
+            ending: only targets whose names end so.
+        """
         newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
-        return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
+        failed = {
+            target: held
+            for target, held in newest.items()
+            if target.endswith(ending) and self._slots.outcome(held.slot, held.number) == FAILED
+        }
+        for held in failed.values():
+            self._slots.record_outcome(held.slot, held.number, ABANDONED)
+        return list(failed)
 
     @waiting.counted_as_wait
     def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:

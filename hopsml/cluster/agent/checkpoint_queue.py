@@ -18,7 +18,7 @@ from typing import Any
 
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WRITTEN, CommitSlots
+from hopsml.cluster.shared.commit_slots import ABANDONED, FAILED, PASSED_OVER, WRITTEN, CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.core import processes
@@ -64,7 +64,8 @@ class CheckpointQueue:
         self._writing: CheckpointSaved | None = None
         self._began = 0.0
         self._failed: CheckpointSaved | None = None  # the newest one that failed, which is retried at the end
-        self._lost: dict[str, str] = {}  # by series: older failed ones that no newer one has replaced, with the reason
+        # By series: older failed ones that no newer one has replaced, with the reason.
+        self._lost: dict[str, tuple[CheckpointSaved, str]] = {}
         self._missed = 0  # failures since the last success
         self._reminder = Reminder()
         self._passed_over = False
@@ -104,7 +105,9 @@ class CheckpointQueue:
             late = [*([self._writing] if self._writing else []), *self._waiting]
             behind = [f"{one.target}: it was not written in time" for one in late]
             behind += [f"{self._failed.target}: {self.slots.problem}"] if self._failed is not None else []
-            return [*behind, *self._lost.values()]
+            behind += [text for saved, text in self._lost.values() if not self._is_abandoned(saved)]
+            self._failed, self._lost = None, {}  # the slots are closed now
+            return behind
         finally:
             await self._end()
 
@@ -159,10 +162,16 @@ class CheckpointQueue:
             cutting.cancel()
 
     def _retry_failed(self) -> None:
-        """Queue the failed checkpoint again."""
+        """Queue the failed checkpoint again, unless it is abandoned."""
         again, self._failed = self._failed, None
-        if again is not None:
+        if again is not None and self._is_abandoned(again):
+            self._give_back(again, ABANDONED)
+        elif again is not None:
             self._add(again)
+
+    def _is_abandoned(self, saved: CheckpointSaved) -> bool:
+        """Return True if the training function has received the error of a failed checkpoint."""
+        return self.slots.outcome(saved.slot, saved.number) == ABANDONED
 
     async def _end(self) -> None:
         """End all processes of the queue and free the slots."""
@@ -244,9 +253,9 @@ class CheckpointQueue:
             self._note(f"the checkpoint {saved.target} could not be written{since}, and training continues: {problem}")
         self.slots.record_outcome(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
+            if not _replaces(saved, self._failed) and not self._is_abandoned(self._failed):
+                self._lost[_series(self._failed)] = self._failed, f"{self._failed.target}: {problem}"
             self._give_back(self._failed, FAILED)
-            if not _replaces(saved, self._failed):
-                self._lost[_series(self._failed)] = f"{self._failed.target}: {problem}"
         self._failed = saved
         if any(_replaces(newer, saved) for newer in self._waiting):
             self._give_back(saved, FAILED)
@@ -267,8 +276,9 @@ class CheckpointQueue:
             self._passed_over = True
 
     def _give_back(self, saved: CheckpointSaved, outcome: int) -> None:
-        """Record the outcome of a checkpoint and unpin its slot."""
-        self.slots.record_outcome(saved.slot, saved.number, outcome)
+        """Record the outcome of a checkpoint, unless it is abandoned, and unpin its slot."""
+        if not self._is_abandoned(saved):
+            self.slots.record_outcome(saved.slot, saved.number, outcome)
         self.slots.pin(saved.slot, False)
 
 

@@ -69,7 +69,9 @@ _PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 1
 _PROBLEM_BYTES = 2048
 _WAITS_AT, _WAITS = 3200, 32  # waits for storage: one cell for each process, chosen by its id
 _WAIT = struct.Struct("<qdd")
-WAITS, WRITTEN, FAILED, PASSED_OVER = range(4)  # outcome of a checkpoint in a slot
+# Outcome of a checkpoint in a slot; ABANDONED: it FAILED, and the training function has received the error.
+WAITS, WRITTEN, FAILED, PASSED_OVER, ABANDONED = range(5)
+_OUTCOMES = 5
 
 Buffer = bytes | bytearray | memoryview
 
@@ -141,18 +143,18 @@ class CommitSlots:
         return self._board[_PINNED + slot] == 1
 
     def record_outcome(self, slot: int, step: int, outcome: int, problem: str = "") -> None:
-        """Record the outcome of the checkpoint of this step in a slot: WRITTEN, FAILED or PASSED_OVER."""
+        """Record the outcome of the checkpoint of this step in a slot: WRITTEN, FAILED, PASSED_OVER or ABANDONED."""
         if problem:
             text = problem.encode()[:_PROBLEM_BYTES]
             struct.pack_into(f"<H{_PROBLEM_BYTES}s", self._board, _PROBLEM, len(text), text)
-        struct.pack_into("<q", self._board, _CONCLUDED + 8 * slot, 4 * step + outcome)
+        struct.pack_into("<q", self._board, _CONCLUDED + 8 * slot, _OUTCOMES * step + outcome)
 
     def outcome(self, slot: int, step: int) -> int:
         """Return the recorded outcome of a checkpoint.
 
         WAITS: there is none yet; WRITTEN also if the slot was reused since.
         """
-        concluded, outcome = divmod(int(struct.unpack_from("<q", self._board, _CONCLUDED + 8 * slot)[0]), 4)
+        concluded, outcome = divmod(int(struct.unpack_from("<q", self._board, _CONCLUDED + 8 * slot)[0]), _OUTCOMES)
         return WAITS if concluded < step else outcome if concluded == step else WRITTEN
 
     @property

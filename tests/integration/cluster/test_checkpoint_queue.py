@@ -18,7 +18,7 @@ from hopsml.cluster.agent import checkpoint_queue
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, SLOTS, WAITS, WRITTEN
+from hopsml.cluster.shared.commit_slots import ABANDONED, FAILED, PASSED_OVER, SLOTS, WAITS, WRITTEN
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
@@ -264,9 +264,9 @@ def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, e
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
             for name in ("1.npz", "2.npz", "2.npz"):
-                agent.save_file(disk / name, 1)
+                held = agent.save_file(disk / name, 1)
                 await agent.written()
-            assert agent.handover.failed_targets()[-1] == str(disk / "2.npz")
+            assert agent.outcome(held) == FAILED
             if emptied:
                 (disk / "filler").unlink()
             unwritten = await agent.queue.close(PATIENCE_S)
@@ -274,6 +274,38 @@ def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, e
                 *([] if emptied else [f"{disk}/2.npz"]), f"{disk}/1.npz"
             ]  # fmt: skip
             assert all("No space left" in one for one in unwritten)
+
+    play(tmp_path, scenario)
+
+
+def test_file_whose_error_the_function_has_received_is_neither_retried_nor_missing(tmp_path: Path) -> None:
+    async def scenario(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            held = agent.save_file(disk / "1.npz", 1)
+            await agent.written()
+            assert agent.handover.abandon_failed(".h5") == []
+            assert agent.handover.abandon_failed(".npz") == [str(disk / "1.npz")]
+            assert agent.outcome(held) == ABANDONED and agent.handover.abandon_failed(".npz") == []
+            (disk / "filler").unlink()
+            assert await agent.queue.close(PATIENCE_S, retry_s=1e9) == []
+            assert not (disk / "1.npz").exists()
+
+    play(tmp_path, scenario)
+
+
+def test_later_failure_keeps_an_abandoned_file_abandoned(tmp_path: Path) -> None:
+    async def scenario(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            first = agent.save_file(disk / "1.npz", 1)
+            await agent.written()
+            agent.handover.abandon_failed(".npz")
+            second = agent.save_file(disk / "2.npz", 1)
+            await agent.written()
+            assert (agent.outcome(first), agent.outcome(second)) == (ABANDONED, FAILED)
+            unwritten = await agent.queue.close(PATIENCE_S)
+            assert [one.partition(": ")[0] for one in unwritten] == [f"{disk}/2.npz"]
 
     play(tmp_path, scenario)
 

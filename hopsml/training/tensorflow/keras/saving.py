@@ -180,7 +180,7 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
 
 def _check(handover: CheckpointSender) -> None:
     """Raise OSError for saved files that could not be written."""
-    if lost := [path for path in handover.failed_targets() if path.endswith(_FILES)]:
+    if lost := handover.abandon_failed(_FILES):
         raise OSError(f"{', '.join(lost)} could not be written; the run's notes say why")
 
 
