@@ -132,7 +132,10 @@ class _CheckedConnection(http.client.HTTPConnection):
 
 
 class OwnServersHandler(urllib.request.HTTPHandler):
-    """Handler for requests without TLS to a server of this user; with TLS the certificate proves which server it is."""
+    """Handler for requests without TLS that sends nothing to another user's process on this machine.
+
+    With TLS the certificate proves which server it is.
+    """
 
     def __init__(self, server: str) -> None:
         """Initialize the handler; ``server`` is what is expected at the port, for the message."""

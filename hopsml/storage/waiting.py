@@ -65,7 +65,10 @@ _waits = _Waits()
 
 
 def set_wait_reporter(report: Report | None) -> None:
-    """Report each change to ``report`` from now on, in this process and in those that it forks; None ends that."""
+    """Set the function that is called at each begin and end of a wait for storage; None: waits are not counted.
+
+    It applies to this process and to those that it forks from now on.
+    """
     _waits.report = report
 
 

@@ -40,9 +40,10 @@ class MlflowMissing(HopsmlError):
 
 
 def limit_request_time(timeout_s: float) -> None:
-    """Limit MLflow's calls in this process to one attempt of at most ``timeout_s`` seconds.
+    """Limit MLflow's calls in this process to one attempt of about ``timeout_s`` seconds (whole ones, at least 1).
 
-    For a process of hopsml's own, since it changes environment variables permanently.
+    It also excludes servers on this machine from proxies and makes no run active. For a process of hopsml's own, since
+    it changes environment variables permanently.
     """
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, round(timeout_s)))

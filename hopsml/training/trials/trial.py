@@ -167,7 +167,7 @@ class EndedAsRequested:
 def run_group_trial(
     payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
 ) -> Any:
-    """Run the user's function as this worker's part of the trial and return the function's value.
+    """Run the user's function as this worker's part of the trial.
 
     Args:
         payload: pickled pair of the function and its fixed keyword arguments.
@@ -177,6 +177,9 @@ def run_group_trial(
         attempt: number of the attempt.
         metric: name of the searched metric.
         done_step: last step reported in an earlier part of the trial, -1 for none.
+
+    Returns:
+        The function's value; None if the trial was stopped early.
     """
     context = current()
     if context is None:

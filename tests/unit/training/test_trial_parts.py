@@ -50,13 +50,13 @@ class LaneEnd:
 
     def _serve(self) -> None:
         frames = FrameDecoder()
-        while piece := self.connection.recv(1 << 16):
-            for data in frames.feed(piece):
-                report = _decode.decode(data)
-                assert isinstance(report, TrialReported)
-                self.reports.append(report)
-                if (answer := self.answer(report)) is not None:
-                    with contextlib.suppress(BrokenPipeError):  # the trial's process may have closed its end
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the trial may have closed its end
+            while piece := self.connection.recv(1 << 16):
+                for data in frames.feed(piece):
+                    report = _decode.decode(data)
+                    assert isinstance(report, TrialReported)
+                    self.reports.append(report)
+                    if (answer := self.answer(report)) is not None:
                         self.connection.sendall(framed(messages.encode(answer)))
 
     def close(self) -> None:
