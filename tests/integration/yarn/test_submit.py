@@ -91,8 +91,8 @@ def hopsml(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     started: list[Running] = []
 
-    def start(*arguments: str) -> Running:
-        started.append(Running(tmp_path / f"hopsml-{len(started)}", environment, arguments))
+    def start(*arguments: str, **variables: str) -> Running:
+        started.append(Running(tmp_path / f"hopsml-{len(started)}", {**environment, **variables}, arguments))
         return started[-1]
 
     yield start

@@ -91,9 +91,9 @@ def test_final_status_of_yarn_and_the_exit_status_say_that_the_run_failed(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         conf = [f"--conf=spark.yarn.appMasterEnv.{name}={value}" for name, value in variables.items()]
-        command = hopsml("submit", str(script), "--profile", profile, "--tag", "losing", *conf)
+        command = hopsml("submit", str(script), "--profile", profile, "--tag", f"losing-{profile}", *conf, **variables)
         assert command.ended(END_S) == 1, command.err
-        (application,) = ResourceManager.from_environment().find_by_tag("losing")
+        (application,) = ResourceManager.from_environment().find_by_tag(f"losing-{profile}")
         wait_until(lambda: ResourceManager.from_environment().application(application.id).is_final)
         assert ResourceManager.from_environment().application(application.id).final_status == "FAILED"
         listed = hopsml("runs", "ls", "--project", url, "--json")
