@@ -122,7 +122,7 @@ def track_in_mlflow(
         # Workers may have reported before the run was observed. An evaluator's few reports are read from its folder in
         # any case: the last one can be missed if the evaluator ends right after it.
         followed.lost = bool(run.state.members) or bool((record.get("spec") or {}).get("evaluation"))
-        run.add_done_callback(lambda future: followed.report_complete())
+        run.add_done_callback(lambda future: followed.report_directory_complete())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it
         _note(run, f"this run is not sent to MLflow: {type(error).__name__}: {error}")
 
@@ -174,7 +174,7 @@ class TrialTracker:
             order = replace(self._order, run_name=title)
             followed = LINK.track_run(order, directory, record, lambda text: logger.warning("%s: %s", title, text))
             followed.send_rows(entries.report_rows(reports))
-            followed.report_complete()
+            followed.report_directory_complete()
         except Exception:  # a record of a trial must not fail it
             logger.warning("%s is not sent to MLflow", title, exc_info=True)
 

@@ -207,7 +207,10 @@ def _listed(inputs: Mapping[str, TensorSpec]) -> str:
 
 
 def to_json_value(array: NDArray[Any]) -> Any:
-    """Convert an output for JSON: numbers and texts unchanged, bytes that are not UTF-8 as ``{"b64": ...}``."""
+    """Convert an output to what orjson encodes with OPT_SERIALIZE_NUMPY: an array of numbers, or nested lists.
+
+    Float types that orjson lacks become float64; bytes become text, or ``{"b64": ...}`` if they are not UTF-8.
+    """
     import numpy as np
 
     if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.dtype != np.float16:

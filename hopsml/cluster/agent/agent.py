@@ -93,7 +93,7 @@ def run_agent(
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
     agent.tokens = tokens
     try:
-        last_message = asyncio.run(agent.serve_coordinator(server))
+        last_message = asyncio.run(agent.work_for_coordinator(server))
         return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
@@ -163,7 +163,7 @@ class Agent:
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # both set by SIGTERM
 
-    async def serve_coordinator(self, started: fork_client.Started) -> str:
+    async def work_for_coordinator(self, started: fork_client.Started) -> str:
         """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""
         from hopsml.cluster.agent.gpu_lock import acquire_slot_gpus
 

@@ -40,7 +40,7 @@ ROOM = 256 << 10  # bytes that may be queued or in transit before the reader of 
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
-    """Settings that an agent needs before it can connect; sent to it in the Spark task's closure."""
+    """Settings that an agent needs before it can connect; sent in the Spark task's closure, or on its standard input."""
 
     request_id: int = msgspec.field(name="ask")
     addresses: tuple[tuple[str, int], ...]  # of the coordinator, tried in this order

@@ -324,7 +324,7 @@ class Work:
             self._note(problem)
         if self._checkpoints is not None:
             self._checkpoints.check_health()
-        if not self.formation.spec.group.collective and self._process.count_stopped_heartbeat():
+        if not self.formation.spec.group.collective and self._process.check_stopped_at_heartbeat():
             self._kill(f"its process was stopped (SIGSTOP) for {HELD_LIMIT} heartbeats")
 
     def _append(self, name: str, *rows: dict[str, Any]) -> None:

@@ -236,7 +236,7 @@ class WorkerProcess:
             return None
         return WorkerStatus(step, stopped, age_s, idle_s, waited_s)
 
-    def count_stopped_heartbeat(self) -> bool:
+    def check_stopped_at_heartbeat(self) -> bool:
         """Return True if it has been stopped (SIGSTOP) for ``HELD_LIMIT`` heartbeats; called with each of them."""
         self._held = self._held + 1 if self.pid and processes.is_stopped(self.pid) else 0
         return self._held >= HELD_LIMIT

@@ -47,7 +47,10 @@ def _number(value: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Convert a value for a JSON file: NumPy numbers and arrays to Python's, anything else to text."""
+    """Return a copy of a value that JSON can represent.
+
+    Dicts, lists and plain values are retained, NumPy's numbers and arrays become Python's, everything else becomes text.
+    """
     if isinstance(value, dict):
         return {utf8(str(key)): as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -147,7 +147,7 @@ def duration_text(seconds: float) -> str:
 
 
 def booting_text(group: str, count: int, since_s: float, usual_s: float, is_known: bool) -> str:
-    """Return the text about nodes that are booting."""
+    """Return the text about nodes that are booting; ``usual_s`` is a measured mean if ``is_known``, else a limit."""
     usually = f"usually {duration_text(usual_s)}" if is_known else f"at most {duration_text(usual_s)}"
     verb = "is" if count == 1 else "are"
     return f"{nodes_text(count)} of {group!r} {verb} booting (since {duration_text(since_s)}, {usually})"

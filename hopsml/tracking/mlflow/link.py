@@ -45,7 +45,7 @@ class TrackedRun:
         if listed and not self._sender.queue_message({"do": "rows", "run": self._url, "rows": listed}):
             self.lost = True
 
-    def report_complete(self) -> None:
+    def report_directory_complete(self) -> None:
         """Report that the run directory is complete.
 
         The sender then sends the rest and closes the run in MLflow.

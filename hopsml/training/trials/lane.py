@@ -130,7 +130,7 @@ class Lane:
                     self._start()
                 case lane_queue.PrepareRunner():
                     self._prepare()
-                case lane_queue.AssignTrial():
+                case lane_queue.SendToRunner():
                     self._give(action.message)
                 case lane_queue.CloseRunnerConnection():
                     self._end_messages()

@@ -57,7 +57,7 @@ class PrepareRunner:
 
 
 @dataclass(frozen=True)
-class AssignTrial:
+class SendToRunner:
     """Action: send this message to the runner."""
 
     message: ToLane
@@ -85,7 +85,7 @@ class ExitLane:
     """Action: end the process of the trial slot (lane); no trial is left and no runner exists."""
 
 
-Action = StartRunner | PrepareRunner | AssignTrial | CloseRunnerConnection | KillRunner | SendReport | ExitLane
+Action = StartRunner | PrepareRunner | SendToRunner | CloseRunnerConnection | KillRunner | SendReport | ExitLane
 
 
 @dataclass
@@ -113,12 +113,12 @@ class LaneQueue:
             return self._go_on(now)
         current = self.current
         if current is not None and _same(current, message):
-            return [AssignTrial(message)] if isinstance(message, GoOn) else self._end_current(message, now)
+            return [SendToRunner(message)] if isinstance(message, GoOn) else self._end_current(message, now)
         if isinstance(message, GoOn):
             return []
         if self.ahead is not None and _same(self.ahead, message):
             self.ahead_ended = message
-            return [AssignTrial(message)]
+            return [SendToRunner(message)]
         for trial in self.waiting:
             if _same(trial, message):
                 self.waiting.remove(trial)
@@ -130,7 +130,7 @@ class LaneQueue:
         if message.how == "withdraw":  # too late: the trial runs, and its end will be reported
             return []
         self._mark_end(message, now)
-        return [AssignTrial(message)]
+        return [SendToRunner(message)]
 
     def _mark_end(self, message: EndTrial, now: float) -> None:
         """Record a request to end the current trial, and the deadline after which it is killed."""
@@ -145,7 +145,7 @@ class LaneQueue:
         self.waiting.clear()
         ahead = self.ahead
         actions: list[Action] = (
-            [AssignTrial(EndTrial(ahead.number, ahead.attempt, "withdraw"))] if ahead is not None else []
+            [SendToRunner(EndTrial(ahead.number, ahead.attempt, "withdraw"))] if ahead is not None else []
         )
         return actions + self._go_on(now)
 
@@ -238,7 +238,7 @@ class LaneQueue:
         self.current, self.runner, self.began = self.waiting.popleft(), RunnerState.USED, now
         self.kill_at, self.killed = None, ""
         following: list[Action] = [PrepareRunner()] if self.current.isolated else self._give_ahead()
-        return [*actions, AssignTrial(self.current), *following]
+        return [*actions, SendToRunner(self.current), *following]
 
     def _give_ahead(self) -> list[Action]:
         """Send the runner one further trial, so that it need not wait for this process between two trials."""
@@ -248,7 +248,7 @@ class LaneQueue:
         if self.current.isolated or following.isolated or len(following.config) > MOST_AHEAD:
             return []
         self.ahead = self.waiting.popleft()
-        return [AssignTrial(self.ahead)]
+        return [SendToRunner(self.ahead)]
 
     def _replace(self, now: float) -> list[Action]:
         """Let the runner exit, so that a new one is started."""

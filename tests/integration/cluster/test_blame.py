@@ -121,7 +121,7 @@ def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Pa
     run.resize(3)
     wait_until((tmp_path / "three").exists, "the third one")
     wait_until(
-        lambda: any("the group continues as it" in note for note in run.state.notes), "a word of the newcomer's end"
+        lambda: any("the group continues as before" in note for note in run.state.notes), "a word of the newcomer's end"
     )
     wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the others go on")
     assert len(run.status()["members"]) == 2

@@ -13,7 +13,6 @@ from hopsml.training.trials.lane_queue import (
     LEAVE_S,
     MOST_WAITING,
     PER_SECOND,
-    AssignTrial,
     CloseRunnerConnection,
     ExitLane,
     KillRunner,
@@ -23,6 +22,7 @@ from hopsml.training.trials.lane_queue import (
     RunnerRetired,
     RunnerState,
     SendReport,
+    SendToRunner,
     StartRunner,
 )
 
@@ -39,12 +39,12 @@ def ended(number: int, how: str = "finished") -> TrialEnded:
 
 def test_lane_runs_consecutive_trials_in_one_process():
     queue = LaneQueue()
-    assert queue.handle_driver_message(trial(0), 0.0) == [StartRunner(), AssignTrial(trial(0))]
-    assert queue.handle_driver_message(trial(1), 0.1) == [AssignTrial(trial(1))]  # ahead
+    assert queue.handle_driver_message(trial(0), 0.0) == [StartRunner(), SendToRunner(trial(0))]
+    assert queue.handle_driver_message(trial(1), 0.1) == [SendToRunner(trial(1))]  # ahead
     assert queue.handle_runner_message(TrialBegan(0, 0, pid=5), 0.1) == [SendReport(TrialBegan(0, 0, pid=5))]
     assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
     assert queue.handle_runner_message(ended(1), 0.3) == [SendReport(ended(1))]
-    assert queue.handle_driver_message(trial(2), 0.4) == [AssignTrial(trial(2))]
+    assert queue.handle_driver_message(trial(2), 0.4) == [SendToRunner(trial(2))]
 
 
 @pytest.mark.parametrize("how", ["failed", "worn", "isolated"])
@@ -56,7 +56,7 @@ def test_lane_replaces_a_runner_that_must_not_be_reused_before_the_next_trial(ho
         assert queue.handle_runner_message(RunnerRetired("threads"), 0.1) == []
     end = ended(0, "failed" if how == "failed" else "finished")
     assert queue.handle_runner_message(end, 0.1) == [SendReport(end)]
-    assert queue.handle_runner_exit("exit status 0", -1, 0.2) == [StartRunner(), AssignTrial(trial(1))]
+    assert queue.handle_runner_exit("exit status 0", -1, 0.2) == [StartRunner(), SendToRunner(trial(1))]
 
 
 def test_retirement_deadline_starts_when_the_end_of_the_trial_is_read():
@@ -85,7 +85,7 @@ def test_isolated_trial_runs_in_a_fresh_process():
     assert queue.handle_driver_message(trial(1, isolated=True), 0.2) == [CloseRunnerConnection()]
     assert queue.handle_runner_exit("exit status 0", -1, 0.3) == [
         StartRunner(),
-        AssignTrial(trial(1, isolated=True)),
+        SendToRunner(trial(1, isolated=True)),
         PrepareRunner(),
     ]
 
@@ -96,14 +96,14 @@ def test_runner_exit_ends_only_its_current_trial():
     queue.handle_driver_message(trial(1), 0.0)
     end, *rest = queue.handle_runner_exit("killed by signal 11", 3, 0.5)
     assert end == SendReport(TrialEnded(0, 0, "died", error="killed by signal 11", seconds=0.5, checkpoint_step=3))
-    assert rest == [StartRunner(), AssignTrial(trial(1))]
+    assert rest == [StartRunner(), SendToRunner(trial(1))]
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("stop", "stopped"), ("pause", "paused")])
 def test_deadline_is_enforced_by_a_kill_and_reported_as_the_requested_outcome(how: str, outcome: str):
     queue, message = LaneQueue(), EndTrial(0, 0, how=how, deadline_s=2.0)
     queue.handle_driver_message(trial(0), 0.0)
-    assert queue.handle_driver_message(message, 1.0) == [AssignTrial(message)]
+    assert queue.handle_driver_message(message, 1.0) == [SendToRunner(message)]
     assert queue.tick(2.9) == [] and queue.tick(3.0) == [KillRunner()]
     (say,) = queue.handle_runner_exit("killed by signal 9", 7, 3.1)
     assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded)
@@ -127,7 +127,7 @@ def test_waiting_trial_is_withdrawn_and_started_trial_is_not():
         SendReport(TrialEnded(2, 0, "withdrawn"))
     ]
     assert queue.handle_driver_message(EndTrial(1, 0, how="stop"), 0.1) == [
-        AssignTrial(EndTrial(1, 0, how="stop"))
+        SendToRunner(EndTrial(1, 0, how="stop"))
     ]  # the runner has this trial
     assert queue.handle_driver_message(EndTrial(0, 0, how="withdraw"), 0.1) == []
     assert queue.handle_driver_message(EndTrial(9, 0, how="stop"), 0.1) == []
@@ -144,7 +144,7 @@ def test_trial_queued_at_a_failed_runner_has_not_started(notified: bool):
         queue.handle_driver_message(EndTrial(1, 0, how="withdraw"), 0.1)
     died, *rest = queue.handle_runner_exit("killed by signal 11", -1, 0.5)
     assert isinstance(died, SendReport)
-    assert rest == ([SendReport(ended(1, "withdrawn"))] if notified else [StartRunner(), AssignTrial(trial(1))])
+    assert rest == ([SendReport(ended(1, "withdrawn"))] if notified else [StartRunner(), SendToRunner(trial(1))])
 
 
 def test_deadline_of_a_queued_trial_counts_from_its_start():
@@ -162,7 +162,7 @@ def test_closed_lane_finishes_the_current_trial_and_starts_no_other():
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
     withdraw = EndTrial(1, 0, how="withdraw")
-    assert queue.handle_driver_closed(0.1) == [AssignTrial(withdraw)]
+    assert queue.handle_driver_closed(0.1) == [SendToRunner(withdraw)]
     assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
     assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [
         SendReport(ended(1, "withdrawn")),
@@ -199,7 +199,7 @@ def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[
                 case StartRunner():
                     assert runner is None
                     runner, spent = [], False
-                case AssignTrial(RunTrial() as given):
+                case SendToRunner(RunTrial() as given):
                     assert runner is not None and not spent and (not given.isolated or not runner)
                     assert not [one for one in runner if one.number not in reported][1:], "more than one ahead"
                     runner.append(given)

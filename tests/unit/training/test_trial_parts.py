@@ -21,7 +21,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
 from hopsml.training.trials import runner, trial_reports
-from hopsml.training.trials.lane_queue import AssignTrial, FromRunner, LaneQueue
+from hopsml.training.trials.lane_queue import FromRunner, LaneQueue, SendToRunner
 from hopsml.training.trials.trial import bind_arguments, check_parameters_exist
 from hopsml.training.trials.trial_reports import LaneChannel, TrialReporter, score_of
 from tests.helpers.clock import wait_until
@@ -126,7 +126,7 @@ def test_lane_forwards_an_answer_only_to_the_running_trial() -> None:
     queue, later = LaneQueue(), RunTrial(8, 0, trial_id="t8", config=b"", isolated=True)
     queue.handle_driver_message(run_trial(), 0.0)
     queue.handle_driver_message(later, 0.0)
-    assert queue.handle_driver_message(GoOn(7, 1, 3), 1.0) == [AssignTrial(GoOn(7, 1, 3))]
+    assert queue.handle_driver_message(GoOn(7, 1, 3), 1.0) == [SendToRunner(GoOn(7, 1, 3))]
     assert queue.handle_driver_message(GoOn(8, 0, 3), 1.0) == queue.handle_driver_message(GoOn(7, 0, 3), 1.0) == []
 
 
