@@ -109,4 +109,8 @@ def _check(model: Any, optimizer: Any, seen: list[list[int]]) -> None:
     momentum = -float(optimizer.state[model.again]["momentum_buffer"])
     assert abs(momentum - float(model.weight.detach())) < 1e-9 * abs(momentum), (momentum, float(model.weight.detach()))
     counted = np.bincount(np.concatenate(seen), minlength=N_SAMPLES)
-    assert np.array_equal(model.counts.detach().numpy(), counted), "the model has counted other samples"
+    differs = model.counts.detach().numpy() - counted
+    where = np.flatnonzero(differs)
+    assert not len(where), (
+        f"the model has counted other samples: {dict(zip(where.tolist(), differs[where], strict=True))}"
+    )
