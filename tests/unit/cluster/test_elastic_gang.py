@@ -697,6 +697,17 @@ def test_another_agent_stores_the_last_commit_if_the_storing_agent_is_lost():
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
+def test_another_agent_stores_the_last_commit_if_the_chief_has_ended_at_an_earlier_step():
+    machine = running("a", "b")
+    for name, step in (("a", 36), ("b", 39)):
+        machine.handle(events.WorkerCommitted(name, 0, step), 3.0)
+        machine.handle(events.Finished(name, 0), 4.0)
+    machine.handle(events.CommitPersisted("a", 36), 4.5)
+    assert of_kind(close(machine, "b", "a"), events.PersistCommit) == [events.PersistCommit("b")]
+    actions = machine.handle(events.CommitPersisted("b", 39), 5.0)
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Unstored)
+
+
 def test_unstored_last_commit_is_reported_as_missing():
     for newest in (0, 36):
         away = finished("a", "b", step=39)

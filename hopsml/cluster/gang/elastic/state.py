@@ -40,7 +40,7 @@ class Commits:
     reached: int = -1  # the newest step that any member has committed
     committed: bool = False  # True once any member has committed in this run
     uncommitted_since: float | None = None  # start of training without a commit, which has not been reported yet
-    storing_last: str = ""  # agent that was asked to store the last commit, as the one that should is lost
+    storing_last: str = ""  # agent that was asked to store the last commit, as the chief's cannot
     given_up: bool = False  # True once the run's end has waited long enough for that
     base: int = -1  # the commit that the generation continued from
     from_store: int = -1  # or the checkpoint
@@ -269,7 +269,8 @@ class ElasticGroupState(GroupMachine):
         """Conclude the run once every member has ended, with its last commit stored as a checkpoint if it has finished.
 
         The checkpoint serves whoever resumes or exports the run: the chief's agent writes it before it reports its end,
-        another agent does if that one is lost. At the deadline a note reports the missing checkpoint.
+        another agent does if that one is lost or has an earlier commit. At the deadline a note reports the missing
+        checkpoint.
         """
         if self.growth.newcomers or self.in_place.ending:  # lost and joining workers have to end, too
             return []
@@ -278,13 +279,23 @@ class ElasticGroupState(GroupMachine):
         is_over = self.phase is Phase.STOPPING and not self.agents_with_processes()
         if finishes and is_over and not commits.drains.is_stored(commits.reached):
             holders = [name for name in self.members if commits.held_step(name) == commits.reached]
-            if holders and not commits.given_up and any(member.lost for member in self.members.values()):
+            if holders and not commits.given_up and self._must_another_store():
                 return self._store_last(holders)
             stored = commits.drains.stored
             where = f"is of step {stored}" if stored >= 0 else "does not exist"
             text = f"the run's last commit, of step {commits.reached}, is no checkpoint: the newest one {where}"
             actions.append(events.Unstored(-1, text, is_checkpoint=True))
         return actions + super().conclude()
+
+    def _must_another_store(self) -> bool:
+        """Return True if the chief's agent cannot store the last commit: a member is lost, or the chief ended earlier.
+
+        Members that use no collective operation leave their loops at different steps.
+        """
+        chief = self.by_rank()[0]
+        return (
+            any(member.lost for member in self.members.values()) or self.commits.held_step(chief) < self.commits.reached
+        )
 
     def _store_last(self, holders: list[str]) -> list[Action]:
         """Ask the first of these agents to store the last commit, unless one of them has been asked already."""
