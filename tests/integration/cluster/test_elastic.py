@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -49,11 +50,12 @@ def await_step(folder: Path, step: int, rank: int = 0) -> None:
     wait_until(lambda: path.exists() and int(path.read_text()) >= step, f"step {step}")
 
 
-def check_result(run: Run, generation: int) -> dict[str, Any]:
+def check_result(run: Run, generation: int | None) -> dict[str, Any]:
+    """Return the value of a run that has trained on each sample once, and ended in this generation (None: in any)."""
     value: dict[str, Any] = run.result(END_S).value
     check_history(value)
     assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
-    assert value["generation"] == generation
+    assert generation in (None, value["generation"])
     return value
 
 
@@ -94,10 +96,10 @@ def test_lost_agent_is_replaced_and_fetches_the_state_from_the_other(store: Path
 
 def test_group_continues_with_fewer_members_and_grows_again(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=2, args={"step_s": 0.1})
-    await_step(tmp_path, 5)
+    await_step(tmp_path, 5, rank=1)
     agent_of(run, 1).kill()
-    worlds = check_result(run, 2)["worlds"]
-    assert worlds[0] == 2 and 1 in worlds and worlds[-1] == 2
+    worlds = check_result(run, None)["worlds"]
+    assert re.fullmatch("1*2+1+2+", "".join(map(str, worlds))), "on a slow machine, the first begins alone"
 
 
 def test_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
     with pytest.raises(ArgumentError, match="is still running; cancel it first"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
-    monkeypatch.setattr(takeover, "is_driver_alive", lambda directory: False)  # as after a long outage of its store
+    monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # as after a long outage of its store
     again = plan.start(repeat.continuation_plan(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)

@@ -37,6 +37,8 @@ def test_run_outlives_its_first_tokens_several_times(
                 lambda life=life: time.monotonic() - began > life * LIFE_S or not run.running(),
                 f"{life} lives", 2 * LIFE_S + WAIT_S,
             )  # fmt: skip
+            earlier = len(for_url(folder).list_dir(folder))
+            wait_until(lambda n=earlier: len(for_url(folder).list_dir(folder)) > n or not run.running(), "a later file")
             given |= {token.password.hex(): token.password for token in tokens.read(token_file).tokens}
             shown |= of_processes()
         (tmp_path / "stop").touch()
@@ -50,7 +52,6 @@ def test_run_outlives_its_first_tokens_several_times(
     assert len(given) >= 3 and found == {}
     values = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     for value in values:
-        assert value["count"] > 10
         assert value["mode"] == 0o600 and value["path"] != str(token_file)
     assert len({value["path"] for value in values}) == 2, "each agent has its own file"
     assert f"file {values[0]['count']}" in log

@@ -85,7 +85,7 @@ def test_doctor_finds_no_problem_of_the_cluster(project: str, cli: Cli) -> None:
     ended = cli("doctor", "--profile", "yarn", "--json")
     found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
     if found["project store"]["facts"]["seconds"] > examination.SLOW_S:
-        assert found.pop("project store")["status"] == "warn"  # the machine is busy
+        assert found.pop("project store")["status"] in ("warn", "fail")  # the machine is busy
     examined = {"project store", "hdfs", "yarn", "clock"} & found.keys()
     assert [name for name in examined if found[name]["status"] != "ok"] == [], ended.out
     assert found["yarn"]["facts"]["nodes"] == 2
