@@ -18,7 +18,7 @@ from tools.version_matrix import Unavailable, interpreter
 pytestmark = [pytest.mark.hadoop, pytest.mark.variant, pytest.mark.timeout(2400)]
 
 JOB = Path(__file__).parent / "jobs" / "trains_feeds_predicts.py"
-SETTINGS = "from tools.hadoop.spark import spark_conf; import json; print(json.dumps(spark_conf(python_path='')))"
+SETTINGS = "from tools.hadoop.spark import spark_conf; import json; print(json.dumps(spark_conf(executors=3, python_path='')))"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_wheel_trains_feeds_and_predicts_on_yarn(
         name: value for name, value in hadoop.submit_env().items() if name not in ("PYTHONPATH", "SPARK_HOME")
     }
     environment |= {"HOPSML_CONF_DIR": str(tmp_path), "PYSPARK_PYTHON": str(place), "PYSPARK_DRIVER_PYTHON": str(place)}
-    submitted = [place.with_name("hopsml"), "submit", JOB, "--profile", "small", "--num-workers", "2"]
+    submitted = [place.with_name("hopsml"), "submit", JOB, "--profile", "small"]
     done = subprocess.run(submitted, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=END_S)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     run, values = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
