@@ -18,7 +18,9 @@ from tools.version_matrix import Unavailable, interpreter
 pytestmark = [pytest.mark.hadoop, pytest.mark.variant, pytest.mark.timeout(2400)]
 
 JOB = Path(__file__).parent / "jobs" / "trains_feeds_predicts.py"
-SETTINGS = "from tools.hadoop.spark import spark_conf; import json; print(json.dumps(spark_conf(executors=3, python_path='')))"
+SETTINGS = (
+    "from tools.hadoop.spark import spark_conf; import json; print(json.dumps(spark_conf(executors=3, python_path='')))"
+)
 
 
 @pytest.fixture(scope="module")
