@@ -168,7 +168,7 @@ class NodeSupply:
 
 
 def load_nodes(path: Path) -> NodeSupply:
-    """Read the provider and groups of nodes that the server may add, and how YARN excludes drained ones.
+    """Read the provider and groups of nodes that the server may add, and YARN's settings for excluding drained nodes.
 
     Raises:
         ArgumentError: The file cannot be used; names each invalid field.

@@ -42,24 +42,20 @@ def installed(wheel: Path, folder: Path, python: str, spark: str) -> Path:
 
 
 @pytest.mark.parametrize(("python", "spark"), [("3.11", "3.5.9"), ("3.13", "4.3.0")])
-@pytest.mark.parametrize("mode", ["cluster"])
 def test_wheel_trains_feeds_and_predicts_on_yarn(
-    wheel: Path, hadoop: Hadoop, tmp_path: Path, python: str, spark: str, mode: str
+    wheel: Path, hadoop: Hadoop, tmp_path: Path, python: str, spark: str
 ) -> None:
     place = installed(wheel, tmp_path / "environment", python, spark)
     root = str(wheels.ROOT)
     asked = subprocess.run([place, "-c", SETTINGS], cwd=root, capture_output=True, text=True, check=True)
     store = f"{hadoop.namenode_url}/Projects/{tmp_path.name}"
     settings = {**json.loads(asked.stdout), "spark.executor.memory": "1g", "spark.driver.memory": "1g"}
-    settings["spark.yarn.appMasterEnv.HOPSML_MODEL_CACHE"] = settings["spark.executorEnv.HOPSML_MODEL_CACHE"] = str(
-        tmp_path / "models"
-    )
+    for role in ("spark.yarn.appMasterEnv", "spark.executorEnv"):
+        settings[f"{role}.HOPSML_MODEL_CACHE"] = str(tmp_path / "models")
     settings = {name: value for name, value in settings.items() if not name.endswith(".PYTHONPATH")}
-    profile = {"master": "yarn", "deploy_mode": mode, "store": store, "spark": settings}
+    profile = {"master": "yarn", "deploy_mode": "cluster", "store": store, "spark": settings}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(profile))
-    environment = {
-        name: value for name, value in hadoop.submit_env().items() if name not in ("PYTHONPATH", "SPARK_HOME")
-    }
+    environment = {name: value for name, value in hadoop.submit_env().items() if name != "PYTHONPATH"}
     environment |= {"HOPSML_CONF_DIR": str(tmp_path), "PYSPARK_PYTHON": str(place), "PYSPARK_DRIVER_PYTHON": str(place)}
     submitted = [place.with_name("hopsml"), "submit", JOB, "--profile", "small"]
     done = subprocess.run(submitted, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=END_S)
