@@ -73,7 +73,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
 
 
-def _seconds(default_s: float, which: str, least: float = 0.0) -> Callable[[str, str], float]:
+def _seconds(
+    default_s: float, which: str, least: float = 0.0, most: float = sys.float_info.max
+) -> Callable[[str, str], float]:
     """Return the parser of a number of seconds; ``which`` describes the allowed ones in the error."""
 
     def parse(name: str, text: str) -> float:
@@ -81,7 +83,7 @@ def _seconds(default_s: float, which: str, least: float = 0.0) -> Callable[[str,
             seconds = float(text)
         except ValueError:
             seconds = -1.0
-        if not least <= seconds < float("inf"):
+        if not least <= seconds <= most:
             raise ArgumentError(
                 f"{name}={text!r}: the value must be a number of seconds{which}; unset the variable for the default "
                 f"of {default_s:g} s"
@@ -191,6 +193,13 @@ class Settings:
         "time for which the last files of a run are retried if its store refuses them or is unavailable",
         _seconds(600.0, ", or 0 for a single attempt"),
         default="600",
+        unit="s",
+    )
+    # A shorter one would count an agent as lost that misses two of its heartbeats, one a second.
+    lease_s = Variable(
+        "silence after which driver and agents count each other as lost",
+        _seconds(10.0, " from 3 to 300", least=3.0, most=300.0),
+        default="10",
         unit="s",
     )
     # Firewalls drop the state of idle connections after a minute or more.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 10.0
 _HEARS_EXECUTORS = "org.apache.spark.network.server.TransportRequestHandler"  # a logger of Spark's
 _INTERRUPTED_START_S = 10.0  # time for an interrupted start of Spark to complete
 
@@ -274,7 +273,7 @@ def _open(
     coordinator = Coordinator(
         backend,
         keep_warm_s=keep_warm_s,
-        lease_s=LEASE_S,
+        lease_s=SETTINGS.lease_s,
         port_range=SETTINGS.port_range,
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,

@@ -4,8 +4,9 @@ YARN, or a job service, starts the whole script again. Each of its calls is matc
 in an earlier attempt: it continues that run, or, if the user's own code had failed, raises that error again at once.
 
 Sign of life: ``driver.json`` is written every ``BEAT_S`` seconds. A process that wants to continue a run watches it for
-``WATCH_S``, so that clocks of different machines need not agree. A process that continues it writes ``continued.json``
-exclusively; a driver that finds this file was assumed to have failed, and ends its run.
+``WATCH_S``, so that clocks of different machines need not agree, and longer if the run's agents have a longer lease:
+they store files until it ends. A process that continues it writes ``continued.json`` exclusively; a driver that finds
+this file was assumed to have failed, and ends its run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.core import decoding
 from hopsml.core.states import Lifecycle
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError, StorageError
 from hopsml.experiment.ending import status_record
 from hopsml.storage import checkpoints, run_logs, tree, urls
@@ -33,7 +35,7 @@ from hopsml.tracking import catalog, provenance
 log = logging.getLogger(__name__)
 
 BEAT_S = 10.0
-WATCH_S = 25.0
+WATCH_S = 25.0  # with the default lease
 LOOK_S = 0.5
 TIDY_GENERATIONS = 10  # generations between two deletions of logs that are not retained
 OLD_S = 600.0  # a run in which nothing has changed for that long has no driver
@@ -69,7 +71,12 @@ class SignOfLife:
             self._on_taken(successor)
             return
         self._beats += 1
-        sign = {"process": provenance.process_identity(), "beat": self._beats, "time": time.time()}
+        sign = {
+            "process": provenance.process_identity(),
+            "beat": self._beats,
+            "time": time.time(),
+            "lease_s": SETTINGS.lease_s,
+        }
         if self._state.progress is not None:
             sign["progress"] = dict(zip(("done", "total", "unit"), self._state.progress, strict=True))
         self._directory.write_json(self._directory.driver_json, sign)
@@ -93,8 +100,10 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
         return directory.url in _under_way
     if catalog.is_driver_alive(who) is False or _silent_s(directory) > OLD_S:
         return False
-    before, deadline = _last(directory), time.monotonic() + WATCH_S
-    log.warning("waiting %g s for a heartbeat of the driver of %s", WATCH_S, directory.url)
+    before = _last(directory)
+    watch_s = WATCH_S + max(0.0, before.lease_s - float(Settings.lease_s.default))
+    deadline = time.monotonic() + watch_s
+    log.warning("waiting %g s for a heartbeat of the driver of %s", watch_s, directory.url)
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
         if _last(directory) != before:
@@ -112,13 +121,24 @@ def _silent_s(directory: RunDir) -> float:
     return 0.0 if now_s is None else now_s - changed_s  # None: it is not ours to write to
 
 
-def _last(directory: RunDir) -> object:
-    """Return process and number of the last sign; None if there is none."""
-    try:
+@dataclass(frozen=True)
+class _Sign:
+    """A sign of life. ``lease_s`` is this process's setting if no sign has one."""
+
+    process: object
+    beat: object
+    lease_s: float
+
+
+def _last(directory: RunDir) -> _Sign:
+    """Return the last sign; one without process and number if there is none."""
+    sign: Mapping[str, Any] = {}
+    with contextlib.suppress(PathNotFound):
         sign = directory.read_json(directory.driver_json)
-    except PathNotFound:
-        return None
-    return sign.get("process"), sign.get("beat")
+    lease_s = sign.get("lease_s")
+    if not isinstance(lease_s, (int, float)) or not 0 < lease_s < float("inf"):
+        lease_s = SETTINGS.lease_s
+    return _Sign(sign.get("process"), sign.get("beat"), float(lease_s))
 
 
 PARALLEL_READS = 8

@@ -46,6 +46,17 @@ def test_drain_time_must_be_a_nonnegative_number_of_seconds(monkeypatch: pytest.
             _ = SETTINGS.drain_s
 
 
+def test_lease_must_be_a_number_of_seconds_from_3_to_300(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOPSML_LEASE_S", raising=False)
+    assert SETTINGS.lease_s == 10
+    monkeypatch.setenv("HOPSML_LEASE_S", "60")
+    assert SETTINGS.lease_s == 60
+    for wrong in ("soon", "2.9", "301", "inf", "nan"):
+        monkeypatch.setenv("HOPSML_LEASE_S", wrong)
+        with pytest.raises(ArgumentError, match=f"'{wrong}'.*from 3 to 300"):
+            _ = SETTINGS.lease_s
+
+
 def test_hadoop_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -92,6 +93,27 @@ def test_clock_offset_of_a_day_does_not_affect_driver_liveness(
     for path in (tmp_path / "Experiments" / directory.run_id).iterdir():
         os.utime(path, (right() - 700, right() - 700))
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
+    assert not driver_lives(directory)
+
+
+def test_driver_with_a_longer_lease_is_awaited_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(takeover, "WATCH_S", 0.0)
+    directory = create_run_of_driver(tmp_path, ELSEWHERE)
+    sign = {"process": ELSEWHERE, "beat": 1, "lease_s": 300.0}
+    directory.write_json(directory.driver_json, sign)
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING):
+        lives = pool.submit(driver_lives, directory)
+        wait_until(lambda: "waiting 290 s for a heartbeat" in caplog.text, "the wait")
+        directory.write_json(directory.driver_json, sign | {"beat": 2})
+        assert lives.result()
+
+
+@pytest.mark.parametrize("lease_s", ["300", True, -1, float("inf"), None, [1]])
+def test_malformed_lease_in_a_sign_of_life_is_ignored(tmp_path: Path, lease_s: object) -> None:
+    directory = create_run_of_driver(tmp_path, ELSEWHERE)
+    directory.write_json(directory.driver_json, {"process": ELSEWHERE, "beat": 1, "lease_s": lease_s})
     assert not driver_lives(directory)
 
 
