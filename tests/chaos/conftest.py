@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.core.variables import Settings
 from tests.chaos import table
 from tests.chaos.runner import Outcome
 
@@ -28,6 +29,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def played() -> int:
     """Number of the round."""
     return 1
+
+
+@pytest.fixture(autouse=True)
+def default_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Play the scenarios with the lease that users have."""
+    monkeypatch.delenv(Settings.lease_s.name, raising=False)
 
 
 @pytest.fixture

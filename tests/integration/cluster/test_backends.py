@@ -17,7 +17,6 @@ from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.core import processes
 from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed
-from hopsml.experiment import applications
 from tests.helpers import clock
 from tests.helpers.clock import END_S
 from tests.helpers.cluster import workloads
@@ -68,12 +67,12 @@ class TestLocal(BackendContract):
     def test_frozen_agent_is_dropped_when_its_lease_ends(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(applications, "LEASE_S", 2.0)
+        monkeypatch.setenv("HOPSML_LEASE_S", "3")
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)})
         found = traces(tmp_path)
         os.kill(found[1].agent, signal.SIGSTOP)
         try:
-            with pytest.raises(WorkerFailed, match="no message for 2 s") as caught:
+            with pytest.raises(WorkerFailed, match="no message for 3 s") as caught:
                 run.result(END_S)
             assert caught.value.rank == 1
             assert not living([found[0].worker, found[0].child])

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.local
 def test_frozen_driver_between_two_runs_fails_neither(
     store: Path, monkeypatch: pytest.MonkeyPatch, held_s: float
 ) -> None:
-    monkeypatch.setattr(applications, "LEASE_S", 5.0)
+    monkeypatch.setenv("HOPSML_LEASE_S", "5")
 
     def train() -> dict[str, int]:
         return {"n": 1}

@@ -26,13 +26,18 @@ pytestmark = pytest.mark.hadoop
 
 @pytest.fixture
 def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the URL of a project in HDFS, with a short storage deadline."""
+    """Yield the URL of a project in HDFS."""
     url = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_PROFILE", "local")
-    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "5")
     yield url
     experiment.shutdown()
+
+
+@pytest.fixture
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the storage deadline for tests with a NameNode that does not answer."""
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "5")
 
 
 def names(url: str) -> set[str]:
@@ -137,7 +142,7 @@ def test_incomplete_checkpoint_is_not_resumed_from(project):
 
 
 @pytest.mark.variant  # of one that is frozen
-def test_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, project):
+def test_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, short_deadline, project):
     hadoop.kill("nn")
     started_s = clock.awake()
     with pytest.raises((StorageUnavailable, StorageTimeout), match="Projects"):
@@ -145,7 +150,7 @@ def test_namenode_that_is_down_at_the_start_is_an_error_with_the_path(hadoop, pr
     assert clock.awake() - started_s < 20
 
 
-def test_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, project):
+def test_namenode_that_is_frozen_at_the_start_is_an_error_with_the_path(hadoop, short_deadline, project):
     hadoop.kill("nn", signal_number=signal.SIGSTOP)
     started_s = clock.awake()
     with pytest.raises(StorageTimeout, match="Projects"):
@@ -192,7 +197,9 @@ def steps_of(run: experiment.Run) -> int:
 
 
 @pytest.mark.parametrize("daemon", [pytest.param("dn1", marks=pytest.mark.variant), "nn"])
-def test_training_continues_during_a_daemon_outage_and_the_mirror_catches_up(hadoop, project, tmp_path, daemon):
+def test_training_continues_during_a_daemon_outage_and_the_mirror_catches_up(
+    hadoop, short_deadline, project, tmp_path, daemon
+):
     stop = tmp_path / "stop"
     run = experiment.submit(long_training, args={"stop_file": str(stop)}, num_workers=1, progress=False)
     events = f"{run.run_dir}/events/events.out.tfevents.1"
@@ -248,7 +255,7 @@ def save_and_wait(marks: str) -> dict[str, Any]:
     return {"timed out": timed_out}
 
 
-def test_waited_for_checkpoint_is_stored_after_an_outage_of_any_length(hadoop, project, tmp_path):
+def test_waited_for_checkpoint_is_stored_after_an_outage_of_any_length(hadoop, short_deadline, project, tmp_path):
     run = experiment.submit(save_and_wait, args={"marks": str(tmp_path)}, num_workers=1, progress=False)
     wait_until((tmp_path / "stored").exists)
     assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 1

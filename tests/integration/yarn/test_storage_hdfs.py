@@ -36,6 +36,7 @@ pytestmark = pytest.mark.hadoop
 @pytest.fixture(autouse=True)
 def _client_configuration(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "120")  # tests of a deadline pass their own one
     monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
     before = {child.pid for child in psutil.Process().children()}
     yield
