@@ -23,7 +23,8 @@ first column causes one warning. To continue regardless set [`HOPSML_ANY_VERSION
 _SPARK = """
 ## Spark, Java and Python
 
-Driver and executors need the same minor version of Python. Java 21 under Spark 4 is supported by Spark, but was not tried
+Driver and executors need the same minor version of Python. Python 3.14 is not supported: no version of TensorFlow up
+to 2.21 has a wheel for it, and hopsml was not tried with it. Java 21 under Spark 4 is supported by Spark, but was not tried
 with hopsml. NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
 """
 _CELLS = """
@@ -33,6 +34,14 @@ _CELLS = """
 rows. Its newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest`
 and `newest`. Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo.
 Java 17 and 25 are the machine's; 8, 11 and 21 are runtimes from packages of the Python index.
+"""
+_HADOOP = """
+## Hadoop
+
+The tests start the daemons of Hadoop 3.5.0 (`tools/hadoop`), of another release with `HADOOP_VERSION`, for instance
+`HADOOP_VERSION=3.3.6 pytest -m "not variant" tests/integration/yarn/test_submit.py`. With 3.3.6 and 3.4.1 the tests of
+submission, of runs on HDFS, of storage and of TensorFlow's `hdfs://` were run on 29 November 2026 (58 tests each, all
+passed; Java 17 needs `--add-opens=java.base/java.lang=ALL-UNNAMED` for these daemons).
 """
 
 
@@ -59,6 +68,7 @@ def page() -> str:
             _HEAD + "\n" + _table(("package", "supported", "refused below"), versions),
             _SPARK + "\n" + _table(("Spark", "Java", "Python"), sparks),
             _CELLS + "\n" + _table(("cell", "Python", "Java", "packages"), [_row(cell) for cell in CELLS]),
+            _HADOOP,
         )
     )
 

@@ -26,6 +26,8 @@ HEAP_MB = {"nn": 96, "dn": 96, "rm": 128, "nm": 96, "jn": 48, "fc": 48, "zk": 48
 CLIENT_HEAP_MB = 128
 JVM_FLAGS = [
     "-XX:+UseSerialGC",
+    # YARN of Hadoop 3.3 and 3.4 defines classes by reflection, which Java 17 refuses by default
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),  # Hadoop's own classes; a tenth of a start

@@ -196,6 +196,18 @@ def test_jars_are_fetched_once_per_pom_content(tmp_path: Path, mvn: Path) -> Non
     assert mvn.read_text() == "run\nrun\n"
 
 
+def test_another_release_of_hadoop_has_its_own_folder(
+    tmp_path: Path, mvn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = jars.ensure_jars(tmp_path / "cache")
+    monkeypatch.setenv("HADOOP_VERSION", "3.3.6")
+    folder = jars.ensure_jars(tmp_path / "cache")
+    assert (folder.name, (folder / "hadoop-hdfs-1.jar").exists()) == ("jars-3.3.6", True)
+    assert usual.name == "jars" and usual.exists()
+    assert jars.ensure_jars(tmp_path / "cache") == folder
+    assert mvn.read_text() == "run\nrun\n"
+
+
 def test_concurrent_callers_fetch_jars_once(tmp_path: Path, mvn: Path) -> None:
     code = "import sys; from pathlib import Path; from tools.hadoop.jars import ensure_jars; "
     code += "sys.stdin.read(); print(ensure_jars(Path(sys.argv[1])))"
