@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays in its usual place after a failure
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "spark_conf"))
     # A test that does not concern the lease does not depend on a machine that is fast enough for the default.
-    os.environ.setdefault(Settings.lease_s.name, "60")
+    os.environ.setdefault(Settings.lease_s.name, "30")
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
