@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from tests.helpers import clock
 
 MARK = "HOPSML_TEST_ID"  # in os.environ during a test; detached descendants have it as well
-GRACE_S = 90.0  # for what ends by itself: an agent that starts while its driver ends retries for two leases, of 30 s here
+GRACE_S = 90.0  # for what ends by itself: a replacement agent whose driver has ended retries for two leases
 
 # Variables that a library sets at its import, for good; a test cannot help it.
 LIBRARY_VARIABLES = (
