@@ -100,13 +100,13 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
         return directory.url in _under_way
     if catalog.is_driver_alive(who) is False or _silent_s(directory) > OLD_S:
         return False
-    before = _last(directory)
-    watch_s = WATCH_S + max(0.0, before.lease_s - float(Settings.lease_s.default))
+    before, lease_s = _last(directory)
+    watch_s = WATCH_S + max(0.0, lease_s - float(Settings.lease_s.default))
     deadline = time.monotonic() + watch_s
     log.warning("waiting %g s for a heartbeat of the driver of %s", watch_s, directory.url)
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
-        if _last(directory) != before:
+        if _last(directory)[0] != before:
             return True
     return False
 
@@ -121,24 +121,18 @@ def _silent_s(directory: RunDir) -> float:
     return 0.0 if now_s is None else now_s - changed_s  # None: it is not ours to write to
 
 
-@dataclass(frozen=True)
-class _Sign:
-    """A sign of life. ``lease_s`` is this process's setting if no sign has one."""
+def _last(directory: RunDir) -> tuple[object, float]:
+    """Return process and number of the last sign, None if there is none, and the agents' lease in seconds.
 
-    process: object
-    beat: object
-    lease_s: float
-
-
-def _last(directory: RunDir) -> _Sign:
-    """Return the last sign; one without process and number if there is none."""
+    The lease is this process's setting if no sign has one.
+    """
     sign: Mapping[str, Any] = {}
     with contextlib.suppress(PathNotFound):
         sign = directory.read_json(directory.driver_json)
     lease_s = sign.get("lease_s")
     if not isinstance(lease_s, (int, float)) or not 0 < lease_s < float("inf"):
         lease_s = SETTINGS.lease_s
-    return _Sign(sign.get("process"), sign.get("beat"), float(lease_s))
+    return (sign.get("process"), sign.get("beat")) if sign else None, float(lease_s)
 
 
 PARALLEL_READS = 8
