@@ -26,6 +26,7 @@ PORT_NEEDS = (
 )
 # Later ones override earlier ones.
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")
+SPARK_USER = "SPARK_USER"  # variable of Spark: the short name of the user, by Hadoop's rules in a JVM
 
 
 def no_free_port_text(first: int, last: int, host: str) -> str:
@@ -184,11 +185,26 @@ def _system_name() -> str:
         return str(os.getuid())
 
 
+def use_name_of_spark(name: str) -> None:
+    """Let this process and its child processes know the user's name in Spark's JVM, which has the default realm.
+
+    Spark itself sets the variable in the containers of executors, and of drivers that YARN starts.
+    """
+    if is_kerberized():
+        os.environ.setdefault(SPARK_USER, name)
+
+
 def _short_name(principal: str) -> str:
-    """Return the short name of a principal, or "" for none."""
+    """Return the short name of a principal, or "" for none.
+
+    Java's krb5.conf is often unknown to the libraries of this process, in containers above all. The rule ``DEFAULT``,
+    which requires the default realm, then depends on the name that Spark's JVM has found.
+    """
     if not re.search(r"[/@]", principal):
         return principal
-    return principals.short_name(principal, hadoop_settings().get("hadoop.security.auth_to_local", ""), _realm())
+    found = principals.short_name(principal, hadoop_settings().get("hadoop.security.auth_to_local", ""), _realm())
+    first = re.split("[/@]", principal)[0]
+    return first if found == principal and first == os.environ.get(SPARK_USER) else found
 
 
 def _token_owner() -> str:

@@ -27,6 +27,7 @@ from hopsml.cluster.driver.tokens.sources import source_of
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor
 from hopsml.core import processes, profiles, redact
+from hopsml.core import settings as hopsml_settings
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ClusterError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
@@ -264,6 +265,7 @@ def _open(
         backend = SparkBackend(context, _messages.get(context.applicationId))
         attempt = max(attempt, application_attempt(context))
         shared_disk = context.master.startswith("local")
+        hopsml_settings.use_name_of_spark(context.sparkUser())
     else:
         from hopsml.cluster.driver.backends.local import LocalBackend
 

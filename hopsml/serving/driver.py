@@ -60,6 +60,7 @@ class ClusterServing:
         settings = self._settings
         bind, host = driver_addresses(self._context.getConf().get)
         own = settings.host if settings.host not in LOOPBACK else ""
+        hopsml_settings.use_name_of_spark(await asyncio.to_thread(self._context.sparkUser))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)

@@ -148,6 +148,23 @@ def test_owner_of_tokens_is_the_user_of_a_kerberized_cluster(kerberized: Path) -
     assert settings.user_name() == "alice@OTHER", "a namesake in another realm is another user"
 
 
+@pytest.mark.parametrize("realm", ["", " default_realm = ATHENA.MIT.EDU\n"])
+def test_container_without_the_clusters_krb5_conf_has_the_user_of_sparks_jvm(
+    realm: str, kerberized: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(os.environ["KRB5_CONFIG"]).write_text(f"[libdefaults]\n{realm}")
+    kerberized.write_bytes(token_of(b"alice@LAB"))
+    monkeypatch.delenv("SPARK_USER", raising=False)
+    assert settings.user_name() == "alice@LAB", "without Spark nobody knows the realm"
+    monkeypatch.setenv("SPARK_USER", "alice")  # set by Spark in the containers of executors and drivers
+    assert (settings.user_name(), settings.login_name()) == ("alice", "alice")
+    assert settings.project_url() == "hdfs://ns1/Projects/alice"
+    kerberized.write_bytes(token_of(b"Etl/node1@LAB"))
+    assert settings.user_name() == "etl", "a rule that applies comes first"
+    kerberized.write_bytes(token_of(b"bob@LAB"))
+    assert settings.user_name() == "bob@LAB", "the variable does not turn one user into another"
+
+
 def test_without_token_and_ticket_the_operating_system_names_the_user(
     kerberized: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
