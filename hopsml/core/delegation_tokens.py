@@ -8,14 +8,17 @@ requires tokens as text. A file is replaced, never changed: a reader gets the ol
 from __future__ import annotations
 
 import base64
+import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
 
 VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+OF_OWN_FILE = Settings.own_file.name  # a process's own file, and the one with which hopsml's first process was started
 HDFS_KIND = "HDFS_DELEGATION_TOKEN"
 MAX_BYTES = 4 << 20  # of a file; a token has about 200 bytes
 MAX_ENTRIES = 10_000  # tokens, and secrets
@@ -154,6 +157,22 @@ def from_environment() -> Credentials:
         raise ArgumentError(f"{VARIABLE}={path!r}: {error}; set the variable to a Hadoop token file") from error
 
 
+def environment_as_given(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for a program that logs in itself or outlives this process, such as spark-submit.
+
+    It gets the token file with which hopsml's process was started, and not the process's own one: the tokens in that are
+    renewed by nobody but the driver, and Hadoop would obtain none where it is given some.
+    """
+    found = dict(environment)
+    try:
+        own, given = json.loads(found.pop(OF_OWN_FILE, "[null, null]"))
+    except (ValueError, TypeError):
+        return found
+    if own is not None and found.get(VARIABLE) == own:
+        _set(found, VARIABLE, given)
+    return found
+
+
 class OwnTokenFile:
     """A process's own token file, which its variable names: what the process was given, and what it receives later."""
 
@@ -162,10 +181,12 @@ class OwnTokenFile:
 
         Child processes inherit the variable. Raises OSError.
         """
-        self._given = os.environ.get(VARIABLE)
+        self._before = _variables()
         self.path = os.path.abspath(os.path.join(folder, "tokens"))
         write(self.path, self._base())
-        os.environ[VARIABLE] = self.path
+        self._own = self.path, json.dumps([self.path, environment_as_given(os.environ).get(VARIABLE)])
+        os.environ[VARIABLE], os.environ[OF_OWN_FILE] = self._own
+        _own_files.append(self)
 
     def replace(self, received: Credentials) -> None:
         """Use these tokens, and those with which the process was started for other services. Raises OSError."""
@@ -173,18 +194,37 @@ class OwnTokenFile:
 
     def close(self) -> None:
         """Let the variable name the given file again; the own file is deleted with its folder."""
-        if os.environ.get(VARIABLE) == self.path:
-            if self._given is None:
-                del os.environ[VARIABLE]
-            else:
-                os.environ[VARIABLE] = self._given
+        if self in _own_files:
+            _own_files.remove(self)
+        for other in _own_files:  # created later: it must not return to this file
+            if other._before[0] == self.path:
+                other._before = self._before
+        for name, own, before in zip((VARIABLE, OF_OWN_FILE), self._own, self._before, strict=True):
+            if os.environ.get(name) == own:
+                _set(os.environ, name, before)
 
     def _base(self) -> Credentials:
         """Return the content of the given file; nothing if there is none, or if it is broken or deleted."""
+        given = self._before[0]
         try:
-            return read(self._given) if self._given else Credentials()
+            return read(given) if given else Credentials()
         except ArgumentError:
             return Credentials()
+
+
+_own_files: list[OwnTokenFile] = []  # of this process, the newest last
+
+
+def _variables() -> tuple[str | None, str | None]:
+    return os.environ.get(VARIABLE), os.environ.get(OF_OWN_FILE)
+
+
+def _set(environment: MutableMapping[str, str], name: str, value: str | None) -> None:
+    """Set a variable, or remove it for None."""
+    if value is None:
+        environment.pop(name, None)
+    else:
+        environment[name] = value
 
 
 class _Reader:

@@ -246,6 +246,7 @@ class Settings:
 
     # Set by hopsml itself
     run_id = Variable("the run that a worker belongs to", _text)
+    own_file = Variable("a process's own token file, and the one with which it was started, JSON", _text)
     local_logdir = Variable("True in a run with local_logdir=True", _is_one)
     hdfs_client = Variable("settings of TensorFlow's hdfs://, key=value separated by commas", _text)
     logging = Variable("configuration of logging of the script", _text)

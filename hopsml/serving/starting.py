@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from hopsml.core import extras, file_locks, settings
+from hopsml.core.delegation_tokens import environment_as_given
 from hopsml.errors import ArgumentError, ServingError
 from hopsml.serving import definitions, server_records
 from hopsml.serving.definitions import ServingDefinition, ServingFolder
@@ -181,7 +182,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
                     ],
                     pass_fds=kept,
                     cwd="/",
-                    env=python_child.environment(),
+                    env=environment_as_given(python_child.environment()),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hopsml import submission
 from hopsml.core import profiles, settings
+from hopsml.core.delegation_tokens import environment_as_given
 from hopsml.core.newer_python import module_arguments
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, HopsmlError, RunCancelled, ServingError
@@ -149,7 +150,7 @@ def _submit(
 ) -> subprocess.Popen[bytes]:
     """Start the submitter process, which inherits the lock of the serving."""
     words = (str(folder.path), profile.name, chosen.name, launch, str(chosen.replicas), str(lock))
-    environment = {**python_child.environment(), "HOPSML_PROJECT_URL": chosen.project}
+    environment = {**environment_as_given(python_child.environment()), "HOPSML_PROJECT_URL": chosen.project}
     with folder.submission_log.open("ab") as output:
         process = subprocess.Popen(
             # The process loads profiles, but not modules, from the working directory.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from hopsml.core import extras, redact
+from hopsml.core import delegation_tokens, extras, redact
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
@@ -251,7 +251,8 @@ def environment(profile: Profile | None = None) -> dict[str, str]:
     PYSPARK_PYTHON is this interpreter unless the caller has set it.
     """
     named = _for_the_driver(profile) if profile is not None else {}
-    return {**named, **os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    own = delegation_tokens.environment_as_given(os.environ)
+    return {**named, **own, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
 def _for_the_driver(profile: Profile) -> dict[str, str]:

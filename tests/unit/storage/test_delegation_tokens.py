@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from pathlib import Path
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 from hopsml.core import delegation_tokens as tokens
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage.filesystem import for_url
+from hopsml.submission import spark_command
 
 pytestmark = pytest.mark.fast
 
@@ -190,3 +194,47 @@ def test_webhdfs_errors_do_not_contain_the_token(
             assert any(f"delegation={secret}" in url for url in seen), "the token was sent"
     message = "".join(traceback.format_exception(raised.value))
     assert service in message and secret not in message and secret not in caplog.text
+
+
+@pytest.mark.parametrize("given", ["", "/given/container_tokens"])
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_own_files_end_in_any_order(
+    given: str, first_ends_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(tokens.VARIABLE, raising=False)
+    if given:
+        monkeypatch.setenv(tokens.VARIABLE, given)
+    before = dict(os.environ)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first, second = tokens.OwnTokenFile(tmp_path / "a"), tokens.OwnTokenFile(tmp_path / "b")
+    assert os.environ[tokens.VARIABLE] == second.path
+    ends, stays = (first, second) if first_ends_first else (second, first)
+    ends.close()
+    assert os.environ[tokens.VARIABLE] == stays.path
+    assert tokens.environment_as_given(os.environ).get(tokens.VARIABLE, "") == given
+    stays.close()
+    assert dict(os.environ) == before
+
+
+def test_process_that_logs_in_itself_gets_the_given_file_and_not_that_of_hopsml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tokens.VARIABLE, "/given/container_tokens")
+    own = tokens.OwnTokenFile(tmp_path)
+    printed = subprocess.check_output([sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"])
+    of_child = json.loads(printed)
+    monkeypatch.setenv(tokens.VARIABLE, "/chosen/later")
+    assert tokens.environment_as_given(os.environ)[tokens.VARIABLE] == "/chosen/later", "the user's own"
+    with pytest.MonkeyPatch.context() as child:
+        for name in (tokens.VARIABLE, tokens.OF_OWN_FILE):
+            child.setenv(name, of_child[name])
+        (tmp_path / "child").mkdir()
+        other = tokens.OwnTokenFile(tmp_path / "child")
+        assert tokens.environment_as_given(os.environ)[tokens.VARIABLE] == "/given/container_tokens"
+        other.close()
+        assert os.environ[tokens.VARIABLE] == own.path
+        assert spark_command.environment()[tokens.VARIABLE] == "/given/container_tokens"
+        child.setenv(tokens.OF_OWN_FILE, "broken")
+        assert tokens.environment_as_given(os.environ)[tokens.VARIABLE] == own.path
+    own.close()
