@@ -1,7 +1,8 @@
 """Authentication to Hadoop's web services by Kerberos (SPNEGO), without sending the requests themselves.
 
 ``Exchange`` gives the headers of a request, and evaluates those of its answer. A service that has authenticated this process
-sets a cookie, which is kept in memory for this service alone (scheme, host and port) until the service refuses it.
+sets a cookie, which is kept in memory for this service alone (scheme, host and port) until the service refuses it, or the
+ticket cache has no ticket any more or one of another principal.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from hopsml.core import krb5
 from hopsml.core.gssapi import GssError, Initiator
 from hopsml.core.krb5 import KDC_SILENT
 
@@ -31,7 +33,8 @@ _REMEDIES = {  # by code of Kerberos
 }
 KDC_REMEDY = "check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable"
 
-_cookies: dict[tuple[str, str], str] = {}  # by origin and ticket cache
+Owner = tuple[str, str]  # ticket cache, and principal of its ticket
+_cookies: dict[str, tuple[Owner, str]] = {}  # by origin: for whom it was set, and its value
 _lock = threading.Lock()
 
 
@@ -62,7 +65,7 @@ class Exchange:
         self._host, self._timeout_s, self._is_repeatable = parts.hostname or "", timeout_s, is_repeatable
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
         self._address = f"{parts.scheme}://{self._host}:{port}"
-        self._key = (self._address, os.environ.get("KRB5CCNAME", ""))
+        self._owner: Owner | None = None  # of the ticket or cookie that was sent
         self._initiator: Initiator | None = None
 
     def headers(self) -> dict[str, str]:
@@ -72,11 +75,17 @@ class Exchange:
             SignInError: as ``answered``.
         """
         with _lock:
-            cookie = _cookies.get(self._key)
-        if cookie is None:
+            owner, cookie = _cookies.get(self._address, (None, ""))
+        if owner is None:
             return {}
-        # The cookie might be refused after the only copy of the body was sent.
-        return {"Cookie": f"{_COOKIE}={cookie}"} if self._is_repeatable else self._token()
+        if not self._is_repeatable:  # the cookie might be refused after the only copy of the body was sent
+            return self._token()
+        if owner != _present_owner():
+            with _lock:
+                _cookies.pop(self._address, None)
+            return {}
+        self._owner = owner
+        return {"Cookie": f"{_COOKIE}={cookie}"}
 
     def answered(self, status: int, challenges: Sequence[str], cookies: Sequence[str]) -> dict[str, str] | None:
         """Return the headers with which the request must be sent again; None if the answer is final.
@@ -94,13 +103,13 @@ class Exchange:
         try:
             if status == 401 and received is not None:
                 return self._refused()
-            if self._initiator is not None:
-                self._verify(status, received)
+            is_proved = self._initiator is None or self._verify(status, received)
         except BaseException:
             self.close()
             raise
         self.close()
-        self._keep(cookies)
+        if is_proved:
+            self._keep(cookies)
         return None
 
     def close(self) -> None:
@@ -112,7 +121,7 @@ class Exchange:
     def _refused(self) -> dict[str, str]:
         """Return a fresh token after a refused cookie or none; raise SignInError after a refused token."""
         with _lock:
-            _cookies.pop(self._key, None)
+            _cookies.pop(self._address, None)
         if self._initiator is not None:
             raise SignInError(
                 f"{self._address} refuses the Kerberos ticket; check that the host of the address is that of the "
@@ -123,12 +132,14 @@ class Exchange:
     def _token(self) -> dict[str, str]:
         self.close()
         self._initiator, token = within(self._timeout_s, lambda: _begin(self._host), self._address)
+        self._owner = _present_owner()  # a client keytab has given its ticket now
         return {"Authorization": f"Negotiate {base64.b64encode(token).decode()}"}
 
-    def _verify(self, status: int, received: bytes | None) -> None:
-        """Raise SignInError unless the service has proved its identity; its own refusals need no proof."""
-        if self._initiator is None or (not received and status >= 400):
-            return
+    def _verify(self, status: int, received: bytes | None) -> bool:
+        """Return True if the service has proved its identity, and raise SignInError if not; a refusal needs no proof."""
+        assert self._initiator is not None
+        if not received and status >= 400:
+            return False
         reason = "it sent no token"
         try:
             if received:
@@ -141,6 +152,7 @@ class Exchange:
                 f"{self._address} did not prove its identity by Kerberos ({reason}); its answer was discarded, as another "
                 "server may have sent it: check the address and the service's keytab"
             )
+        return True
 
     def _keep(self, cookies: Sequence[str]) -> None:
         values = [
@@ -148,12 +160,22 @@ class Exchange:
         ]
         if not values:
             return
+        owner = self._owner or _present_owner()
         with _lock:
-            _cookies.pop(self._key, None)
+            _cookies.pop(self._address, None)
             if values[-1].strip('"'):
                 while len(_cookies) >= _MOST_COOKIES:
                     _cookies.pop(next(iter(_cookies)))
-                _cookies[self._key] = values[-1]
+                _cookies[self._address] = owner, values[-1]
+
+
+def _present_owner() -> Owner:
+    """Return the ticket cache of this process, and the principal of its ticket; "" without a ticket."""
+    cache = os.environ.get("KRB5CCNAME", "")
+    try:
+        return cache, krb5.ticket().principal
+    except krb5.KerberosError:
+        return cache, ""
 
 
 def negotiate_token(challenges: Sequence[str]) -> bytes | None:

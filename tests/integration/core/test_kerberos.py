@@ -86,6 +86,44 @@ def test_answer_of_a_server_without_proof_of_its_identity_is_discarded(proof: st
         assert not spnego._cookies
 
 
+def test_cookie_is_not_used_with_the_ticket_of_another_user_or_without_one(kdc: Kdc, ticket: Path) -> None:
+    with spnego_server(fine) as server:
+        url = f"http://{server.address}/ws"
+        assert hadoop_http.request(url, 30).status == 200
+        kdc.kinit("alice", ticket)
+        assert hadoop_http.request(url, 30).status == 200
+        assert server.clients == [ALICE], "a new ticket of the same user needs no new cookie"
+        kdc.kinit("bob", ticket)
+        assert hadoop_http.request(url, 30).status == 200
+        assert server.clients == [ALICE, "bob@LAB.TEST"]
+        ticket.unlink()  # kdestroy
+        with pytest.raises(AccessError, match="run `kinit`"):
+            hadoop_http.request(url, 30)
+
+
+def test_cookie_of_a_client_keytab_is_used_from_the_first_request(
+    kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/new.cc")
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{kdc.keytab('alice')}")
+    with spnego_server(fine) as server:
+        for _ in range(3):
+            assert hadoop_http.request(f"http://{server.address}/ws", 30).status == 200
+        assert server.clients == [ALICE]
+
+
+def test_cookie_of_a_refusal_without_proof_is_discarded() -> None:
+    def refused(method: str, path: str) -> tuple[int, Headers, bytes]:
+        return 403, {"Content-Type": "application/json"}, b"{}"
+
+    with spnego_server(refused, proof="none") as server:
+        assert hadoop_http.request(f"http://{server.address}/ws", 30).status == 403
+        assert not spnego._cookies
+    with spnego_server(refused) as server:
+        assert hadoop_http.request(f"http://{server.address}/ws", 30).status == 403
+        assert spnego._cookies, "the service itself has refused it"
+
+
 def test_redirect_to_another_server_carries_nothing_of_the_first() -> None:
     def elsewhere(method: str, path: str) -> tuple[int, Headers, bytes]:
         place = other.address if path == "/other" else plain
