@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.core import proxies, trust_store
-from hopsml.core.spnego import Exchange, SignInError
+from hopsml.core.spnego import Exchange, SignInError, refusal_remedy
 
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 64 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
@@ -88,15 +88,19 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
     The caller must close it; each read has ``timeout_s`` seconds.
 
     Raises:
-        AccessError: as ``request``.
-        NoAnswer: if there is no answer, or one that refuses.
+        AccessError: as ``request``, and for an answer with status 401 or 403.
+        NoAnswer: if there is no answer, or an error of the server.
     """
     with _as_no_answer(url):
         try:
             return _open(urllib.request.Request(url), timeout_s)
         except urllib.error.HTTPError as refused:
-            refused.close()
-            raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused
+            with refused:
+                reason = visible_text(refused.read1(_MOST_PAGE).decode(errors="replace")) or str(refused.reason)
+            remedy = refusal_remedy(reason)
+            kind = AccessError if refused.code in (401, 403) else NoAnswer
+            text = f"{_without_query(url)}: HTTP {refused.code} {reason}"
+            raise kind(f"{text}; {remedy}" if remedy else text) from refused
 
 
 def _open(asked: urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:

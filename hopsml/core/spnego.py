@@ -26,11 +26,19 @@ _MOST_COOKIES = 10_000  # services: a cluster may have some thousand NodeManager
 _CHALLENGE = re.compile(r"(?:^|,)\s*Negotiate(?:\s+([A-Za-z0-9+/]+=*))?\s*(?:,|$)", re.IGNORECASE)
 _KINIT = "run `kinit`, or `kinit -kt KEYTAB PRINCIPAL`, with the same KRB5CCNAME"
 _NO_CREDENTIALS, _CREDENTIALS_EXPIRED = 7 << 16, 11 << 16  # major status
+_CLOCKS = "synchronise the clocks of this machine, of the service and of the KDC (chrony, systemd-timesyncd)"
 _REMEDIES = {  # by code of Kerberos
     -1765328352: _KINIT,  # the ticket has expired
     -1765328377: "use the service's full host name, for which the KDC has the principal HTTP/HOST",
-    -1765328347: "synchronise the clocks of this machine and of the KDC (chrony, systemd-timesyncd)",
+    -1765328347: _CLOCKS,
 }
+_REFUSALS = (  # patterns in the answer of a service that could not verify a ticket
+    (r"Clock skew too great", _CLOCKS),
+    (
+        r"GSSException|GSS initiate failed|Checksum failed",
+        "check that the service has the present keytab of its principal HTTP/HOST, and that its log has no other reason",
+    ),
+)
 KDC_REMEDY = "check that the KDC of krb5.conf (KRB5_CONFIG) is running and reachable"
 
 Owner = tuple[str, str]  # ticket cache, and principal of its ticket
@@ -194,6 +202,11 @@ def negotiate_token(challenges: Sequence[str]) -> bytes | None:
             except binascii.Error:
                 return b""
     return None
+
+
+def refusal_remedy(text: str) -> str:
+    """Return the remedy for an answer by which a service refuses a ticket; "" if it is of another kind. Pure."""
+    return next((remedy for pattern, remedy in _REFUSALS if re.search(pattern, text)), "")
 
 
 def sign_in_error(address: str, error: GssError) -> SignInError:

@@ -138,7 +138,9 @@ def _unreachable(state: FollowState, seen: ResourceManagerUnreachable, now_s: fl
             f"{problem}"
         )
         return state, Decision((line,), status=state.ended_by or FAILED)
-    if not state.by_rpc and (seen.is_refused or now_s - since >= CONTACT_S):
+    # ending or leaving the application cannot be undone: a refusal may pass, such as that of a server that starts
+    at_once = state.on_lost_contact is OnLostContact.FOLLOW or state.ending_since_s is not None
+    if not state.by_rpc and ((seen.is_refused and at_once) or now_s - since >= CONTACT_S):
         return _without_contact(dataclasses.replace(state, by_rpc=True, silent_since_s=since), problem, now_s)
     return dataclasses.replace(state, silent_since_s=since), Decision(told, end=state.ending_since_s is not None)
 
@@ -310,7 +312,8 @@ def follow(
         interrupts: source of signals; the first one ends the application.
         poll_s: seconds between two requests.
         log_offset: bytes at the beginning of the output that are not shown.
-        on_lost_contact: what to do if the web services refuse, or do not answer for a minute.
+        on_lost_contact: what to do if the web services refuse or do not answer for a minute; the application is followed
+            over RPC from the first refusal on.
         rpc: client for that case; default: that of the spark-submit on the path.
     """
     other = rpc or RpcClient("spark-submit")

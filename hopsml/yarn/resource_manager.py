@@ -13,6 +13,7 @@ from typing import Any
 from hopsml.core import settings
 from hopsml.core.decoding import MALFORMED
 from hopsml.core.hadoop_http import AccessError, Answer, NoAnswer, request
+from hopsml.core.spnego import refusal_remedy
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
 
@@ -207,8 +208,11 @@ class ResourceManager:
         return self._call(path)
 
     def _call(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Any:
-        """Return the answer of the first address that is an active ResourceManager."""
-        problems = []
+        """Return the answer of the first address that is an active ResourceManager.
+
+        One that cannot be trusted, or whose filter refuses the ticket, does not hide the other.
+        """
+        problems, refusals = list[str](), list[ClusterError]()
         if self.user:  # where YARN has access lists, anonymous users see less of an application
             path += f"{'&' if '?' in path else '?'}{urllib.parse.urlencode({'user.name': self.user})}"
         for address in self.addresses:
@@ -216,19 +220,23 @@ class ResourceManager:
             try:
                 answer = request(url, self.timeout_s, method=method, body=body, accept="application/json")
             except AccessError as error:
-                raise ClusterError(f"the ResourceManager cannot be asked: {error}") from error
+                problems.append(str(error))
+                refusals.append(ClusterError(f"the ResourceManager cannot be asked: {error}"))
+                continue
             except NoAnswer as error:
                 problems.append(str(error))
                 continue
             if answer.status in (307, 502, 503, 504) or not _is_json(answer):
                 if answer.status in (401, 403):
-                    raise _refused(address, path, answer)
+                    refusals.append(_refused(address, path, answer))
                 problems.append(f"{address}: {_no_service(answer)}")
                 continue
             if answer.status >= 400:
                 raise _refused(address, path, answer)
             with _as_documented(address):
                 return json.loads(answer.body) if answer.body else {}
+        if problems and len(refusals) == len(problems):
+            raise refusals[0]
         raise ClusterUnavailable(
             f"no ResourceManager answers: {'; '.join(problems)}; start it, or correct "
             "yarn.resourcemanager.webapp.address in the yarn-site.xml of HADOOP_CONF_DIR"
@@ -304,10 +312,11 @@ def _refused(address: str, path: str, answer: Answer) -> ClusterError:
             f"the ResourceManager {address} has no record of {what.split('/')[1]} ({said}); it deletes old "
             "applications, and at a restart without recovery all of them"
         )
-    if answer.status in (401, 403):
-        return ClusterError(
-            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}; send the request "
-            "as the owner of the application (HADOOP_USER_NAME, or with Kerberos a ticket of the owner), or as an "
-            "administrator of its queue"
-        )
-    return ClusterError(f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}")
+    text = f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}"
+    if answer.status not in (401, 403):
+        return ClusterError(text)
+    remedy = refusal_remedy(str(said)) or (
+        "send the request as the owner of the application (HADOOP_USER_NAME, or with Kerberos a ticket of the owner), or as "
+        "an administrator of its queue"
+    )
+    return ClusterError(f"{text}; {remedy}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from hopsml.core import profiles
 from hopsml.storage.filesystem import for_url
+from hopsml.submission import spark_command
 from tools.hadoop import spark
 from tools.hadoop.kdc import Kdc
 
@@ -60,30 +61,57 @@ def settings(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[
     encrypted = {
         key: value for key, value in profiles.load("yarn-secure").settings().items() if key.startswith(ENCRYPTION)
     }
-    return {**conf, **encrypted, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+    named = {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project} if project else {}
+    return {**conf, **encrypted, **named}
 
 
 def environment(cluster: Any, way: Way, project: str, user: str = "alice") -> dict[str, str]:
     """Return the variables of spark-submit: with a keytab there is no ticket."""
     ticket = cluster.kdc.environment(user if way.credential == "ticket" else "")
-    named = {"HOPSML_PROJECT_URL": project, "PYTHONPATH": str(spark.ROOT)}
+    named = {"PYTHONPATH": str(spark.ROOT)} | ({"HOPSML_PROJECT_URL": project} if project else {})
     return {**spark.submit_env(cluster.conf_dir), **ticket, **java_options(cluster.kdc), **named}
 
 
 def submit(
-    cluster: Any, way: Way, project: str, script: str, *arguments: str, conf: Mapping[str, str] | None = None
+    cluster: Any,
+    way: Way,
+    project: str,
+    script: str,
+    *arguments: str,
+    conf: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start spark-submit for a program of this folder; its output is a pipe."""
+    """Start spark-submit for a program of this folder; its output is a pipe.
+
+    The keytab's path is in a file in memory, as with `hopsml submit`, and not on a command line.
+
+    Args:
+        cluster: the Kerberized cluster.
+        way: credential, and where the driver runs.
+        project: URL of the project; "" for the user's default.
+        script: name of the program.
+        arguments: arguments of the program.
+        conf: further settings of Spark.
+        variables: further variables of spark-submit; an empty one is removed.
+    """
     chosen = {**settings(cluster, way, project), **(conf or {})}
-    command = spark.submit_command(JOBS / script, *arguments, conf=chosen, deploy_mode=way.deploy_mode)
-    return subprocess.Popen(
-        command,
-        env=environment(cluster, way, project),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    shown, hidden = spark_command.split_hidden(chosen)
+    command = spark.submit_command(JOBS / script, *arguments, conf=shown, deploy_mode=way.deploy_mode)
+    file = spark_command.create_memory_file(spark_command.to_properties(hidden))
+    command[1:1] = ["--properties-file", f"/dev/fd/{file}"]
+    named = {**environment(cluster, way, project), **(variables or {})}
+    try:
+        return subprocess.Popen(
+            command,
+            env={name: value for name, value in named.items() if value},
+            pass_fds=[file],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    finally:
+        os.close(file)
 
 
 def use_from_here(monkeypatch: Any, cluster: Any, user: str = "alice") -> None:

@@ -312,6 +312,22 @@ def test_resource_managers_fail_over_with_a_ticket_for_each() -> None:
         assert second.clients == active.clients == [ALICE]
 
 
+def test_resource_manager_that_cannot_be_trusted_does_not_hide_the_active_one() -> None:
+    (closed,) = free_ports(1, "127.0.0.1")
+    with (
+        spnego_server(application, proof="wrong", host="127.0.0.1") as replaced,
+        spnego_server(application, host="127.0.0.2") as unknown,  # the KDC has no such service
+        spnego_server(application) as active,
+    ):
+        for first in (replaced.address, unknown.address):
+            assert ResourceManager((first, active.address)).application(ID).state == "RUNNING"
+        with pytest.raises(ClusterError, match="cannot be asked: .* did not prove its identity") as failed:
+            ResourceManager((replaced.address, unknown.address)).application(ID)
+        assert not isinstance(failed.value, ClusterUnavailable), "asking again does not help"
+        with pytest.raises(ClusterUnavailable, match="did not prove its identity.*refused"):
+            ResourceManager((replaced.address, f"127.0.0.1:{closed}")).application(ID)
+
+
 def test_resource_manager_without_a_ticket_or_kdc(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with spnego_server(application) as server:
         yarn = ResourceManager((server.address,))

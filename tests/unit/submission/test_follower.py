@@ -171,6 +171,9 @@ def test_refusal_is_handled_as_requested(option: OnLostContact, ends: bool, stat
     state = FollowState(ID, 0.0, on_lost_contact=option)
     state, _ = step(state, RUNNING, 0.0)
     state, refused = step(state, REFUSED, 1.0)
+    if option is not OnLostContact.FOLLOW:
+        assert refused == Decision(("HTTP 401; asking again",))
+        state, refused = step(state, REFUSED, 1.0 + CONTACT_S)
     assert state.by_rpc and (refused.end, refused.status) == (ends, status)
     (line,) = refused.lines
     assert line.startswith("HTTP 401; ") and words in line and ID in line
@@ -286,3 +289,23 @@ def test_random_observations_keep_exit_status_and_end_requests_consistent(
             return
         assert result.end or not end_requested
         end_requested = end_requested or result.end
+
+
+def test_passing_refusals_do_not_kill_the_application() -> None:
+    state = FollowState(ID, 0.0, on_lost_contact=OnLostContact.KILL)
+    refused = ResourceManagerUnreachable("HTTP 500", is_refused=True)
+    state, first = step(state, refused, 1.0)
+    assert not first.end and first.lines == ("HTTP 500; asking again",)
+    state, _ = step(state, RUNNING, 2.0)
+    for at in (3.0, 2.9 + CONTACT_S):
+        state, again = step(state, refused, at)
+        assert not again.end
+    state, last = step(state, refused, 3.0 + CONTACT_S)
+    assert last.end and "is ended over Hadoop's RPC (--on-lost-contact kill)" in last.lines[0]
+
+
+def test_requested_end_is_sent_over_rpc_at_the_first_refusal() -> None:
+    state = FollowState(ID, 0.0, on_lost_contact=OnLostContact.KILL)
+    state, _ = step(state, SignalReceived(signal.SIGINT), 1.0)
+    state, result = step(state, ResourceManagerUnreachable("HTTP 401", is_refused=True), 2.0)
+    assert result.end and state.by_rpc and state.ended_by == 130

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import hadoop_http
+from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
 from hopsml.yarn import ResourceManager, rm_web_addresses
 from tests.helpers import clock
@@ -179,6 +181,39 @@ def test_interrupted_answer_is_an_error(serve: Serve) -> None:
 
     with pytest.raises(ClusterUnavailable, match="broke 3992 bytes before the end of the answer"):
         ResourceManager((serve(half),), timeout_s=2).application(ID)
+
+
+SKEW = b"<h1>HTTP ERROR 403 GSSException: No valid credentials (Mechanism level: Clock skew too great (37))</h1>"
+KEYTAB = b"<h1>HTTP ERROR 403 GSSException: Failure unspecified at GSS-API level (Mechanism level: Checksum failed)</h1>"
+
+
+@pytest.mark.parametrize(("page", "remedy"), [(SKEW, "synchronise the clocks"), (KEYTAB, "keytab")])
+def test_filter_that_refuses_a_ticket_has_its_own_remedy(serve: Serve, page: bytes, remedy: str) -> None:
+    def refusing(method: str, path: str) -> Reply:
+        return 403, "text/html", page, {}
+
+    address = serve(refusing)
+    with pytest.raises(ClusterError, match=rf"403.*; .*{remedy}") as failed:
+        ResourceManager((address,)).application(ID)
+    assert "as the owner" not in str(failed.value)
+    with pytest.raises(AccessError, match=rf"HTTP 403 .*; .*{remedy}"):
+        hadoop_http.opened(f"http://{address}/logs", 30)
+    assert ResourceManager((address, serve(active))).application(ID).name == "digits", "the other one is asked"
+
+
+def test_refusal_of_yarn_itself_is_final(serve: Serve) -> None:
+    with pytest.raises(ClusterError, match="403 not yours"):
+        ResourceManager(
+            (serve(lambda *_: as_json({"RemoteException": {"message": "not yours"}}, 403)), serve(active))
+        ).application(ID)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (500, NoAnswer)])
+def test_refusal_of_a_stream_is_known_by_its_class(serve: Serve, status: int, kind: type[NoAnswer]) -> None:
+    address = serve(lambda *_: (status, "text/plain", b"of bob", {}))
+    with pytest.raises(NoAnswer, match=f"HTTP {status}.*of bob") as failed:
+        hadoop_http.opened(f"http://{address}/logs?a=b", 30)
+    assert type(failed.value) is kind and "a=b" not in str(failed.value)
 
 
 def test_refused_requests_are_explained(serve: Serve) -> None:
