@@ -162,17 +162,17 @@ def user_name() -> str:
     proxied = os.environ.get("HADOOP_PROXY_USER", "")
     if not is_kerberized():
         return proxied or os.environ.get("HADOOP_USER_NAME") or login_name()
-    return (_short_name(_token_owner()) if proxied else "") or proxied or login_name()
+    return (short_name(_token_owner()) if proxied else "") or proxied or login_name()
 
 
 def login_name() -> str:
     """Return this process's user: with Kerberos the owner of its tokens, else of its ticket, by Hadoop's short name.
 
-    Without Kerberos, or without both, it is the operating system's user, or the uid as text if that has no name, as in
-    many containers.
+    Without both it is the user as whom Spark's JVM has logged in, as by a keytab. Without Kerberos, or without all of
+    these, it is the operating system's user, or the uid as text if that has no name, as in many containers.
     """
     try:
-        found = _short_name(_token_owner() or _ticket_owner()) if is_kerberized() else ""
+        found = short_name(_token_owner() or _ticket_owner()) or os.environ.get(SPARK_USER, "") if is_kerberized() else ""
     except ArgumentError:  # a broken configuration, which whatever needs it reports
         found = ""
     return found or _system_name()
@@ -194,7 +194,7 @@ def use_name_of_spark(name: str) -> None:
         os.environ.setdefault(SPARK_USER, name)
 
 
-def _short_name(principal: str) -> str:
+def short_name(principal: str) -> str:
     """Return the short name of a principal, or "" for none.
 
     Java's krb5.conf is often unknown to the libraries of this process, in containers above all. The rule ``DEFAULT``,

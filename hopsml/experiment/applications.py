@@ -128,6 +128,7 @@ def get_or_start(
         if context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
             _set_variables(profile)
+        _identify(context, profile)
         zygote = _start_zygote(preload, context, profile)
         try:
             if context is None and (profile is None or profile.uses_spark):
@@ -188,9 +189,12 @@ def set_profile_variables(profile_name: str | None = None) -> None:
     """
     with _lock:
         alive = any(application.coordinator.is_alive for application in _applications.values())
-        if not alive and _active_context() is None and not _under_spark_submit():
-            _set_variables(profiles.load(profile_name))
-        elif profile_name:
+        profile, context = None, _active_context()
+        if not alive and context is None and not _under_spark_submit():
+            profile = profiles.load(profile_name)
+            _set_variables(profile)
+        _identify(context, profile)
+        if profile is None and profile_name:
             profiles.check(profile_name, may_lie_elsewhere=_under_spark_submit())
 
 
@@ -265,7 +269,7 @@ def _open(
         backend = SparkBackend(context, _messages.get(context.applicationId))
         attempt = max(attempt, application_attempt(context))
         shared_disk = context.master.startswith("local")
-        hopsml_settings.use_name_of_spark(context.sparkUser())
+        hopsml_settings.use_name_of_spark(str(context.sparkUser()))
     else:
         from hopsml.cluster.driver.backends.local import LocalBackend
 
@@ -463,6 +467,30 @@ def _set_variables(profile: profiles.Profile) -> None:
     for name, value in {**store, **profile.environment}.items():
         if name not in os.environ:
             os.environ[name] = _profiles_variables[name] = value
+
+
+def _identify(context: Any, profile: profiles.Profile | None) -> None:
+    """Let this process know as whom Spark logs in by a keytab, without a ticket here, before there are any tokens.
+
+    Args:
+        context: the active SparkContext, or None.
+        profile: profile with which one will be created; None under spark-submit, where the JVM has logged in.
+    """
+    if not hopsml_settings.is_kerberized() or hopsml_settings.SPARK_USER in os.environ:
+        return
+    if context is not None:
+        hopsml_settings.use_name_of_spark(str(context.sparkUser()))
+    elif profile is not None:
+        name = hopsml_settings.short_name(str(profile.spark.get("spark.kerberos.principal") or ""))
+        if name and "@" not in name:  # else Spark's JVM will know it
+            hopsml_settings.use_name_of_spark(name)
+    elif _under_spark_submit():
+        from pyspark import SparkContext
+
+        SparkContext._ensure_initialized()
+        ugi = SparkContext._jvm.org.apache.hadoop.security.UserGroupInformation
+        if ugi.isSecurityEnabled():
+            hopsml_settings.use_name_of_spark(str(ugi.getCurrentUser().getShortUserName()))
 
 
 def _prepare_environment(profile: profiles.Profile) -> None:

@@ -171,6 +171,9 @@ def test_without_token_and_ticket_the_operating_system_names_the_user(
     assert settings.user_name() == settings.login_name() == getpass.getuser()
     kerberized.write_bytes(b"broken")
     assert settings.user_name() == getpass.getuser()
+    with monkeypatch.context() as by_keytab:
+        by_keytab.setenv("SPARK_USER", "alice")  # of Spark's JVM, which has a keytab
+        assert settings.user_name() == "alice"
     monkeypatch.setenv("HADOOP_PROXY_USER", "bob")
     assert settings.user_name() == "bob"
     kerberized.write_bytes(token_of(b"alice"))
