@@ -202,3 +202,21 @@ def test_spark_home_takes_precedence_over_the_program_path(tmp_path: Path) -> No
     program = str(tmp_path / "four" / "bin" / "spark-submit")
     assert spark_command.read_spark_defaults(program, {}) == (b"", ["--load-spark-defaults"])
     assert spark_command.read_spark_defaults(program, {"SPARK_HOME": str(tmp_path / "three")}) == (b"", [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HOPSML_PROJECT", "HOPSML_STORAGE_TIMEOUT_S", "HOPSML_STORAGE_RETRY_S", "HOPSML_TOKEN_KINDS", "HOPSML_CA_BUNDLE"),
+        *("HOPSML_TRACEBACK", "HOPSML_ANY_VERSION"),
+    ],
+)
+def test_callers_variable_reaches_a_driver_in_a_container(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"master: yarn\ndeploy_mode: cluster\nenvironment:\n  {name}: of-profile\n"
+    profile = profiles.parse("there", text, "there.yaml")
+    key = f"spark.yarn.appMasterEnv.{name}"
+    monkeypatch.delenv(name, raising=False)
+    assert spark_command.spark_settings(profile)[key] == "of-profile"
+    monkeypatch.setenv(name, "of-shell")
+    assert spark_command.spark_settings(profile)[key] == "of-shell"
+    assert spark_command.spark_settings(profile, conf={key: "of-call"})[key] == "of-call"
