@@ -20,6 +20,8 @@ from hopsml.errors import (
     StorageUnavailable,
 )
 
+_TOKEN_ENDED = "the delegation token is expired or unknown"
+_NO_CREDENTIAL = "no valid Kerberos ticket or token"
 # (pattern, error, meaning and remedy); the first match wins
 _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
@@ -41,7 +43,7 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"InvalidToken|Token has expired|token .* (expired|can't be found)",
         PermissionRefused,
-        "the delegation token is expired or unknown; give this process a new one (HADOOP_TOKEN_FILE_LOCATION)",
+        f"{_TOKEN_ENDED}; give this process a new one (HADOOP_TOKEN_FILE_LOCATION)",
     ),
     (
         r"[Cc]annot contact any KDC|[Cc]annot find KDC|no KDC answered",
@@ -51,7 +53,7 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"GSS_S_|GSSAPIError|Authentication failure|SaslException|SASL|requires Kerberos",
         PermissionRefused,
-        "no valid Kerberos ticket or token; run `kinit`, or set HADOOP_TOKEN_FILE_LOCATION",
+        f"{_NO_CREDENTIAL}; run `kinit`, or set HADOOP_TOKEN_FILE_LOCATION",
     ),
     (
         r"No space left on device|Disk quota exceeded",
@@ -178,7 +180,13 @@ def from_os_error(action: str, path: str, error: OSError) -> StorageError:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if a later attempt may succeed without intervention."""
+    """Return True if a later attempt may succeed without intervention.
+
+    That includes the end of a token or ticket: the driver sends new ones to its agents. A minute before its end, clients
+    no longer use a token, and find no credential.
+    """
+    if isinstance(error, PermissionRefused):
+        return any(text in str(error) for text in (_TOKEN_ENDED, _NO_CREDENTIAL))
     return isinstance(error, (SafeMode, StorageUnavailable, StorageTimeout))
 
 

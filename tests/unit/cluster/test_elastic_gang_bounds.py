@@ -639,12 +639,12 @@ def test_permanent_outage_of_the_store_ends_the_run_with_the_storage_error() -> 
     machine = running("a", "b", min_workers_timeout_s=100)
     away = "the store could not be read: nobody answers"
     texts = notes(report_storage_failure(machine, 3.0))
-    assert texts[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
+    assert texts[0] == f"the store cannot be used now; the run waits for it, at most 100 s: {away}"
     machine.handle(events.Tick(), 5.0)
     assert notes(report_storage_failure(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
     machine.handle(events.Tick(), 103.0)
     (outcome,) = of_kind(report_storage_failure(machine, 103.0), ConcludeRun)
-    reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
+    reason = f"the store could not be used for 100 s (min_workers_timeout): {away}"
     assert outcome == ConcludeRun(Phase.FAILED, "storage", reason, "a", 0)
 
 
@@ -653,7 +653,7 @@ def test_second_outage_of_the_store_is_waited_for_like_the_first() -> None:
     report_storage_failure(machine, 3.0)
     machine.handle(events.Tick(), 5.0)
     report_commit(machine, 1, "a", "b", now=6.0)
-    assert notes(report_storage_failure(machine, 7.0))[0].startswith("the store does not answer")
+    assert notes(report_storage_failure(machine, 7.0))[0].startswith("the store cannot be used now")
     assert machine.handle(events.Tick(), 8.9) == []
     assert of_kind(machine.handle(events.Tick(), 9.0), events.StartGeneration)
 

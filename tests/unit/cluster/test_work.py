@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,38 @@ def test_unreachable_store_and_unknown_storage_scheme_are_distinguished(
     filesystem.close_all()
     assert failed.storage == passes and not failed.raised
     assert failed.cause.startswith("the store could not be read: ") == passes
+
+
+@pytest.mark.parametrize(
+    ("refusal", "passes"),
+    [
+        ({"exception": "SecretManager$InvalidToken", "message": "token (token for alice) is expired"}, True),
+        ({"exception": "AccessControlException", "message": "Permission denied: user=bob"}, False),
+    ],
+)
+def test_expired_token_is_waited_for_and_a_missing_permission_is_not(
+    tmp_path: Path, refusal: dict[str, str], passes: bool
+) -> None:
+    class NameNode(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"RemoteException": refusal}).encode()
+            self.send_response(403)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), NameNode) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        failed = failure_of(tmp_path, f"webhdfs://127.0.0.1:{server.server_port}/run")
+        server.shutdown()
+        thread.join()
+    filesystem.close_all()
+    assert failed.storage == passes and failed.cause.startswith("the store could not be read: ")
 
 
 def test_full_scratch_disk_is_named_as_the_cause(tmp_path: Path) -> None:

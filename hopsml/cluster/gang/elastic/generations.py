@@ -314,10 +314,10 @@ def _wait_for_store(group: ElasticGroupState, first: Failure, now: float, action
     policy, limit = group.policy, group.elastic_options.min_workers_timeout_s
     policy.store_away = now if policy.store_away is None else policy.store_away
     if now - policy.store_away >= limit:
-        reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"
+        reason = f"the store could not be used for {limit:g} s (min_workers_timeout): {first.cause}"
         return ConcludeRun(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
     if not policy.store_tries:
-        text = f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}"
+        text = f"the store cannot be used now; the run waits for it, at most {limit:g} s: {first.cause}"
         actions.append(events.Note(text))
     policy.store_tries += 1
     pause = min(pause_s(policy.store_tries, STORE_FIRST_S, STORE_MOST_S), policy.store_away + limit - now)
