@@ -160,8 +160,8 @@ def from_environment() -> Credentials:
 def environment_as_given(environment: Mapping[str, str]) -> dict[str, str]:
     """Return variables for a program that logs in itself or outlives this process, such as spark-submit.
 
-    It gets the token file with which hopsml's process was started, and not the process's own one: the tokens in that are
-    renewed by nobody but the driver, and Hadoop would obtain none where it is given some.
+    It gets the token file with which hopsml's process was started, and not the process's own one, which is deleted with
+    the process, and whose tokens a Java program would use until they end, as it reads the file only once.
     """
     found = dict(environment)
     try:

@@ -58,4 +58,6 @@ def test_driver_with_a_ticket_can_submit_another_application(
     finally:
         job.kill()
     assert job.returncode == 0, output[-8000:]
-    assert json.loads((tmp_path / "names").read_text())["worker"] == "alice"
+    found = json.loads((tmp_path / "names").read_text())
+    assert found["worker"] == "alice"
+    assert found["given"] is None, "it has logged in by the ticket, without the tokens of the first application"
