@@ -64,6 +64,7 @@ class CheckpointQueue:
         self._writing: CheckpointSaved | None = None
         self._began = 0.0
         self._failed: CheckpointSaved | None = None  # the newest one that failed, which is retried at the end
+        self._reason = ""  # why it failed
         # By series: older failed ones that no newer one has replaced, with the reason.
         self._lost: dict[str, tuple[CheckpointSaved, str]] = {}
         self._missed = 0  # failures since the last success
@@ -104,7 +105,7 @@ class CheckpointQueue:
             await self._finish(deadline, time.monotonic() + retry_s, cut or asyncio.Event())
             late = [*([self._writing] if self._writing else []), *self._waiting]
             behind = [f"{one.target}: it was not written in time" for one in late]
-            behind += [f"{self._failed.target}: {self.slots.problem}"] if self._failed is not None else []
+            behind += [f"{self._failed.target}: {self._reason}"] if self._failed is not None else []
             behind += [text for saved, text in self._lost.values() if not self._is_abandoned(saved)]
             self._failed, self._lost = None, {}  # the slots are closed now
             return behind
@@ -254,9 +255,9 @@ class CheckpointQueue:
         self.slots.record_outcome(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
             if not _replaces(saved, self._failed) and not self._is_abandoned(self._failed):
-                self._lost[_series(self._failed)] = self._failed, f"{self._failed.target}: {problem}"
+                self._lost[_series(self._failed)] = self._failed, f"{self._failed.target}: {self._reason}"
             self._give_back(self._failed, FAILED)
-        self._failed = saved
+        self._failed, self._reason = saved, problem
         if any(_replaces(newer, saved) for newer in self._waiting):
             self._give_back(saved, FAILED)
             self._failed = None

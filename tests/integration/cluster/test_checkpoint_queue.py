@@ -278,6 +278,22 @@ def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, e
     play(tmp_path, scenario)
 
 
+def test_each_file_that_is_not_stored_has_its_own_reason(tmp_path: Path) -> None:
+    async def scenario(agent: Agent) -> None:
+        (tmp_path / "file").touch()
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            for path in (disk / "1.npz", tmp_path / "file" / "2.npz"):
+                agent.save_file(path, 1)
+                await agent.written()
+            reasons = dict(one.split(": ", 1) for one in await agent.queue.close(PATIENCE_S))
+            assert list(reasons) == [f"{tmp_path}/file/2.npz", f"{disk}/1.npz"]
+            assert "No space left" in reasons[f"{disk}/1.npz"]
+            assert "No space left" not in reasons[f"{tmp_path}/file/2.npz"]
+
+    play(tmp_path, scenario)
+
+
 def test_file_whose_error_the_function_has_received_is_neither_retried_nor_missing(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
