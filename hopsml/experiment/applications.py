@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.tokens.keeper import TokenKeeper, keep_tokens
-from hopsml.cluster.driver.tokens.sources import source_of
+from hopsml.cluster.driver.tokens.sources import TokenSource, source_of
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor
 from hopsml.core import processes, profiles, redact
@@ -294,8 +294,24 @@ def _open(
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
     earlier_runs = EarlierRuns(key, attempt, forgives=bool(SETTINGS.application_id))
-    keeper = keep_tokens(source, coordinator) if source is not None else None
+    keeper = _keep_tokens(source, coordinator) if source is not None else None
     return Application(key, backend, coordinator, earlier_runs, variables, tokens=keeper)
+
+
+def _keep_tokens(source: TokenSource, coordinator: Coordinator) -> TokenKeeper:
+    """Start the keeper of a coordinator's tokens, or close the coordinator.
+
+    Raises:
+        CoordinatorLost: the tokens cannot be stored on this machine.
+    """
+    try:
+        return keep_tokens(source, coordinator)
+    except OSError as error:
+        coordinator.close()
+        raise CoordinatorLost(
+            f"the delegation tokens of this application cannot be stored in {tempfile.gettempdir()} ({error}); free space "
+            "there, or set TMPDIR to a folder on another disk"
+        ) from error
 
 
 def _active_context() -> Any:

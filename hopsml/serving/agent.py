@@ -296,20 +296,20 @@ def run_agent(bootstrap: AgentBootstrap, means: AgentResources) -> None:
 
     Raises:
         SupervisorLostError: The connection ended; Spark runs the task again.
-        OSError: The supervisor cannot be reached; Spark runs the task again.
+        OSError: The supervisor cannot be reached, or the disk is full; Spark runs the task again.
     """
     processes.die_with_parent(os.getppid())
     processes.write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     folder, lock = _own_folder()
-    tokens = OwnTokenFile(folder.path) if bootstrap.has_tokens else None
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, lock)
+        undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        tokens = None
+        if bootstrap.has_tokens:
+            tokens = OwnTokenFile(folder.path)
+            undo.callback(tokens.close)
         asyncio.run(_connected(bootstrap, means, folder, tokens))
-    finally:
-        if tokens is not None:
-            tokens.close()
-        shutil.rmtree(folder.path, ignore_errors=True)
-        os.close(lock)
 
 
 def _own_folder() -> tuple[ServingFolder, int]:

@@ -8,6 +8,7 @@ if nothing has arrived for ``lease_s`` seconds, or the connection breaks, the ag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -84,25 +85,27 @@ def run_agent(
     processes.write_no_core_dumps()
     # protects child processes that Spark started in this process earlier
     fork_client.exempt_from_killing(processes.children_of(os.getpid()))
-    processes.become_subreaper()  # orphans of a killed fork server become children of the agent
-    folder, lock = _own_folder()
-    # Before the fork server starts, which passes the variable with the file's name to all other processes.
-    tokens = OwnTokenFile(folder) if bootstrap.has_tokens else None
-    server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
-    patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
-    agent.tokens = tokens
-    try:
-        last_message = asyncio.run(agent.work_for_coordinator(server))
-        return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
-    except Exception as error:  # noqa: BLE001 see above
-        return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
-    finally:
-        processes.stop_being_subreaper()  # Spark may use this process again
-        if tokens is not None:
-            tokens.close()
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+    agent: Agent | None = None
+    with contextlib.ExitStack() as undo:
+        try:
+            folder, lock = _own_folder()
+            undo.callback(os.close, lock)
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            tokens = None
+            if bootstrap.has_tokens:  # before the fork server starts, which passes the variable with the file's name on
+                tokens = OwnTokenFile(folder)
+                undo.callback(tokens.close)
+            processes.become_subreaper()  # orphans of a killed fork server become children of the agent
+            undo.callback(processes.stop_being_subreaper)  # Spark may use this process again
+            server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
+            patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
+            agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
+            agent.tokens = tokens
+            last_message = asyncio.run(agent.work_for_coordinator(server))
+            return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
+        except Exception as error:  # noqa: BLE001 see above
+            has_joined = agent is not None and agent.joined
+            return f"{'' if has_joined else NEVER_JOINED}{type(error).__name__}: {error}"
 
 
 def folder_prefix(pid: int | str) -> str:
