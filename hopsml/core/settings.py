@@ -172,7 +172,9 @@ def login_name() -> str:
     these, it is the operating system's user, or the uid as text if that has no name, as in many containers.
     """
     try:
-        found = short_name(_token_owner() or _ticket_owner()) or os.environ.get(SPARK_USER, "") if is_kerberized() else ""
+        found = (
+            short_name(_token_owner() or _ticket_owner()) or os.environ.get(SPARK_USER, "") if is_kerberized() else ""
+        )
     except ArgumentError:  # a broken configuration, which whatever needs it reports
         found = ""
     return found or _system_name()

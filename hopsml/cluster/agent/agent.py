@@ -102,7 +102,9 @@ def run_agent(
             agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
             agent.tokens = tokens
             last_message = asyncio.run(agent.work_for_coordinator(server))
-            return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
+            return (
+                last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
+            )
         except Exception as error:  # noqa: BLE001 see above
             has_joined = agent is not None and agent.joined
             return f"{'' if has_joined else NEVER_JOINED}{type(error).__name__}: {error}"

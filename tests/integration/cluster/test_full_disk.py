@@ -40,7 +40,8 @@ def test_training_continues_if_metrics_cannot_be_written(store: Path, lowered: L
 OF_RUN = """
 from hopsml.cluster.agent import agent, network
 bootstrap = network.Bootstrap(
-    request_id=1, addresses=(("127.0.0.1", 1),), token="t", certificate="", preload=(), lease_s=1.0, sys_path=(), has_tokens=True
+    request_id=1, addresses=(("127.0.0.1", 1),), token="t", certificate="", preload=(), lease_s=1.0, sys_path=(),
+    has_tokens=True,
 )
 print(agent.run_agent(bootstrap, 0))
 """
@@ -61,7 +62,11 @@ def test_agent_that_cannot_store_its_tokens_ends_with_the_reason(tmp_path: Path,
         small_disk.fill(disk)
         variables = {"SPARK_LOCAL_DIRS": str(disk), "HOPSML_SERVING_FOLDER": str(disk / "serving")}
         ended = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, timeout=END_S
+            [sys.executable, "-c", program],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=END_S,
         )
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout.startswith(f"{start}OSError: [Errno 28] No space left on device")

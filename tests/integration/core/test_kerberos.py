@@ -321,10 +321,10 @@ def test_resource_manager_that_cannot_be_trusted_does_not_hide_the_active_one() 
     ):
         for first in (replaced.address, unknown.address):
             assert ResourceManager((first, active.address)).application(ID).state == "RUNNING"
-        with pytest.raises(ClusterError, match="cannot be asked: .* did not prove its identity") as failed:
+        with pytest.raises(ClusterError, match=r"cannot be asked: .* did not prove its identity") as failed:
             ResourceManager((replaced.address, unknown.address)).application(ID)
         assert not isinstance(failed.value, ClusterUnavailable), "asking again does not help"
-        with pytest.raises(ClusterUnavailable, match="did not prove its identity.*refused"):
+        with pytest.raises(ClusterUnavailable, match=r"did not prove its identity.*refused"):
             ResourceManager((replaced.address, f"127.0.0.1:{closed}")).application(ID)
 
 

@@ -608,7 +608,9 @@ def test_error_of_a_member_after_a_loss_ends_the_run() -> None:
 
 def test_unavailable_store_is_waited_for() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1, begun=False)
-    text = "the store cannot be used now; the run waits for it, at most 20 s: the store could not be read: nobody answers"
+    text = (
+        "the store cannot be used now; the run waits for it, at most 20 s: the store could not be read: nobody answers"
+    )
     assert text in notes(report_storage_failure(machine, 3.0))
     assert machine.phase is Phase.WAITING and machine.policy.try_again_at == 5.0
 

@@ -109,6 +109,9 @@ def test_local_errno_maps_to_a_storage_error(number: int, error: type[StorageErr
 def test_only_temporary_causes_are_transient() -> None:
     assert all(causes.is_transient(kind("x")) for kind in (SafeMode, StorageUnavailable, StorageTimeout))
     assert not any(causes.is_transient(kind("x")) for kind in (QuotaExceeded, PermissionRefused, PathExists))
-    for text in ("SecretManager$InvalidToken: token (..) is expired", "GSSAPIError(GssapiError { maj: GSS_S_NO_CRED })"):
+    for text in (
+        "SecretManager$InvalidToken: token (..) is expired",
+        "GSSAPIError(GssapiError { maj: GSS_S_NO_CRED })",
+    ):
         assert causes.is_transient(causes.from_text("read", "hdfs://nn/x", "RuntimeError", text)), "new tokens may come"
     assert not causes.is_transient(causes.from_text("read", "hdfs://nn/x", "RuntimeError", ACCESS))

@@ -207,7 +207,13 @@ def test_spark_home_takes_precedence_over_the_program_path(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "name",
     [
-        *("HOPSML_PROJECT", "HOPSML_STORAGE_TIMEOUT_S", "HOPSML_STORAGE_RETRY_S", "HOPSML_TOKEN_KINDS", "HOPSML_CA_BUNDLE"),
+        *(
+            "HOPSML_PROJECT",
+            "HOPSML_STORAGE_TIMEOUT_S",
+            "HOPSML_STORAGE_RETRY_S",
+            "HOPSML_TOKEN_KINDS",
+            "HOPSML_CA_BUNDLE",
+        ),
         *("HOPSML_TRACEBACK", "HOPSML_ANY_VERSION"),
     ],
 )

@@ -184,7 +184,9 @@ def test_interrupted_answer_is_an_error(serve: Serve) -> None:
 
 
 SKEW = b"<h1>HTTP ERROR 403 GSSException: No valid credentials (Mechanism level: Clock skew too great (37))</h1>"
-KEYTAB = b"<h1>HTTP ERROR 403 GSSException: Failure unspecified at GSS-API level (Mechanism level: Checksum failed)</h1>"
+KEYTAB = (
+    b"<h1>HTTP ERROR 403 GSSException: Failure unspecified at GSS-API level (Mechanism level: Checksum failed)</h1>"
+)
 
 
 @pytest.mark.parametrize(("page", "remedy"), [(SKEW, "synchronise the clocks"), (KEYTAB, "keytab")])
