@@ -18,6 +18,7 @@ from typing import BinaryIO, Protocol
 
 from hopsml.core import hadoop_http, settings
 from hopsml.core.hadoop_http import AccessError, Answer, NoAnswer
+from hopsml.core.spnego import refusal_remedy
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import for_url
@@ -197,7 +198,9 @@ def parse_log_answer(answer: Answer, wanted: int) -> tuple[bytes, int, bool] | N
     head, begin, rest = answer.body.partition(_BEGIN)
     length = _LENGTH.search(head)
     if answer.status != 200 or not begin or length is None:
-        raise ClusterError(f"the NodeManager refuses the log: HTTP {answer.status} {answer.message}")
+        remedy = refusal_remedy(answer.message)
+        text = f"the NodeManager refuses the log: HTTP {answer.status} {answer.message}"
+        raise ClusterError(f"{text}; {remedy}" if remedy else text)
     count = min(wanted, int(length[1]))
     return rest[:count], int(length[1]), _RUNNING in rest[count:]
 
