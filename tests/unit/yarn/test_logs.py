@@ -253,6 +253,6 @@ def test_missing_log_on_a_node_is_none_and_a_failing_node_is_an_error() -> None:
     assert logs.parse_log_answer(hadoop_http.Answer(404, b"HTTP 404 Not Found"), 10) is None
     with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
         logs.parse_log_answer(hadoop_http.Answer(500, b"out of memory"), 10)
+    skewed = b"<h1>GSSException: No valid credentials (Mechanism level: Clock skew too great (37))</h1>"
     with pytest.raises(ClusterError, match=r"HTTP 403 .*too great \(37\)\); synchronise the clocks"):
-        skewed = b"<h1>GSSException: No valid credentials (Mechanism level: Clock skew too great (37))</h1>"
         logs.parse_log_answer(hadoop_http.Answer(403, skewed), 10)
