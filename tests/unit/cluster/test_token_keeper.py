@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.driver.tokens.keeper import TokenKeeper
-from hopsml.cluster.driver.tokens.sources import TokenFileSource
+from hopsml.cluster.driver.tokens.sources import FoundTokens, TokenFileSource
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core.delegation_tokens import Credentials, Token
 from tests.helpers.clock import wait_until
@@ -85,3 +88,78 @@ def test_kinds_that_the_user_names_are_given_as_well(kept: Kept, monkeypatch: py
     tokens.write(kept.given, Credentials((made(b"hive", "HIVE_DELEGATION_TOKEN"), made(b"am", "YARN_AM_RM_TOKEN"))))
     kept.keeper.start()
     assert [passwords(one) for one in kept.shipped] == [[b"hive"]]
+
+
+def test_file_without_tokens_of_hdfs_is_reported_and_the_last_tokens_stay(kept: Kept) -> None:
+    kept.keeper.start()
+    own = os.environ[tokens.VARIABLE]
+    tokens.write(kept.given, Credentials((made(b"am", "YARN_AM_RM_TOKEN", "rm"),)))
+    wait_until(lambda: "has no delegation token for HDFS" in kept.told[-1], "the note")
+    assert [passwords(one) for one in kept.shipped] == [[b"first"]]
+    assert b"first" in passwords(tokens.read(own))
+
+
+def test_token_with_an_unreadable_identifier_is_given_and_announced(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients send the identifier as it is; only the NameNode must understand it."""
+    strange = Token("", b"\0\5", b"strange", tokens.HDFS_KIND, "ha-hdfs:ns1")
+    tokens.write(kept.given, Credentials((strange,)))
+    kept.keeper.start()
+    assert [passwords(one) for one in kept.shipped] == [[b"strange"]]
+    assert ["it is unknown when the delegation tokens" in text for text in kept.told] == [True]
+    assert "Traceback" not in caplog.text
+
+
+class Failing(TokenFileSource):
+    """A source with a fault that it does not know."""
+
+    def find(self) -> FoundTokens:
+        """Raise an error of another kind, once."""
+        if not os.path.exists(f"{self.path}.failed"):
+            open(f"{self.path}.failed", "w").close()
+            raise ZeroDivisionError("a fault")
+        return super().find()
+
+
+def test_unexpected_error_is_told_and_tried_again_with_pauses(kept: Kept) -> None:
+    kept.keeper._source = Failing(str(kept.given))
+    kept.keeper.start()
+    assert kept.shipped == [] and "ZeroDivisionError: a fault; it is tried again" in kept.keeper.notice
+    wait_until(lambda: kept.shipped, "tokens")
+    assert "neither ticket nor keytab" in kept.keeper.notice, "what a later run must know, once the failure has passed"
+
+
+HOLDER = """
+import sys, time
+from hopsml.cluster.driver.tokens.keeper import TokenKeeper
+from hopsml.cluster.driver.tokens.sources import TokenFileSource
+keeper = TokenKeeper(TokenFileSource(sys.argv[1]), print, print)
+print(keeper._folder, flush=True)
+time.sleep(3600)
+"""
+
+
+def test_folder_of_a_killed_driver_is_deleted_by_the_next_one_and_that_of_a_living_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    given = tmp_path / "given"
+    tokens.write(given, Credentials((made(b"first"),)))
+    monkeypatch.setenv(tokens.VARIABLE, str(given))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    command, variables = [sys.executable, "-c", HOLDER, str(given)], {**os.environ, "TMPDIR": str(scratch)}
+    running = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        killed, alive = [Path(one.stdout.readline().strip()) for one in running if one.stdout]
+        assert passwords(tokens.read(killed / "tokens")) == [b"first"]
+        running[0].kill()
+        running[0].wait()
+        Kept(given).keeper.close()
+        assert os.listdir(scratch) == [alive.name]
+        assert passwords(tokens.read(alive / "tokens")) == [b"first"]
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.tokens import plan
 from hopsml.cluster.driver.tokens.sources import FoundTokens, TokenSource, TokenSourceError
 from hopsml.cluster.shared import protocol
+from hopsml.core import file_locks, redact
 from hopsml.core.delegation_tokens import Credentials, OwnTokenFile
 from hopsml.errors import CoordinatorLost
 
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 FIRST_S = 30.0  # that the start of an application waits for its first tokens
+PREFIX, LOCK = "hopsml-tokens-", "lock"  # of the folder of each driver, and its locked file
 
 
 class TokenKeeper:
@@ -39,10 +42,14 @@ class TokenKeeper:
         self._state = plan.TokenState(source.obtains, source.extends, source.is_backed)
         self._found: FoundTokens | None = None
         self._stopping, self._first = threading.Event(), threading.Event()
-        self._folder = Path(tempfile.mkdtemp(prefix="hopsml-tokens-"))
+        self._folder, self._lock = _own_folder()
         self._file = OwnTokenFile(self._folder)
         self._thread = threading.Thread(target=self._run, name="hopsml-tokens", daemon=True)
-        self.notice = ""  # until when the application can use HDFS; "" for no limit
+
+    @property
+    def notice(self) -> str:
+        """Text for the user of a run that starts now: a lasting failure, or until when HDFS can be used; "" for nothing."""
+        return plan.notice(self._state)
 
     def start(self) -> None:
         """Start the thread, and wait until it has tried for the first time, but at most ``FIRST_S`` seconds."""
@@ -56,6 +63,7 @@ class TokenKeeper:
             self._thread.join(TICK_S * 5)
         self._file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -79,14 +87,19 @@ class TokenKeeper:
                 case plan.WithdrawTokens():
                     self._give(Credentials())
                 case plan.TellUser():
-                    self._say(action.text)
+                    self._tell(action.text)
 
     def _obtained(self) -> plan.Event:
         try:
             self._found = found = self._source.find()
         except TokenSourceError as error:
             return plan.ObtainFailed(time.time(), str(error))
-        return plan.TokensObtained(time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s)
+        except Exception as error:
+            log.warning("delegation tokens could not be obtained", exc_info=True)
+            return plan.ObtainFailed(time.time(), redact.text(f"{type(error).__name__}: {error}"))
+        return plan.TokensObtained(
+            time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s, found.missing
+        )
 
     def _give(self, credentials: Credentials) -> None:
         try:
@@ -96,9 +109,12 @@ class TokenKeeper:
         if not self._stopping.is_set():
             self._ship(credentials)
 
-    def _say(self, text: str) -> None:
-        self.notice = text if self._state.ends_s or self._state.failures else ""
-        self._tell(text)
+
+def _own_folder() -> tuple[Path, int]:
+    """Create a private folder and lock it; return both. Folders of killed drivers are deleted: their tokens may be valid."""
+    parent = Path(tempfile.gettempdir())
+    file_locks.delete_abandoned_folders(parent, f"{PREFIX}*", LOCK)
+    return file_locks.make_locked_folder(parent, LOCK, PREFIX)
 
 
 def keep_tokens(source: TokenSource, coordinator: Coordinator) -> TokenKeeper:

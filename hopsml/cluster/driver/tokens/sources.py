@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -10,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hopsml.cluster.driver.tokens import plan
+from hopsml.cluster.driver.tokens import plan, stores
+from hopsml.cluster.driver.tokens.stores import StoreTokens
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import krb5, redact, settings
 from hopsml.core.delegation_tokens import Credentials
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # Tokens that executors receive. Others, such as the ApplicationMaster's for the ResourceManager, are not for workers.
 KINDS = (tokens.HDFS_KIND, "WEBHDFS delegation", "SWEBHDFS delegation", "kms-dt")
+RENEW_INTERVAL_S = 86400.0  # Hadoop's default
 _SCHEMES = ("hdfs", "hopsfs", "viewfs")  # WebHDFS takes the token of hdfs://
 
 
@@ -38,12 +41,14 @@ class FoundTokens:
         life_s: time for which they can be used without being renewed.
         longest_s: time until the end of their maximum life.
         ticket_s: time until the end of the ticket.
+        missing: stores without tokens, with the reasons; "" for none.
     """
 
     credentials: Credentials = field(repr=False)
     life_s: float = 0.0
     longest_s: float = 0.0
     ticket_s: float = 0.0
+    missing: str = ""
 
     @property
     def mark(self) -> str:
@@ -100,6 +105,8 @@ class TokenFileSource:
             found = tokens.read(self.path).of_kinds((*KINDS, *SETTINGS.token_kinds))
         except ArgumentError as error:
             raise TokenSourceError(str(error)) from error
+        if not found.tokens:
+            raise TokenSourceError(f"{self.path!r} has no delegation token for HDFS")
         return FoundTokens(found, longest_s=_longest_s(found))
 
 
@@ -114,8 +121,7 @@ class SparkTokenSource:
         # a proxy user has tokens that Spark has obtained for it, and no ticket
         self.obtains = not self.extends and user.getRealUser() is None and bool(user.hasKerberosCredentials())
         self.is_backed = str(context.master) == "yarn"
-        self._refused: set[str] = set()
-        self._others: dict[str, tuple[float, Any]] = {}  # stores that Spark does not know: when due, credentials
+        self._obtained: dict[str, StoreTokens] = {}  # by URL, of stores for which this process obtains tokens itself
 
     def find(self) -> FoundTokens:
         """Return current tokens of the keytab login, or new ones obtained with the ticket."""
@@ -131,31 +137,34 @@ class SparkTokenSource:
     def _current(self) -> FoundTokens:
         """Return the JVM's credentials, with tokens for stores that Spark does not know if they can be obtained."""
         held = self._user().getCredentials()
-        for url in self._stores():
-            if url not in self._refused and not self._has(url, held):
-                held.addAll(self._of_store(url))
         found = self._read(held)
+        self._forget_stores_but(in_use := self._stores())
+        for url in in_use:
+            self._look_at_store(url, held)
+            if url in self._obtained:
+                found = found.updated(self._obtained[url].usable(time.time()))
+        lacking = stores.missing(self._obtained)
         if not found.tokens:
-            raise TokenSourceError("Spark has none; check spark.kerberos.keytab and spark.kerberos.principal")
-        return FoundTokens(found, longest_s=_longest_s(found))
+            raise TokenSourceError(
+                lacking or "Spark has none; check spark.kerberos.keytab and spark.kerberos.principal"
+            )
+        hint = f"{lacking}; name them in spark.kerberos.access.hadoopFileSystems" if lacking else ""
+        life_s = _left_s(found, self._renew_interval_s()) if self.extends else 0.0
+        return FoundTokens(found, life_s, _longest_s(found), missing=hint)
 
-    def _of_store(self, url: str) -> Any:
-        """Return tokens of a store that Spark does not know, obtained anew every half an hour.
-
-        Raises TokenSourceError, once for each store: without a ticket in the JVM there are none.
-        """
-        due_s, obtained = self._others.get(url, (0.0, None))
-        if time.time() >= due_s:
-            obtained = self._jvm.org.apache.hadoop.security.Credentials()
-            try:
-                self._add(url, obtained)
-            except Exception as error:
-                self._refused.add(url)
-                raise TokenSourceError(
-                    f"none for {url}: {_reason(error)}; add it to spark.kerberos.access.hadoopFileSystems"
-                ) from error
-            self._others[url] = time.time() + plan.UNKNOWN_LIFE_S / 2, obtained
-        return obtained
+    def _look_at_store(self, url: str, held: Any) -> None:
+        """Obtain tokens of a store that Spark does not know, if they are due; without a ticket in the JVM there are none."""
+        last, now_s = self._obtained.get(url, StoreTokens()), time.time()
+        if now_s < last.due_s:
+            return
+        try:
+            if self._has(url, held):
+                self._obtained.pop(url, None)
+            else:
+                found, life_s = self._add(self._system(url))
+                self._obtained[url] = stores.after_success(found, life_s, now_s)
+        except Exception as error:  # noqa: BLE001 py4j raises exceptions of many kinds
+            self._obtained[url] = stores.after_failure(last, _reason(error), now_s)
 
     # ------------------------------------------------------------------ ticket
 
@@ -169,31 +178,35 @@ class SparkTokenSource:
             ticket = krb5.ticket()
         except krb5.KerberosError as error:
             raise TokenSourceError(f"{error}; run `kinit`") from error
+        self._forget_stores_but(in_use := self._stores())
+        for url in in_use:
+            last, now_s = self._obtained.get(url, StoreTokens()), time.time()
+            try:
+                self._obtained[url] = stores.after_success(*self._obtain_from_store(url, ticket), now_s)
+            except Exception as error:  # noqa: BLE001 py4j raises exceptions of many kinds
+                self._obtained[url] = stores.after_failure(last, _reason(error), now_s)
+        lacking, obtained = stores.missing(self._obtained), [one for one in self._obtained.values() if not one.failures]
+        if lacking and not obtained:
+            raise TokenSourceError(next(iter(self._obtained.values())).reason)
+        found = Credentials()
+        for one in self._obtained.values():
+            found = found.updated(one.usable(time.time()))
+        if not found.tokens:
+            raise TokenSourceError(lacking or "no store in use gives delegation tokens")
+        life_s = min((one.life_s for one in obtained if one.credentials.tokens), default=0.0)
+        ticket_s = max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
+        return FoundTokens(found, life_s, _longest_s(found), ticket_s, lacking)
+
+    def _obtain_from_store(self, url: str, ticket: krb5.Ticket) -> tuple[Credentials, float]:
+        """Return new tokens of a store, and their life in seconds."""
         conf = self._jvm.org.apache.hadoop.conf.Configuration(self._hadoop_conf())
         conf.set("hadoop.security.kerberos.ticket.cache.path", ticket.cache.removeprefix("FILE:"))
-        held, lives = self._jvm.org.apache.hadoop.security.Credentials(), list[float]()
-        for url in self._stores():
-            where = self._jvm.java.net.URI.create(_as_hdfs(url))
-            system = self._jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, conf, ticket.principal)
-            try:
-                added = system.addDelegationTokens(self._user().getShortUserName(), held)
-                lives += [self._life_s(system, token) for token in added]
-            finally:
-                system.close()
-        found = self._read(held)
-        if not found.tokens:
-            raise TokenSourceError("no store in use gives delegation tokens")
-        ticket_s = max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
-        return FoundTokens(found, min(lives, default=0.0), _longest_s(found), ticket_s)
-
-    def _life_s(self, system: Any, token: Any) -> float:
-        """Return the seconds until a new token must be renewed: by the NameNode, else by the configuration."""
+        where = self._jvm.java.net.URI.create(_as_hdfs(url))
+        system = self._jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, conf, ticket.principal)
         try:
-            ends_ms = int(system.getClient().getNamenode().renewDelegationToken(token))
-            return max(0.0, (ends_ms - int(token.decodeIdentifier().getIssueDate())) / 1000)
-        except Exception:  # noqa: BLE001 a store of another kind, or a NameNode that refuses it
-            interval = self._hadoop_conf().get("dfs.namenode.delegation.token.renew-interval", "86400000")
-            return int(interval) / 1000 if str(interval).isdecimal() else 0.0
+            return self._add(system)
+        finally:
+            system.close()
 
     # ------------------------------------------------------------------ both
 
@@ -210,9 +223,32 @@ class SparkTokenSource:
         bases = [urls.scheme_and_authority(url.strip()) for url in found if url.strip().partition(":")[0] in _SCHEMES]
         return list(dict.fromkeys(base for base in bases if urls.split(base)[1]))
 
-    def _add(self, url: str, held: Any) -> None:
-        """Add tokens of a store to credentials of the JVM."""
-        self._system(url).addDelegationTokens(self._user().getShortUserName(), held)
+    def _forget_stores_but(self, in_use: list[str]) -> None:
+        """Discard the tokens of stores that are no longer in use."""
+        self._obtained = {url: one for url, one in self._obtained.items() if url in in_use}
+
+    def _add(self, system: Any) -> tuple[Credentials, float]:
+        """Return new tokens from the JVM's client of a store, and for how many seconds they can be used."""
+        held = self._jvm.org.apache.hadoop.security.Credentials()
+        added = system.addDelegationTokens(self._user().getShortUserName(), held)
+        life_s = min((self._life_s(system, token) for token in added), default=plan.UNKNOWN_LIFE_S)
+        return self._read(held), life_s
+
+    def _life_s(self, system: Any, token: Any) -> float:
+        """Return the seconds until a new token must be renewed, by renewing it; if it cannot be, a low estimate."""
+        try:
+            for one in _systems_below(system):
+                if one.getCanonicalServiceName() == str(token.getService()):
+                    ends_ms = int(one.getClient().getNamenode().renewDelegationToken(token))
+                    return max(0.0, (ends_ms - int(token.decodeIdentifier().getIssueDate())) / 1000)
+        except Exception as error:  # noqa: BLE001 a NameNode that refuses it, or a store of another kind
+            log.debug("the life of a delegation token is unknown: %s", _reason(error))
+        return min(self._renew_interval_s(), plan.UNKNOWN_LIFE_S)
+
+    def _renew_interval_s(self) -> float:
+        """Return the seconds for which tokens last without a renewal by this configuration; the NameNode's may differ."""
+        interval = str(self._hadoop_conf().get("dfs.namenode.delegation.token.renew-interval", ""))
+        return int(interval) / 1000 if interval.isdecimal() and int(interval) else RENEW_INTERVAL_S
 
     def _has(self, url: str, held: Any) -> bool:
         """Return True if credentials of the JVM have a token for a store, or if the store itself needs none."""
@@ -231,14 +267,36 @@ class SparkTokenSource:
         return tokens.parse(bytes(out.toByteArray())).of_kinds((*KINDS, *SETTINGS.token_kinds))
 
 
+def _systems_below(system: Any) -> list[Any]:
+    """Return the JVM's clients of the stores behind one of viewfs://; only itself for another one."""
+    children = system.getChildFileSystems()
+    return [leaf for child in children for leaf in _systems_below(child)] if children else [system]
+
+
 def _as_hdfs(url: str) -> str:
     return url.replace("hopsfs://", "hdfs://", 1)
 
 
 def _longest_s(found: Credentials) -> float:
-    """Return the seconds until the first of the HDFS tokens ends for good; 0 without one."""
-    ends = [token.describe().last_s for token in found.tokens if token.kind == tokens.HDFS_KIND]
+    """Return the seconds until the first of the HDFS tokens ends for good; 0 without one that says so."""
+    ends = [facts.last_s for facts in _facts(found)]
     return max(0.0, min(ends) - time.time()) if ends else 0.0
+
+
+def _left_s(found: Credentials, life_s: float) -> float:
+    """Return the seconds until the first of the HDFS tokens is ``life_s`` seconds old; 0 if that is unknown or over."""
+    issued = [facts.issued_s for facts in _facts(found)]
+    return max(0.0, min(life_s, min(issued) + life_s - time.time())) if issued else 0.0
+
+
+def _facts(found: Credentials) -> list[tokens.TokenFacts]:
+    """Return what the HDFS tokens say; an identifier of an unknown form, which clients need not read, says nothing."""
+    facts = []
+    for token in found.tokens:
+        if token.kind == tokens.HDFS_KIND:
+            with contextlib.suppress(ArgumentError):
+                facts.append(token.describe())
+    return facts
 
 
 def _reason(error: BaseException) -> str:
