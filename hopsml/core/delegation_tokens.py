@@ -20,6 +20,7 @@ from hopsml.errors import ArgumentError
 VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 OF_OWN_FILE = Settings.own_file.name  # a process's own file, and the one with which hopsml's first process was started
 HDFS_KIND = "HDFS_DELEGATION_TOKEN"
+HA_PREFIX = "ha-hdfs:"  # of the service of a token for a name service with several NameNodes
 MAX_BYTES = 4 << 20  # of a file; a token has about 200 bytes
 MAX_ENTRIES = 10_000  # tokens, and secrets
 _MAGIC = b"HDTS\0"
@@ -89,15 +90,9 @@ class Credentials:
         return Credentials(tuple(token for token in self.tokens if token.kind in wanted))
 
     def for_service(self, authority: str) -> Token | None:
-        """Return the HDFS token for a name service or ``host:port``; None if there is none.
-
-        If there is only one HDFS token, it is returned regardless of its service.
-        """
-        found = [token for token in self.tokens if token.kind == HDFS_KIND]
-        for token in found:
-            if token.service.removeprefix("ha-hdfs:") == authority:
-                return token
-        return found[0] if len(found) == 1 else None
+        """Return the HDFS token that names this name service or ``host:port``; None if there is none."""
+        found = (token for token in self.tokens if token.kind == HDFS_KIND)
+        return next((token for token in found if token.service.removeprefix(HA_PREFIX) == authority), None)
 
 
 def parse(data: bytes) -> Credentials:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from hopsml.core import hadoop_http, settings
+from hopsml.core.delegation_tokens import HA_PREFIX, HDFS_KIND, Credentials, Token
 from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import StoreCapacity
 from hopsml.storage.remote.store import RemoteStore
 
+_RPC_ADDRESS = "dfs.namenode.rpc-address"
 _DEFAULT_PORTS = {"http": 9870, "https": 9871}
 _WEB_TIMEOUT_S = 5.0  # for the web service of each NameNode
 _MODES_KEPT = 256
@@ -91,7 +94,7 @@ def rpc_addresses(url: str) -> list[str]:
     """Return ``host:port`` of each NameNode behind an HDFS URL, according to the client configuration."""
     known = settings.hadoop_settings()
     authority = _authority(url, known)
-    found = [known.get(f"dfs.namenode.rpc-address{suffix}", "") for suffix in _suffixes(authority, known)]
+    found = [known.get(f"{_RPC_ADDRESS}{suffix}", "") for suffix in _suffixes(authority, known)]
     behind = [address for address in found if address] or [authority]
     return [address if ":" in address else f"{address}:8020" for address in behind if address]
 
@@ -112,15 +115,63 @@ def web_addresses(url: str) -> list[str]:
     known = settings.hadoop_settings()
     kind = "https" if uses_https_only(known) else "http"
     authority = _authority(url, known)
-    found = []
-    for suffix in _suffixes(authority, known) or [""]:
-        address = known.get(f"dfs.namenode.{kind}-address{suffix}", f"0.0.0.0:{_DEFAULT_PORTS[kind]}")
-        host, _, port = address.rpartition(":")
-        if host in ("0.0.0.0", ""):
-            rpc = known.get(f"dfs.namenode.rpc-address{suffix}", "") or authority
-            host = rpc.partition(":")[0] or "localhost"
-        found.append(f"{host}:{port}")
-    return found
+    return [_web_address(kind, suffix, authority, known) for suffix in _suffixes(authority, known) or [""]]
+
+
+def token_for_web(address: str, held: Credentials) -> Token | None:
+    """Return the HDFS token for a web service; None if it belongs to no HDFS for which there is a token.
+
+    Another server must not receive a token. Those of an HDFS are the web services of its NameNodes by the client
+    configuration, and the default ports of a NameNode that the configuration does not name.
+
+    Args:
+        address: ``host:port`` of the web service.
+        held: the tokens of this process.
+    """
+    known = settings.hadoop_settings()
+    of_hdfs = [token for token in held.tokens if token.kind == HDFS_KIND]
+    places = [(place, token) for token in of_hdfs for place in (token.service, *_web_services(token.service, known))]
+    equal = [token for place, token in places if place == address]
+    return next(iter(equal or [token for place, token in places if _is_same_place(place, address)]), None)
+
+
+def _web_services(service: str, known: Mapping[str, str]) -> list[str]:
+    """Return ``host:port`` of each web service of the HDFS that a token names as its service."""
+    name = service.removeprefix(HA_PREFIX)
+    if name != service:
+        suffixes = _suffixes(name, known)
+    else:
+        rpc = {key: value for key, value in known.items() if key.startswith(_RPC_ADDRESS)}
+        default = urls.split(known.get("fs.defaultFS", ""))[1]
+        named = {"": default if ":" in default else f"{default}:8020"} if _RPC_ADDRESS not in rpc and default else {}
+        named |= {key.removeprefix(_RPC_ADDRESS): value for key, value in rpc.items()}
+        suffixes = [suffix for suffix, value in named.items() if _is_same_place(value, name)]
+        if not suffixes:
+            return [f"{name.rpartition(':')[0]}:{port}" for port in _DEFAULT_PORTS.values()]
+    return [_web_address(kind, suffix, name, known) for suffix in suffixes for kind in _DEFAULT_PORTS]
+
+
+def _web_address(kind: str, suffix: str, authority: str, known: Mapping[str, str]) -> str:
+    """Return ``host:port`` of a NameNode's web service (``kind``: http or https), with the suffix of its settings."""
+    address = known.get(f"dfs.namenode.{kind}-address{suffix}", f"0.0.0.0:{_DEFAULT_PORTS[kind]}")
+    host, _, port = address.rpartition(":")
+    if host in ("0.0.0.0", ""):
+        rpc = known.get(f"{_RPC_ADDRESS}{suffix}", "") or authority
+        host = rpc.partition(":")[0] or "localhost"
+    return f"{host}:{port}"
+
+
+def _is_same_place(one: str, other: str) -> bool:
+    """Return True if two ``host:port`` are one: a token may name a host by its IP address, a URL by a short name."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    return port == other_port and (host == other_host or bool(_ip_addresses(host) & _ip_addresses(other_host)))
+
+
+def _ip_addresses(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None)} if host else set()
+    except (OSError, UnicodeError):
+        return set()
 
 
 def uses_https_only(known: Mapping[str, str] | None = None) -> bool:

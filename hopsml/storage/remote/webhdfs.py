@@ -15,7 +15,7 @@ from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
+from hopsml.storage.remote.hadoop import HadoopStore, token_for_web, web_addresses
 from hopsml.storage.remote.store import CHUNK_BYTES
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ class WebHdfsStore(HadoopStore):
         address = ";".join(f"{kind}://{one}" for one in addresses)
         # The time is divided among several servers, so that one that does not respond does not use it up.
         part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
-        token = tokens.from_environment().for_service(self._authority)
+        # All addresses belong to one HDFS.
+        token = token_for_web(addresses[0], tokens.from_environment())
         with _session(kind) as session:
             session.trust_env = not all(proxies.is_loopback(proxies.host_of(one)) for one in addresses)
             if token:

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from hopsml.core import delegation_tokens as tokens
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage.filesystem import for_url
+from hopsml.storage.remote.hadoop import token_for_web
 from hopsml.submission import spark_command
+from tests.helpers.spnego_server import spnego_server
 
 pytestmark = pytest.mark.fast
 
@@ -56,6 +58,7 @@ def test_token_is_selected_by_its_service() -> None:
     assert found.for_service("ns2") is found.tokens[1]
     assert found.for_service("127.0.0.1:8020") is found.tokens[0]
     assert found.for_service("other") is None
+    assert tokens.Credentials(found.tokens[:1]).for_service("other") is None, "not even the only token is for all"
 
 
 def test_broken_token_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,3 +241,90 @@ def test_process_that_logs_in_itself_gets_the_given_file_and_not_that_of_hopsml(
         child.setenv(tokens.OF_OWN_FILE, "broken")
         assert tokens.environment_as_given(os.environ)[tokens.VARIABLE] == own.path
     own.close()
+
+
+def conf_of(folder: Path, **settings: str) -> Path:
+    """A folder with an hdfs-site.xml; ``__`` in a name stands for a dot, ``___`` for a hyphen."""
+    folder.mkdir(exist_ok=True)
+    named = {key.replace("___", "-").replace("__", "."): value for key, value in settings.items()}
+    entries = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in named.items())
+    (folder / "hdfs-site.xml").write_text(f"<configuration>{''.join(entries)}</configuration>")
+    return folder
+
+
+LONE = {"fs__defaultFS": "hdfs://nn.lab:8020"}
+MOVED = LONE | {"dfs__namenode__http___address": "0.0.0.0:50070", "dfs__namenode__https___address": "web.lab:50470"}
+TWO = {
+    "fs__defaultFS": "hdfs://ns1",
+    "dfs__ha__namenodes__ns1": "a,b",
+    "dfs__namenode__rpc___address__ns1__a": "a.lab:8020",
+    "dfs__namenode__rpc___address__ns1__b": "b.lab:8020",
+    "dfs__namenode__http___address__ns1__a": "a.lab:9870",
+    "dfs__namenode__http___address__ns1__b": "b.lab:9999",
+}
+BESIDE = {
+    "dfs__namenode__rpc___address__ns1": "a.lab:8020",
+    "dfs__namenode__rpc___address__ns2": "b.lab:8021",
+    "dfs__namenode__http___address__ns1": "a.lab:9870",
+    "dfs__namenode__http___address__ns2": "b.lab:9870",
+}
+
+
+@pytest.mark.parametrize(
+    ("conf", "services", "address", "expected"),
+    [
+        (LONE, ["nn.lab:8020"], "nn.lab:9870", "nn.lab:8020"),
+        (LONE, ["nn.lab:8020"], "nn.lab:9871", "nn.lab:8020"),
+        (LONE, ["nn.lab:8020"], "nn.lab:9999", None),  # anybody's server on the same host
+        (LONE, ["nn.lab:8020"], "evil.example:9870", None),
+        (LONE, ["nn.lab:8020"], "nn.lab:8020", "nn.lab:8020"),  # a token that names the web service itself
+        (LONE | {"fs__defaultFS": "hdfs://nn.lab"}, ["nn.lab:8020"], "nn.lab:9870", "nn.lab:8020"),
+        (MOVED, ["nn.lab:8020"], "nn.lab:50070", "nn.lab:8020"),
+        (MOVED, ["nn.lab:8020"], "web.lab:50470", "nn.lab:8020"),
+        (MOVED, ["nn.lab:8020"], "nn.lab:9870", None),  # the NameNode is elsewhere
+        (MOVED, ["other.lab:8020"], "nn.lab:50070", None),  # the token of another cluster
+        (MOVED, ["other.lab:8020"], "other.lab:9870", "other.lab:8020"),
+        ({}, ["nn.lab:8020"], "nn.lab:9870", "nn.lab:8020"),
+        ({}, ["ha-hdfs:ns1"], "nn.lab:9870", None),
+        (TWO, ["ha-hdfs:ns1"], "a.lab:9870", "ha-hdfs:ns1"),
+        (TWO, ["ha-hdfs:ns1"], "b.lab:9999", "ha-hdfs:ns1"),
+        (TWO, ["ha-hdfs:ns1"], "b.lab:9870", None),
+        (TWO, ["ha-hdfs:ns1"], "evil.example:9870", None),
+        (TWO, ["ha-hdfs:ns2", "ha-hdfs:ns1"], "a.lab:9870", "ha-hdfs:ns1"),
+        (BESIDE, ["a.lab:8020", "b.lab:8021"], "b.lab:9870", "b.lab:8021"),
+        (BESIDE, ["a.lab:8020", "b.lab:8021"], "a.lab:9870", "a.lab:8020"),
+        (BESIDE, ["a.lab:8020"], "b.lab:9870", None),
+        # hadoop.security.token.service.use_ip, and a name by which the configuration does not know the host
+        ({"fs__defaultFS": "hdfs://localhost:8020"}, ["127.0.0.1:8020"], "localhost:9870", "127.0.0.1:8020"),
+        ({"fs__defaultFS": "hdfs://localhost:8020"}, ["localhost:8020"], "127.0.0.1:9870", "localhost:8020"),
+    ],
+)
+def test_token_is_only_for_the_web_services_of_its_hdfs(
+    conf: dict[str, str],
+    services: list[str],
+    address: str,
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(conf_of(tmp_path / "conf", **conf)))
+    found = token_for_web(address, tokens.Credentials(tuple(made(service) for service in services)))
+    assert (found.service if found else None) == expected
+
+
+@pytest.mark.parametrize("is_namenode", [True, False])
+def test_webhdfs_of_another_server_receives_no_token(
+    is_namenode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spnego_server(lambda method, path: (404, {}, b"")) as server:
+        conf = {"fs__defaultFS": "hdfs://localhost:8020"}
+        if is_namenode:
+            conf["dfs__namenode__http___address"] = server.address
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(conf_of(tmp_path / "conf", **conf)))
+        tokens.write(tmp_path / "tokens", tokens.Credentials((made("localhost:8020"),)))
+        monkeypatch.setenv(tokens.VARIABLE, str(tmp_path / "tokens"))
+        url = f"webhdfs://{server.address}/x"
+        with pytest.raises((StorageError, OSError)) as raised:
+            for_url(url, 60.0).status(url)
+        assert server.seen, raised.value
+        assert ["delegation=" in path for _, path, _ in server.seen] == [is_namenode] * len(server.seen)
