@@ -96,6 +96,7 @@ def _library() -> Any:
         "krb5_free_unparsed_name": (p, p),
         "krb5_free_principal": (p, p),
         "krb5_kt_resolve": (p, c_char_p, pointers),
+        "krb5_kt_client_default": (p, pointers),
         "krb5_kt_close": (p, p),
         "krb5_kt_start_seq_get": (p, p, pointers),
         "krb5_kt_next_entry": (p, p, POINTER(_KeytabEntry), pointers),
@@ -218,6 +219,21 @@ def keytab_principals(path: str) -> tuple[str, ...]:
     with _Context() as context:
         keytab = context.open("krb5_kt_resolve", f"FILE:{path}".encode(), close="krb5_kt_close")
         return tuple(dict.fromkeys(context.name_of(entry.principal) for entry in context.entries("kt", keytab)))
+
+
+def client_keytab_principal() -> str:
+    """Return the principal for which Kerberos fills an empty ticket cache by itself: the first one of the client keytab.
+
+    That is KRB5_CLIENT_KTNAME, or the file that krb5.conf names. No KDC is contacted.
+
+    Raises:
+        KerberosError: there is no library, no such keytab, or it is empty or unreadable.
+    """
+    with _Context() as context:
+        keytab = context.open("krb5_kt_client_default", close="krb5_kt_close")
+        for entry in context.entries("kt", keytab):
+            return context.name_of(entry.principal)
+    raise KerberosError("the client keytab is empty", -1)
 
 
 def obtain(principal: str, keytab: str) -> None:

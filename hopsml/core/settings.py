@@ -220,11 +220,14 @@ def _token_owner() -> str:
 
 
 def _ticket_owner() -> str:
-    """Return the principal of this process's ticket, which may have expired; "" without one."""
-    try:
-        return krb5.ticket().principal
-    except krb5.KerberosError:
-        return ""
+    """Return the principal of this process's ticket, which may have expired; "" without one.
+
+    With a client keytab it is the same before and after Kerberos has obtained the first ticket.
+    """
+    for principal in (lambda: krb5.ticket().principal, krb5.client_keytab_principal):
+        with contextlib.suppress(krb5.KerberosError):
+            return principal()
+    return ""
 
 
 def _realm() -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from hdfs import HdfsError
 
-from hopsml.core import gssapi, hadoop_http, spnego
+from hopsml.core import delegation_tokens as tokens
+from hopsml.core import gssapi, hadoop_http, krb5, settings, spnego
 from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.errors import ClusterError, ClusterUnavailable
 from hopsml.storage.remote import webhdfs
@@ -213,6 +214,32 @@ def test_client_keytab_replaces_an_expired_ticket(kdc: Kdc, tmp_path: Path, monk
         clock.wait_until(lambda: "xpired" in refusal(url))
         monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{kdc.keytab('alice')}")
         assert refusal(url) == "" and hadoop_http.request(url, 30).status == 200
+
+
+def test_user_of_a_client_keytab_is_its_principal_before_and_after_the_first_ticket(
+    kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service begins without a ticket cache; whatever it asks first would else be asked for another user."""
+    conf = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{conf}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    for name in ("HADOOP_PROXY_USER", tokens.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'new.cc'}")
+    nobody = settings.user_name()
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{kdc.keytab('bob')}")
+    assert settings.user_name() == settings.login_name() == "bob" != nobody
+    with spnego_server(fine, sets_cookie=False) as server:
+        assert hadoop_http.request(f"http://{server.address}/ws", 30).status == 200
+        assert server.clients == ["bob@LAB.TEST"]
+    assert settings.user_name() == "bob" and krb5.ticket().principal == "bob@LAB.TEST"
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{kdc.kinit('alice', tmp_path / 'alice-2.cc')}")
+    assert settings.user_name() == "alice", "a ticket comes before the keytab"
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'none.cc'}")
+    (tmp_path / "empty.keytab").write_bytes(b"\5\2")
+    for broken in (tmp_path / "empty.keytab", tmp_path / "no.keytab", tmp_path):
+        monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{broken}")
+        assert settings.user_name() == nobody
 
 
 def test_outage_of_the_kdc_passes(kdc: Kdc) -> None:
