@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -67,21 +67,21 @@ class ClusterServing:
         with contextlib.closing(listening_socket(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
-            keeper = await self._keep_tokens()
-            await asyncio.to_thread(server_records.register_cluster_server, settings.project, record)
-            try:
-                await self._answering(listener, host, bind)
-            finally:
-                await asyncio.to_thread(self._release, record)
-                if keeper is not None:
-                    await asyncio.to_thread(keeper.close)
+            async with self._kept_tokens():
+                await asyncio.to_thread(server_records.register_cluster_server, settings.project, record)
+                try:
+                    await self._answering(listener, host, bind)
+                finally:
+                    await asyncio.to_thread(self._release, record)
         return self._problem
 
-    async def _keep_tokens(self) -> TokenKeeper | None:
-        """Keep the delegation tokens of this process and of all agents valid; None on a cluster without Kerberos."""
+    @contextlib.asynccontextmanager
+    async def _kept_tokens(self) -> AsyncIterator[None]:
+        """Keep the delegation tokens of this process and of all agents valid, on a cluster with Kerberos."""
         source = await asyncio.to_thread(source_of, self._context)
         if source is None:
-            return None
+            yield
+            return
         loop = asyncio.get_running_loop()
 
         def ship(tokens: Credentials) -> None:
@@ -90,8 +90,11 @@ class ClusterServing:
 
         self._has_tokens = True
         keeper = TokenKeeper(source, ship, lambda text: log.warning("%s", text))
-        await asyncio.to_thread(keeper.start)
-        return keeper
+        try:
+            await asyncio.to_thread(keeper.start)
+            yield
+        finally:
+            await asyncio.to_thread(keeper.close)
 
     async def _answering(self, listener: socket.socket, host: str, bind: str) -> None:
         """Start the replicas, write the outcome of the start, and answer requests until the serving is stopped."""

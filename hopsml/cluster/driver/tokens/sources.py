@@ -303,4 +303,4 @@ def _reason(error: BaseException) -> str:
     """Return the first line of an error, of Java's the one with the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith(("at ", "An error occurred"))]
-    return redact.text((causes or lines or [type(error).__name__])[0])[:300]
+    return redact.text((causes or lines or [type(error).__name__])[0].removeprefix(": "))[:300]  # py4j's prefix
