@@ -127,12 +127,13 @@ def test_life_of_tokens_behind_viewfs_is_that_of_the_namenode(
 
 @pytest.mark.parametrize("credential", ["ticket", "keytab"])
 def test_unreachable_store_costs_neither_its_last_tokens_nor_those_of_the_other_one(
-    credential: str, secure_hdfs: Any, options: dict[str, str]
+    credential: str, secure_hdfs: Any, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the second store only the project's URL tells; Spark obtains no tokens for it."""
     (port,) = free_ports(1, "localhost")
     namenode = secure_hdfs.namenode_url.rpartition(":")[2]
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://localhost:{port}/user/alice/project")
     options |= {
-        "spark.kerberos.access.hadoopFileSystems": f"hdfs://localhost:{port}",
         "spark.hadoop.ipc.client.connect.max.retries": "0",
         "spark.hadoop.ipc.client.connection.maxidletime": "1000",
     }
