@@ -224,9 +224,10 @@ def _ticket_owner() -> str:
 
     With a client keytab it is the same before and after Kerberos has obtained the first ticket.
     """
-    for principal in (lambda: krb5.ticket().principal, krb5.client_keytab_principal):
-        with contextlib.suppress(krb5.KerberosError):
-            return principal()
+    with contextlib.suppress(krb5.KerberosError):
+        return krb5.ticket().principal
+    with contextlib.suppress(krb5.KerberosError):
+        return krb5.client_keytab_principal()
     return ""
 
 

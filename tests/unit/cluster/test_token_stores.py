@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster.driver.tokens import stores
+from hopsml.cluster.driver.tokens import sources, stores
 from hopsml.cluster.driver.tokens.stores import StoreTokens
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core.delegation_tokens import Credentials, Token
+from hopsml.core.krb5 import Ticket
 
 pytestmark = pytest.mark.fast
 
@@ -42,3 +43,14 @@ def test_store_that_never_had_tokens_is_asked_again_with_growing_pauses() -> Non
         store = stores.after_failure(store, "refused", BEGIN_S)
         pauses.append(store.due_s - BEGIN_S)
     assert pauses == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
+
+
+@pytest.mark.parametrize(
+    ("renewable_s", "has_kinit", "left_s"),
+    [(0.0, True, 600.0), (0.0, False, 600.0), (7200.0, True, 7200.0), (7200.0, False, 600.0)],
+)
+def test_ticket_counts_to_its_last_renewal_only_if_the_driver_can_renew_it(
+    renewable_s: float, has_kinit: bool, left_s: float
+) -> None:
+    ticket = Ticket("a@R", "FILE:/c", BEGIN_S + 600.0, BEGIN_S + renewable_s if renewable_s else 0.0)
+    assert sources.ticket_end_s(ticket, has_kinit) == BEGIN_S + left_s

@@ -155,7 +155,7 @@ def retry_s(failures: int, left_s: float) -> float:
         failures: number of failed attempts, at least 1.
         left_s: seconds for which earlier tokens can be used; 0 or less without any.
     """
-    pause_s = min(RETRY_S * 2 ** min(failures - 1, 10), MOST_RETRY_S)
+    pause_s = min(RETRY_S * 2.0 ** min(failures - 1, 10), MOST_RETRY_S)
     return min(pause_s, max(LEAST_S, left_s / 8)) if left_s > 0 else pause_s  # several attempts before their end
 
 
@@ -179,15 +179,15 @@ def _obtained(state: TokenState, event: TokensObtained) -> tuple[TokenState, tup
     if state.is_backed and not state.backed_s:  # YARN's tokens were obtained shortly before the first of these
         later = replace(later, backed_s=event.now_s + event.longest_s)
     if problem := _problem(later, event):
-        later, texts = _failing(later, event.now_s, problem, is_partial=True)
+        later, warnings = _failing(later, event.now_s, problem, is_partial=True)
         if event.missing:
             later = replace(later, due_s=event.now_s + min(after_s, retry_s(later.failures, 0.0)))
-        actions += texts
+        actions += warnings
     else:
         actions += [TellUser("delegation tokens for HDFS are obtained again")] * bool(state.failures)
         later = replace(later, failures=0, failure="", is_partial=False, warned_s=0.0)
-    later, texts = _with_end(later, event.now_s, _ends(later, event, life_s, after_s), is_first=not state.mark)
-    return later, (*actions, *texts)
+    later, news = _with_end(later, event.now_s, _ends(later, event, life_s, after_s), is_first=not state.mark)
+    return later, (*actions, *news)
 
 
 def _with_end(state: TokenState, now_s: float, ends_s: float, *, is_first: bool) -> tuple[TokenState, list[Action]]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -194,7 +195,8 @@ class SparkTokenSource:
         if not found.tokens:
             raise TokenSourceError(lacking or "no store in use gives delegation tokens")
         life_s = min((one.life_s for one in obtained if one.credentials.tokens), default=0.0)
-        ticket_s = max(0.0, max(ticket.ends_s, ticket.renewable_until_s) - time.time())
+        kinit = shutil.which(str(self._hadoop_conf().get("hadoop.kerberos.kinit.command") or "kinit"))
+        ticket_s = max(0.0, ticket_end_s(ticket, bool(kinit)) - time.time())
         return FoundTokens(found, life_s, _longest_s(found), ticket_s, lacking)
 
     def _obtain_from_store(self, url: str, ticket: krb5.Ticket) -> tuple[Credentials, float]:
@@ -265,6 +267,16 @@ class SparkTokenSource:
         out = self._jvm.java.io.ByteArrayOutputStream()
         held.writeTokenStorageToStream(self._jvm.java.io.DataOutputStream(out))
         return tokens.parse(bytes(out.toByteArray())).of_kinds((*KINDS, *SETTINGS.token_kinds))
+
+
+def ticket_end_s(ticket: krb5.Ticket, has_kinit: bool) -> float:
+    """Return when a ticket ends, in seconds since the epoch. Pure.
+
+    Args:
+        ticket: the ticket.
+        has_kinit: True if Hadoop's login in the driver's JVM finds ``kinit``, with which it renews a renewable ticket.
+    """
+    return max(ticket.ends_s, ticket.renewable_until_s) if has_kinit else ticket.ends_s
 
 
 def _systems_below(system: Any) -> list[Any]:
