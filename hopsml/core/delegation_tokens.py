@@ -89,11 +89,6 @@ class Credentials:
         wanted = frozenset(kinds)
         return Credentials(tuple(token for token in self.tokens if token.kind in wanted))
 
-    def for_service(self, authority: str) -> Token | None:
-        """Return the HDFS token that names this name service or ``host:port``; None if there is none."""
-        found = (token for token in self.tokens if token.kind == HDFS_KIND)
-        return next((token for token in found if token.service.removeprefix(HA_PREFIX) == authority), None)
-
 
 def parse(data: bytes) -> Credentials:
     """Return a file's content; ArgumentError for a broken or oversized one, or for the protobuf form."""

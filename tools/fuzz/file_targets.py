@@ -403,7 +403,7 @@ def hadoop_tokens() -> Target:
     def read(data: bytes) -> object:
         found = tokens.parse(data)
         assert tokens.parse(found.encode()) == found
-        return [(token.as_text(), token.describe()) for token in found.tokens], found.for_service("ns1")
+        return [(token.as_text(), token.describe()) for token in found.tokens]
 
     def text(content: bytes) -> bytes:
         return bytes([len(content)]) + content

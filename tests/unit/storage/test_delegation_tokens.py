@@ -46,19 +46,9 @@ def test_token_file_is_parsed_and_converted_to_text(tmp_path: Path, monkeypatch:
     assert (first.alias, first.identifier, first.password) == ("alias", IDENTIFIER, b"password")
     assert (first.kind, first.service) == ("HDFS_DELEGATION_TOKEN", "ha-hdfs:ns1")
     assert second.kind == "YARN_AM_RM_TOKEN"
-    assert found.for_service("ns1") is first
-    assert tokens.Credentials((second,)).for_service("ns1") is None
     text = first.as_text()
     wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     assert wire == token(b"ha-hdfs:ns1")[len(b"\x05alias") :]
-
-
-def test_token_is_selected_by_its_service() -> None:
-    found = tokens.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
-    assert found.for_service("ns2") is found.tokens[1]
-    assert found.for_service("127.0.0.1:8020") is found.tokens[0]
-    assert found.for_service("other") is None
-    assert tokens.Credentials(found.tokens[:1]).for_service("other") is None, "not even the only token is for all"
 
 
 def test_broken_token_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +266,7 @@ BESIDE = {
         (LONE, ["nn.lab:8020"], "nn.lab:9870", "nn.lab:8020"),
         (LONE, ["nn.lab:8020"], "nn.lab:9871", "nn.lab:8020"),
         (LONE, ["nn.lab:8020"], "nn.lab:9999", None),  # anybody's server on the same host
-        (LONE, ["nn.lab:8020"], "evil.example:9870", None),
+        (LONE, ["nn.lab:8020"], "evil.example:9870", None),  # not even the only token is for all
         (LONE, ["nn.lab:8020"], "nn.lab:8020", "nn.lab:8020"),  # a token that names the web service itself
         (LONE | {"fs__defaultFS": "hdfs://nn.lab"}, ["nn.lab:8020"], "nn.lab:9870", "nn.lab:8020"),
         (MOVED, ["nn.lab:8020"], "nn.lab:50070", "nn.lab:8020"),
