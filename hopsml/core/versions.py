@@ -96,7 +96,7 @@ class SparkNeeds:
 SPARK_NEEDS = (
     SparkNeeds((3, 3), (8, 11, 17), (3, 10)),
     SparkNeeds((3, 4), (8, 11, 17), (3, 11)),
-    SparkNeeds((3, 5), (8, 11, 17, 21), (3, 12)),
+    SparkNeeds((3, 5), (8, 11, 17), (3, 12)),  # its Arrow fails on Java 21: DirectByteBuffer is not available
     *(SparkNeeds(version, (17, 21), (3, 13)) for version in _minors(4, 0, 2)),
     SparkNeeds((4, 3), (17, 21, 25), (3, 13)),
 )
