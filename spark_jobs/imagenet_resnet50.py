@@ -105,8 +105,7 @@ def planned(workers, batch, epochs, gpus_per_host):
     """Return a text with the plan of a run with so many workers."""
     plan = recipe(epochs).at(batch * workers, n_samples=TRAINED)
     lines = [f"{workers} workers, {batch} images each", str(plan), "", "epoch  learning rate  SGD's share"]
-    shown = sorted({0, 2, 5, 8, 10, 12.5, *(epochs * at / 90 for at in (20, 40, 70, 85)), epochs})
-    for epoch in (one for one in shown if one <= epochs):
+    for epoch in (epochs * at / 90 for at in (0, 2, 5, 8, 10, 12.5, 20, 40, 70, 85, 90)):
         rate, share = plan.learning_rate_at(epoch), plan.sgd_share_at(epoch)
         lines.append(f"{epoch:5g}  {float(rate):13.4g}  {float(share):11.3f}")
     lines += ["", f"ring order, where hosts have {gpus_per_host} GPUs: {ring(workers, gpus_per_host)}"]

@@ -92,6 +92,10 @@ class Recipe:
             most half of ``epochs``; 0 with "rmsprop_warmup" and SlowStart(), which include a warm-up.
         optimizer: "momentum", "lars", "lamb", "adam" or "rmsprop_warmup".
         label_smoothing: smoothing of the targets, from 0 to 1.
+        transition_center: epochs after which "rmsprop_warmup" is half RMSprop and half gradient descent. None: 10 of 90
+            epochs as published, so ``epochs / 9``.
+        transition_period: width of this transition, in epochs; it ends ``transition_period / 2`` after the center. None:
+            5 of 90 epochs as published, so ``epochs / 18``.
         momentum_correction: preserve the weight of past gradients when the rate changes (1706.02677, section 3).
         trust: eta of LARS.
         beta1: decay of the first moment of "lamb" and "adam".
@@ -115,6 +119,8 @@ class Recipe:
     warmup_epochs: float | None = None
     optimizer: str = "momentum"
     label_smoothing: float = 0.0
+    transition_center: float | None = None
+    transition_period: float | None = None
     momentum_correction: bool = True
     trust: float = 0.001
     beta1: float = 0.9
@@ -141,6 +147,20 @@ class Recipe:
                 "Cosine(), Polynomial() or SlowStart(); it is written in epochs, at the reference batch"
             )
         self._check_warmup()
+        self._check_transition()
+
+    def _check_transition(self) -> None:
+        """Check center and period of the change from RMSprop to gradient descent."""
+        given = {name: getattr(self, name) for name in ("transition_center", "transition_period")}
+        for name, value in given.items():
+            if value is None:
+                continue
+            if self.optimizer != "rmsprop_warmup":
+                raise ArgumentError(
+                    f"{name}={value} with optimizer={self.optimizer!r}: only 'rmsprop_warmup' changes from RMSprop to "
+                    "gradient descent; use it, or leave the argument out"
+                )
+            check_number(name, value, 0, above=name == "transition_period")
 
     def _check_warmup(self) -> None:
         """Set the default length of the warm-up, and check it against the epochs and the schedule."""
@@ -184,7 +204,11 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """Hyper-parameters of a recipe at one batch size; ``print(plan)`` shows old and new values and the rules."""
+    """Hyper-parameters of a recipe at one batch size; ``print(plan)`` shows old and new values and the rules.
+
+    A training may continue beyond ``recipe.epochs``: the last learning rate of the schedule holds. With Polynomial() and
+    Cosine() it is 0, so that the weights no longer change.
+    """
 
     recipe: Recipe
     batch_size: int
@@ -265,12 +289,22 @@ class BatchPlan:
         before = self.learning_rate(step - 1)
         return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
 
+    @property
+    def transition(self) -> tuple[float, float]:
+        """Center and period, in epochs, of the change from RMSprop to gradient descent."""
+        center, period = self.recipe.transition_center, self.recipe.transition_period
+        scale = self.recipe.epochs / schedules.PUBLISHED_EPOCHS
+        return (
+            schedules.TRANSITION_CENTER * scale if center is None else float(center),
+            schedules.TRANSITION_PERIOD * scale if period is None else float(period),
+        )
+
     def sgd_share_at(self, epoch: float) -> float:
         """Return SGD's share of an update after ``epoch`` epochs; 1 unless the optimizer is "rmsprop_warmup".
 
         RMSprop has the rest.
         """
-        return float(schedules.sgd_share(epoch)) if self.recipe.optimizer == "rmsprop_warmup" else 1.0
+        return float(schedules.sgd_share(epoch, *self.transition)) if self.recipe.optimizer == "rmsprop_warmup" else 1.0
 
     def keras(self) -> keras.optimizers.Optimizer:
         """Return a new Keras 3 optimizer that follows the plan: for ``model.compile``, loops, and under strategies.
@@ -304,13 +338,14 @@ class BatchPlan:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> BatchPlan:
-        """Return the plan described by the result of ``as_config``."""
+        """Return the plan described by the result of ``as_config``, also by that of an earlier version."""
         schedule = dict(config["recipe"]["schedule"])
         kind = schedule.pop("kind")
         if "boundaries" in schedule:
             schedule["boundaries"] = tuple(schedule["boundaries"])
         check_choice("schedule", kind, ("Constant", "Steps", "Cosine", "Polynomial", "SlowStart"))
-        recipe = Recipe(**{**config["recipe"], "schedule": getattr(schedules, kind)(**schedule)})
+        values = {**_settings_of_earlier_versions(config["recipe"]), **config["recipe"]}
+        recipe = Recipe(**{**values, "schedule": getattr(schedules, kind)(**schedule)})
         return recipe.at(config["batch_size"], config["n_samples"])
 
     def __str__(self) -> str:
@@ -350,4 +385,18 @@ class BatchPlan:
             same = f"{recipe.label_smoothing:g}"
             rows.append(("label smoothing", same, same, "give it to the loss: label_smoothing=" + same))
         rows.append(("optimizer", recipe.optimizer, recipe.optimizer, ""))
+        if recipe.optimizer == "rmsprop_warmup":
+            center, period = self.transition
+            same = f"half at {center:g}, done at {center + period / 2:g}"
+            rows.append(("RMSprop to SGD", same, same, "by epochs, so the same"))
         return rows
+
+
+def _settings_of_earlier_versions(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return the values, by field, with which an earlier version trained a recipe that does not contain them."""
+    if recipe.get("optimizer") != "rmsprop_warmup":
+        return {}
+    return {  # whatever the number of epochs
+        "transition_center": schedules.TRANSITION_CENTER,
+        "transition_period": schedules.TRANSITION_PERIOD,
+    }

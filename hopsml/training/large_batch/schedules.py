@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 WARMUP_EPOCHS = 5.0  # arXiv 1706.02677, section 2.2
+# arXiv 1711.04325, sections 2.1 and 2.2: epochs of the training, and of the change from RMSprop to SGD in it
+PUBLISHED_EPOCHS, TRANSITION_CENTER, TRANSITION_PERIOD = 90.0, 10.0, 5.0
 
 
 def check_number(
@@ -160,7 +162,9 @@ class SlowStart:
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
         """Return the factor at ``epoch``, which may be a fraction."""
-        return _pieces(epoch, [epochs * until / 90 for until in (40, 70, 85)], [0.5, 0.075, 0.01, 0.001], space)
+        return _pieces(
+            epoch, [epochs * until / PUBLISHED_EPOCHS for until in (40, 70, 85)], [0.5, 0.075, 0.01, 0.001], space
+        )
 
 
 Schedule = Constant | Steps | Cosine | Polynomial | SlowStart
@@ -177,7 +181,9 @@ def warm_up(epoch: Any, start: float, target: float, warmup_epochs: float, space
     return start + (target - start) * space.minimum(epoch / warmup_epochs, epoch * 0.0 + 1.0)
 
 
-def sgd_share(epoch: Any, center: float = 10.0, period: float = 5.0, space: Any = PlainNumbers) -> Any:
+def sgd_share(
+    epoch: Any, center: float = TRANSITION_CENTER, period: float = TRANSITION_PERIOD, space: Any = PlainNumbers
+) -> Any:
     """Return SGD's share of an update, of which RMSprop has the rest: arXiv 1711.04325, section 2.1.
 
     It grows exponentially to 1/2 at ``center`` epochs, then linearly to 1 at ``center + period / 2``, without a jump.

@@ -232,8 +232,8 @@ class RMSpropWarmup(_LayerwiseTorch):
         rho: float = 0.99,
         rms_rate: float = 3e-4,
         epsilon: float = 1e-8,
-        center: float = 10.0,
-        period: float = 5.0,
+        center: float = schedules.TRANSITION_CENTER,
+        period: float = schedules.TRANSITION_PERIOD,
         weight_decay: float = 0.0,
     ) -> None:
         check_number("period", period, 0, above=True)
@@ -298,7 +298,8 @@ def _optimizer(plan: BatchPlan, groups: list[dict[str, Any]]) -> Any:
     if recipe.optimizer == "lamb":
         return LAMB(groups, rate, beta1, beta2, **own)
     if recipe.optimizer == "rmsprop_warmup":
-        return RMSpropWarmup(groups, rate, plan.steps_per_epoch, momentum, **own)
+        center, period = plan.transition
+        return RMSpropWarmup(groups, rate, plan.steps_per_epoch, momentum, center=center, period=period, **own)
     for group in groups:
         group.pop("layerwise")
     if recipe.optimizer == "adam":

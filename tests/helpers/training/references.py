@@ -71,13 +71,13 @@ def lamb(steps: int, rates: list[float], decay: float = 1e-2, epsilon: float = 1
     return weights
 
 
-def rmsprop_warmup(steps: int, rates: list[float], steps_per_epoch: int) -> Arrays:
-    """Return the step of 1711.04325, section 2.1, with c = 10 and p = 5 epochs."""
+def rmsprop_warmup(steps: int, rates: list[float], steps_per_epoch: int, c: float = 10, p: float = 5) -> Arrays:
+    """Return the step of 1711.04325, section 2.1, with the change around epoch ``c``, ``p`` epochs wide."""
     weights = problem()
     moments, deltas = [np.zeros_like(each) for each in weights], [np.zeros_like(each) for each in weights]
     for step in range(steps):
         epoch = step / steps_per_epoch
-        share = math.exp(2 * (epoch - 10) / 5) / 2 if epoch < 10 else 0.5 + (epoch - 10) / 5 if epoch < 12.5 else 1.0
+        share = math.exp(2 * (epoch - c) / p) / 2 if epoch < c else min(0.5 + (epoch - c) / p, 1.0)
         for index, weight in enumerate(weights):
             gradient = gradients(step, index, weight.shape)
             moments[index] = 0.99 * moments[index] + 0.01 * gradient**2

@@ -291,8 +291,8 @@ class RMSpropWarmup(_Layerwise):
         rho: float = 0.99,
         rms_rate: float = 3e-4,
         epsilon: float = 1e-8,
-        center: float = 10.0,
-        period: float = 5.0,
+        center: float = schedules.TRANSITION_CENTER,
+        period: float = schedules.TRANSITION_PERIOD,
         weight_decay: float = 0.0,
         exclude: Sequence[str] = (),
         **others: Any,
@@ -387,4 +387,6 @@ def plan_optimizer(plan: BatchPlan) -> Any:
         return LAMB(rate, beta1, beta2, weight_decay=decay, **own)
     if recipe.optimizer == "adam":
         return keras.optimizers.Adam(rate, beta1, beta2, weight_decay=decay or None, **own)
-    return RMSpropWarmup(rate, plan.steps_per_epoch, plan.base_momentum, weight_decay=decay, **own)
+    center, period = plan.transition
+    moves = {"center": center, "period": period}
+    return RMSpropWarmup(rate, plan.steps_per_epoch, plan.base_momentum, weight_decay=decay, **moves, **own)

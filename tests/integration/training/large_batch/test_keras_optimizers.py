@@ -146,6 +146,30 @@ def test_keras_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
     np.testing.assert_array_equal(variable.numpy(), end)
 
 
+@pytest.mark.parametrize("given", [{}, {"transition_center": 3, "transition_period": 2.5}], ids=["scaled", "given"])
+def test_keras_rmsprop_warm_up_of_a_plan_has_its_transition_and_continues_after_the_end(given: dict[str, Any]) -> None:
+    import keras
+    import tensorflow as tf
+
+    recipe = hopsml.large_batch.Recipe(
+        reference_batch_size=16, learning_rate=0.1, epochs=10, weight_decay=0.0, optimizer="rmsprop_warmup",
+        schedule=hopsml.large_batch.SlowStart(), **given,
+    )  # fmt: skip
+    plan = recipe.at(16, n_samples=7 * 16)
+    optimizer = keras.optimizers.deserialize(keras.optimizers.serialize(plan.keras()))
+    variables = [tf.Variable(value, dtype="float32") for value in references.problem()]
+    for step in range(STEPS):
+        pairs = [
+            tf.constant(references.gradients(step, index, tuple(v.shape)), "float32")
+            for index, v in enumerate(variables)
+        ]
+        optimizer.apply(pairs, variables)
+    rates = [plan.learning_rate(step) for step in range(STEPS)]
+    assert plan.steps == 70 and rates[-1] == rates[69] > 0
+    expected = references.rmsprop_warmup(STEPS, rates, 7, *((3, 2.5) if given else (10 / 9, 5 / 9)))
+    assert references.error([one.numpy() for one in variables], expected) <= LIMIT
+
+
 def test_keras_optimizer_follows_the_rate_of_the_plan() -> None:
     for schedule in (hopsml.large_batch.Steps((3, 5)), hopsml.large_batch.Polynomial(), hopsml.large_batch.SlowStart()):
         recipe = hopsml.large_batch.Recipe(

@@ -126,6 +126,28 @@ def test_torch_weights_do_not_change_after_the_end_of_a_plan(kind: str) -> None:
     assert torch.equal(ends[-1], ends[plan.steps - 1])
 
 
+@pytest.mark.parametrize("given", [{}, {"transition_center": 3, "transition_period": 2.5}], ids=["scaled", "given"])
+def test_torch_rmsprop_warm_up_of_a_plan_has_its_transition_and_continues_after_the_end(given: dict[str, Any]) -> None:
+    import torch
+
+    recipe = hopsml.large_batch.Recipe(
+        reference_batch_size=16, learning_rate=0.1, epochs=10, weight_decay=0.0, optimizer="rmsprop_warmup",
+        schedule=hopsml.large_batch.SlowStart(), **given,
+    )  # fmt: skip
+    plan = recipe.at(16, n_samples=7 * 16)
+    module = torch.nn.ParameterList([torch.tensor(value, dtype=torch.float32) for value in references.problem()])
+    optimizer, scheduler = plan.torch(module)
+    for step in range(STEPS):
+        for index, one in enumerate(module):
+            one.grad = torch.tensor(references.gradients(step, index, tuple(one.shape)), dtype=one.dtype)
+        optimizer.step()
+        scheduler.step()
+    rates = [plan.learning_rate(step) for step in range(STEPS)]
+    assert plan.steps == 70 and rates[-1] == rates[69] > 0
+    expected = references.rmsprop_warmup(STEPS, rates, 7, *((3, 2.5) if given else (10 / 9, 5 / 9)))
+    assert references.error([one.detach().numpy() for one in module], expected) <= LIMIT
+
+
 def test_biases_and_normalisations_have_no_weight_decay() -> None:
     import torch
 

@@ -82,6 +82,66 @@ def test_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, more
     assert schedules.sgd_share(10.0) == 0.5 and schedules.sgd_share(12.5) == 1.0 and schedules.sgd_share(60.0) == 1.0
 
 
+def test_rmsprop_transition_is_as_published_for_90_epochs_and_scales_with_the_epochs() -> None:
+    def shares(epochs: float, at: tuple[float, ...], **more: Any) -> list[float]:
+        plan = recipe(epochs=epochs, optimizer="rmsprop_warmup", **more).at(1024, 4096)
+        return [plan.sgd_share_at(epoch) for epoch in at]
+
+    published = shares(90, (0.0, 5.0, 10.0, 12.5, 60.0))
+    assert published == pytest.approx([math.exp(-4) / 2, math.exp(-2) / 2, 0.5, 1.0, 1.0])
+    assert shares(30, (0.0, 5 / 3, 10 / 3, 12.5 / 3, 20.0)) == pytest.approx(published)
+    assert shares(30, (2.0, 2.5, 3.0), transition_center=2.0, transition_period=2.0) == pytest.approx([0.5, 0.75, 1.0])
+    assert shares(90, (20.0, 22.5), transition_center=20) == pytest.approx([0.5, 1.0])  # the width remains 5
+    assert recipe().at(1024, 4096).sgd_share_at(0.0) == 1.0  # another optimizer
+
+
+def test_plan_prints_the_rmsprop_transition() -> None:
+    def row(**more: Any) -> str:
+        plan = recipe(optimizer="rmsprop_warmup", **more).at(1024, 4096)
+        return next(line for line in str(plan).splitlines() if line.startswith("RMSprop to SGD"))
+
+    assert row().count("half at 10, done at 12.5 ") == 2
+    assert "half at 3, done at 4 " in row(epochs=30, transition_center=3, transition_period=2)
+    assert "RMSprop to SGD" not in str(recipe().at(1024, 4096))
+
+
+def test_plan_saved_before_the_transition_could_be_set_has_that_of_its_training() -> None:
+    plan = recipe(epochs=30, optimizer="rmsprop_warmup").at(1024, 4096)
+    saved = plan.as_config()
+    assert BatchPlan.from_config(json.loads(json.dumps(saved))) == plan
+    for name in ("transition_center", "transition_period"):
+        del saved["recipe"][name]
+    old = BatchPlan.from_config(saved)
+    assert old.transition == (10.0, 5.0) and old.sgd_share_at(10.0) == 0.5
+    assert plan.transition == pytest.approx((10 / 3, 5 / 3))
+    momentum = recipe().at(1024, 4096)
+    saved = momentum.as_config()
+    for name in ("transition_center", "transition_period"):
+        del saved["recipe"][name]
+    assert BatchPlan.from_config(saved) == momentum
+
+
+@pytest.mark.parametrize(
+    ("schedule", "last"),
+    [
+        (large.Constant(), 1.0),
+        (large.Steps((2.0,)), 0.1),
+        (large.SlowStart(), 0.001),
+        (large.Cosine(0.2), 0.2),
+        (large.Cosine(), 0.0),
+        (large.Polynomial(), 0.0),
+    ],
+    ids=str,
+)
+def test_plan_retains_its_last_rate_after_the_end(schedule: Any, last: float) -> None:
+    plan = recipe(epochs=3, schedule=schedule, warmup_epochs=1, optimizer="rmsprop_warmup").at(1024, 4096)
+    assert [plan.learning_rate(plan.steps + more) for more in (0, 1, 1000)] == pytest.approx(
+        [plan.peak_learning_rate * last] * 3, abs=1e-12
+    )
+    assert plan.sgd_share_at(3.0) == plan.sgd_share_at(1000.0) == 1.0
+    assert all(math.isfinite(plan.momentum(plan.steps + more)) for more in (0, 1, 1000))
+
+
 def updated(rule: Any, steps: int = 100) -> list[Any]:
     weights = references.problem()
     states: list[Any] = [None] * len(weights)
