@@ -50,6 +50,10 @@ def profiles() -> None:
 
 def doctor(
     profile: ProfileOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers of the largest group, for the limit of open files. Default: 1920."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that this host can run a profile, and print a remedy for each problem.
@@ -57,11 +61,12 @@ def doctor(
     It starts nothing, leaves no files, and takes at most 30 seconds. The exit status is 1 if a check fails, else 0.
     """
     from hopsml.doctor import Status, examine
+    from hopsml.doctor.checks import USUAL_WORKERS
     from hopsml.doctor.examination import as_dict
     from hopsml.storage import filesystem
 
     try:
-        report = examine(profile)
+        report = examine(profile, workers=workers or USUAL_WORKERS)
     finally:
         filesystem.close_all()
     print(listing.json_line(as_dict(report)) if as_json else report_text(report))

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopsml.cluster.driver.preflight.rules import open_files_of_worker
+from hopsml.cluster.shared.acceptor import open_files_needed
 from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.core import extras, settings
 from hopsml.core.newer_python import StrEnum
@@ -94,6 +96,7 @@ def fail(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
 
 
 MIB, GIB = 1 << 20, 1 << 30
+USUAL_WORKERS = 1920  # for which a worker needs 4096 open files
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # those of the driver, and of an agent that is about to exit
 
@@ -274,8 +277,14 @@ def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]
     return ok("gpus", f"{len(found)} on this machine{f', {busy} in use' if busy else ''}", **facts)
 
 
-def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
-    """Check the limits of open files, processes, stack and shared memory."""
+def limits(facts: LimitFacts, gpu_count: int = 0, workers: int = USUAL_WORKERS) -> Finding:
+    """Check the limits of open files, processes, stack and shared memory.
+
+    Args:
+        facts: The limits.
+        gpu_count: Number of GPUs of this machine.
+        workers: Number of workers of the largest group.
+    """
     known = {
         "open_files": facts.open_files,
         "processes": facts.processes,
@@ -283,10 +292,10 @@ def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
         "shm_bytes": facts.shm_bytes,
     }
     problems: list[tuple[str, str]] = []
-    if 0 <= facts.open_files < 4096:
-        problems.append(
-            (f"the limit of open files is only {facts.open_files}", "ulimit -n 65536 (or nofile in limits.conf)")
-        )
+    needed = max(open_files_of_worker(workers), open_files_needed(workers))
+    if 0 <= facts.open_files < needed:
+        why = f"the limit of open files is only {facts.open_files}, and a group of {workers} workers needs {needed}"
+        problems.append((why, f"ulimit -n {max(65536, needed)} (or nofile in limits.conf)"))
     if 0 <= facts.processes < 4096:
         why = f"the limit of processes and threads is only {facts.processes}, and one worker needs more than 100"
         problems.append((why, "ulimit -u 65536 (or nproc in limits.conf)"))

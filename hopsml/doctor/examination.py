@@ -230,18 +230,21 @@ class Examination:
         return next((status for status in (Status.FAIL, Status.WARN) if status in present), Status.OK)
 
 
-def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examination:
+def examine(
+    profile_name: str | None = None, limit_s: float = LIMIT_S, workers: int = checks.USUAL_WORKERS
+) -> Examination:
     """Run all probes, for at most ``limit_s`` seconds, and evaluate their facts for the profile.
 
     Args:
         profile_name: name of the profile; None: the selected one.
         limit_s: deadline of the probes, in seconds.
+        workers: number of workers of the largest group.
     """
     began = time.monotonic()
     loaded, problem = _profile(profile_name)
     needs = Needs.of_profile(loaded) if loaded is not None else Needs()
     looks = gather(_looks(loaded, needs), limit_s)
-    findings = _judge(loaded, problem, needs, looks)
+    findings = _judge(loaded, problem, needs, looks, workers)
     return Examination(needs.profile, tuple(findings), time.monotonic() - began)
 
 
@@ -323,7 +326,9 @@ def _project_url(loaded: profiles.Profile | None) -> str:
     return settings.project_url()
 
 
-def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Gathered]) -> list[Finding]:
+def _judge(
+    loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Gathered], workers: int
+) -> list[Finding]:
     """Run the checks on the probes' facts, and return their findings."""
     packages = looks["frameworks"].facts
     judges: dict[str, Callable[[Any], Finding]] = {
@@ -332,7 +337,9 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
         "executors' python": lambda seen: checks.executors_python(seen, facts.python_version(), needs),
         "frameworks": lambda seen: checks.frameworks(seen, os.environ),
         "gpus": lambda seen: checks.gpus(seen.gpus, seen.has_driver, packages),
-        "limits": lambda seen: checks.limits(seen, len(looks["gpus"].facts.gpus) if looks["gpus"].facts else 0),
+        "limits": lambda seen: checks.limits(
+            seen, len(looks["gpus"].facts.gpus) if looks["gpus"].facts else 0, workers
+        ),
         "scratch": checks.scratch,
         "ports": checks.ports,
         "shared host": lambda seen: checks.shared_host(seen, server_guard.are_servers_guarded()),

@@ -68,7 +68,8 @@ class TrainingOptions(StartOptions):
             version of it.
         preflight: how to treat a slot with too few open files, a full disk, a faulty GPU, another version, or no
             connection to its neighbour: "warn" reports it in a note, "enforce" waits for the checks and trains without
-            the slot, "off" ignores it.
+            the slot, "strict" waits and ends the run with all faults before it trains (a slot that joins an elastic
+            group later is excluded), "off" ignores it.
     """
 
     versioned_resources: Sequence[str] | None = None
@@ -295,7 +296,7 @@ class EvaluationOptions(StartOptions):
         direction: "max" or "min".
         patience: number of consecutive checkpoints no better than the best after which the training is requested to
             end; None: never.
-        preflight: "warn", "enforce" or "off", as in trainings: how to treat a slot that fails the checks.
+        preflight: "warn", "enforce", "strict" or "off", as in trainings: how to treat a slot that fails the checks.
     """
 
     train_fn: Callable[..., Any]

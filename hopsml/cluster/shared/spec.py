@@ -30,7 +30,7 @@ ONLY_HOPSMLS_ENCRYPTS = (
     "HOPSML_ENCRYPTION=1)"
 )
 AS_MANY_AS_THERE_ARE = -1  # number of workers: one per GPU, or per slot of the executors
-PreflightMode = Literal["off", "warn", "enforce"]  # treatment of slots that fail the preflight
+PreflightMode = Literal["off", "warn", "enforce", "strict"]  # treatment of slots that fail the preflight
 Framework = Literal["tensorflow", "torch", "jax", "none"]
 Implementation = Literal["auto", "tensorflow", "hopsml"]  # library whose collectives reduce gradients
 Compression = Literal["fp16", "bf16", "topk", "powersgd"]  # how gradients are made smaller for the transfer

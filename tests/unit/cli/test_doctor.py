@@ -37,6 +37,13 @@ def test_doctor_checks_this_machine_under_the_local_profile(cli: Cli) -> None:
     assert all(bool(check["remedy"]) == (check["status"] != "ok") for check in report["checks"])
 
 
+def test_doctor_compares_the_limit_of_open_files_with_the_given_group(cli: Cli) -> None:
+    found = {
+        check["name"]: check for check in json.loads(cli("doctor", "--workers", "1000000", "--json").out)["checks"]
+    }
+    assert found["limits"]["status"] == "warn" and "a group of 1000000 workers needs" in found["limits"]["summary"]
+
+
 def test_doctor_of_an_unusable_profile_fails_with_remedies(cli: Cli) -> None:
     ended = cli("doctor", "--profile", "yarn")
     assert ended.status == 1

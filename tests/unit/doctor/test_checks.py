@@ -183,12 +183,20 @@ def test_gpus_and_their_driver_are_checked(
 ROOMY = {"open_files": 65536, "processes": -1, "stack_bytes": 8 << 20, "shm_bytes": 8 * GIB}
 
 
+def test_limit_of_open_files_is_compared_with_the_need_of_a_group() -> None:
+    check_finding(checks.limits(LimitFacts(**{**ROOMY, "open_files": 1024}), workers=384), OK)
+    check_finding(
+        checks.limits(LimitFacts(**{**ROOMY, "open_files": 1024}), workers=385), WARN, "385 workers needs 1026"
+    )
+    check_finding(checks.limits(LimitFacts(**ROOMY), workers=100_000), WARN, "needs 200256", "ulimit -n 200256")
+
+
 @pytest.mark.parametrize(
     ("change", "gpus", "status", "words"),
     [
         ({}, 0, OK, ["65536", "unlimited"]),
         ({"open_files": -1, "stack_bytes": -1}, 0, OK, []),
-        ({"open_files": 1024}, 0, WARN, ["open files is only 1024", "ulimit -n"]),
+        ({"open_files": 1024}, 0, WARN, ["open files is only 1024", "1920 workers needs 4096", "ulimit -n"]),
         ({"processes": 1000}, 0, WARN, ["processes and threads is only 1000", "ulimit -u"]),
         ({"stack_bytes": 1 << 20}, 0, WARN, ["1024 KiB", "ulimit -s"]),
         ({"shm_bytes": 64 << 20}, 1, OK, []),

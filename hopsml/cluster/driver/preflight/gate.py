@@ -2,9 +2,10 @@
 
     granted ──(own figures there?)──▶ evaluated ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and a request for others
 
-A run with "warn" gets its agents at once, and notes findings. One with "enforce" waits for the figures, for at most
-``FIGURES_S``: they arrive while the agents import the framework. A slot that fails is excluded, not released: its agent
-continues to hold it, so that the cluster cannot offer the same slot again.
+A run with "warn" gets its agents at once, and notes findings. One with "enforce" or "strict" waits for the figures, for
+at most ``FIGURES_S``: they arrive while the agents import the framework. A slot that fails is excluded, not released: its
+agent continues to hold it, so that the cluster cannot offer the same slot again. With "strict" it also ends the run,
+unless this has begun to train.
 
 An evaluation compares all members of a run, so it is not repeated for each report: waiting agents are evaluated when
 the last report for which they wait is there, a large group that trains already at the next tick.
@@ -76,7 +77,7 @@ class PublishWarning:
 
 @dataclass(frozen=True)
 class RefuseRun:
-    """End of a run for which more slots were excluded than it has workers, while none trains."""
+    """End of a run before it trains: more slots were excluded than it has workers, or one with preflight="strict"."""
 
     run_id: str
     text: str
@@ -92,6 +93,8 @@ class _Group:
     mode: PreflightMode
     size: int
     whole: bool  # all agents at once, or none
+    connected: int  # members to which a worker has connections, itself among them
+    has_begun: bool = False  # True if agents were admitted
     waiting: dict[str, None] = field(default_factory=dict)  # these three in order of arrival
     passed: dict[str, None] = field(default_factory=dict)
     aside: dict[str, None] = field(default_factory=dict)
@@ -104,6 +107,12 @@ class _Group:
     def has(self, agent_ids: Iterable[str]) -> bool:
         """Return True if one of these agents takes part in the run, or waits to."""
         return any(one in self.passed or one in self.waiting for one in agent_ids)
+
+    def consequence(self, agent_id: str) -> str:
+        """Return what happens because of a fault of this agent's slot, for messages."""
+        if self.mode == "warn" or agent_id not in self.waiting:
+            return "it is used nevertheless"
+        return "the run is refused" if self.mode == "strict" and not self.has_begun else "it is excluded"
 
     def forget(self, agent_id: str) -> None:
         """Remove an agent that has disconnected."""
@@ -126,10 +135,18 @@ class Gate:
 
     # -------------------------------------------------------------------------------- events
 
-    def add_run(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
-        """Add a run that needs ``size`` agents; ``whole``: all at once."""
+    def add_run(self, run_id: str, mode: PreflightMode, size: int, whole: bool, connected: bool) -> None:
+        """Add a run.
+
+        Args:
+            run_id: The run.
+            mode: Treatment of slots that fail.
+            size: Largest number of agents that it may have.
+            whole: True if it needs all at once.
+            connected: True if its workers have connections to each other.
+        """
         if mode != "off":
-            self.groups[run_id] = _Group(mode, size, whole)
+            self.groups[run_id] = _Group(mode, size, whole, size if connected else 1)
 
     def check_granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
         """Check agents that the pool has granted to the run, and return the actions to carry out."""
@@ -253,7 +270,11 @@ class Gate:
         if group.silent and not late:
             return []
         known = {one: self.facts[one] for one in members if one in self.facts}
-        faults = {one: list(self.own[one]) for one in known if self.own[one]}
+        faults = {
+            one: found
+            for one, facts in known.items()
+            if (found := self.own[one] + rules.group_faults(facts, group.connected, self.limits))
+        }
         for one in group.waiting:
             if one not in known:
                 text = f"silence: no measurements were received within {FIGURES_S:g} s; check the log of the agent"
@@ -303,18 +324,17 @@ class Gate:
                     actions.append(PublishWarning(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:
-                of_host = fault.rule == rules.CLOCK_SKEW and group.mode != "enforce"  # all its slots have it
+                of_host = fault.rule == rules.CLOCK_SKEW and group.mode == "warn"  # all its slots have it
                 key = (self.facts[one].host if of_host else one, fault.rule)
                 if key not in group.noted:
                     group.noted.add(key)
-                    end = (
-                        "it is excluded"
-                        if group.mode == "enforce" and one in group.waiting
-                        else "it is used nevertheless"
-                    )
+                    end = group.consequence(one)
                     actions.append(PublishWarning(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
-        if not group.waiting:
-            return actions
+        return actions + self._decide(run_id, group, faults) if group.waiting else actions
+
+    def _decide(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
+        """Admit or exclude the waiting agents, or refuse the run."""
+        actions: list[Action] = []
         bad = tuple(one for one in group.waiting if one in faults)
         good = tuple(one for one in group.waiting if one not in faults)
         group.waiting.clear()
@@ -323,13 +343,18 @@ class Gate:
         if bad:
             group.aside |= dict.fromkeys(bad)
             actions.append(ExcludeAgents(run_id, bad))
-        if bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
-            why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
+        if bad and group.mode == "strict" and not group.has_begun:
+            found = "; ".join(f"{self._name(one)}: {fault.text}" for one in bad for fault in faults[one])
+            failed = f"{len(bad)} of {len(bad) + len(good)} slots failed the preflight (preflight='strict')"
+            actions.append(RefuseRun(run_id, f"{failed}, so nothing was trained: {found}"))
+        elif bad and len(group.aside) > group.size and not group.passed and (group.whole or not good):
+            why = f"{len(group.aside)} slots failed the preflight (preflight='{group.mode}'), the last one: "
             actions.append(RefuseRun(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
         elif bad and group.whole:
             actions.append(ReplaceAgents(run_id, good, group.size))
         elif good:
             group.passed |= dict.fromkeys(good)
+            group.has_begun = True
             actions.append(AdmitAgents(run_id, good))
         return actions
 
@@ -370,7 +395,8 @@ class Inspection:
     def add_run(self, request: RunRequest) -> None:
         """Add a run that has begun."""
         spec = request.spec
-        self._gate.add_run(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
+        group = spec.group
+        self._gate.add_run(request.run_id, spec.preflight, group.size, not group.changes, group.collective)
 
     def check_granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
         """Check agents that the pool has granted to the run, which gets those that pass."""

@@ -66,14 +66,17 @@ def test_warning_preflight_notes_the_slot_and_the_run_trains(store: Path, lowere
     run = submit(soft_limits)
     run.result(END_S)
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ") and "open-file limit: 200" in note]
-    assert "open-file limit: 200, at least 1024 are needed" in note and "it is used nevertheless" in note
+    assert (
+        "open-file limit: 200, at least 260 are needed in a group of 2 workers" in note
+        and "it is used nevertheless" in note
+    )
     assert lowered.started == 2
 
 
 @pytest.mark.parametrize(
     ("lowered", "figure"),
     [
-        ((*FILES, 1), "open-file limit: 200, at least 1024"),
+        ((*FILES, 1), "open-file limit: 200, at least 260"),
         pytest.param((*SIZE, 1), "cannot be written: File too large", marks=pytest.mark.variant),
     ],
     indirect=["lowered"],
@@ -87,7 +90,7 @@ def test_enforcing_preflight_excludes_the_slot_and_trains_on_another(
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
     assert figure in note and "it is excluded" in note
     assert lowered.started == 3
-    assert files >= 1024 and size == resource.RLIM_INFINITY
+    assert files >= 260 and size == resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 99)], indirect=True)
@@ -95,6 +98,18 @@ def test_run_whose_every_slot_fails_raises_not_enough_slots(store: Path, lowered
     with pytest.raises(NotEnoughSlots, match=r"slots failed the preflight.*open-file limit: 200"):
         submit(soft_limits, preflight="enforce").result(END_S)
     assert lowered.started <= 6
+
+
+@pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
+def test_strict_preflight_ends_the_run_before_its_function_is_called(
+    store: Path, tmp_path: Path, lowered: Lowered
+) -> None:
+    called = tmp_path / "called"
+    run = submit(called.touch, preflight="strict")
+    with pytest.raises(NotEnoughSlots, match=r"of 2 slots failed the preflight.*open-file limit: 200, at least 260"):
+        run.result(END_S)
+    assert lowered.started == 2 and not called.exists()
+    assert any("(the run is refused)" in note for note in run.state.notes)
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
@@ -108,5 +123,5 @@ def test_elastic_run_uses_the_good_slots_and_preflight_can_be_disabled(store: Pa
 
 
 def test_unknown_preflight_mode_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"preflight='maybe': it must be one of 'off', 'warn', 'enforce'"):
+    with pytest.raises(ArgumentError, match=r"preflight='maybe': it must be one of 'off', 'warn', 'enforce', 'strict'"):
         submit(soft_limits, preflight="maybe")

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.fast
 NOW = 10.0
 
 
-def gate(mode: PreflightMode, size: int = 2, whole: bool = True) -> Gate:
+def gate(mode: PreflightMode, size: int = 2, whole: bool = True, connected: bool = True) -> Gate:
     found = Gate()
-    found.add_run("run", mode, size, whole)
+    found.add_run("run", mode, size, whole, connected)
     return found
 
 
@@ -102,7 +102,7 @@ def join(mode: PreflightMode, size: int) -> None:
     assert not (found.facts or found.probes or any(found.peers.values()))
 
 
-@pytest.mark.parametrize("mode", ["warn", "enforce"])
+@pytest.mark.parametrize("mode", ["warn", "enforce", "strict"])
 def test_preflight_operations_grow_linearly_with_the_group_size(mode: PreflightMode) -> None:
     assert operations(lambda: join(mode, 384)) < 4.5 * operations(lambda: join(mode, 96))
 
@@ -138,7 +138,7 @@ def test_enforcing_preflight_waits_for_measurements_and_probes() -> None:
     assert len(requested) == 1 and isinstance(requested[0], RequestProbe) and requested[0].address.endswith(":4000")
     assert answer_probes(found, requested) == [AdmitAgents("run", ("a1", "a2"))]
     found.remove_run("run")
-    found.add_run("next", "enforce", 2, True)
+    found.add_run("next", "enforce", 2, True, True)
     assert found.check_granted("next", ("a1", "a2"), NOW) == [
         AdmitAgents("next", ("a1", "a2"))
     ]  # earlier results are reused
@@ -194,7 +194,57 @@ def test_run_whose_every_slot_fails_is_refused() -> None:
         found.check_granted("run", (agent_id,), NOW)
         actions = report_facts(found, agent_id, open_files=10)
     assert isinstance(actions[-1], RefuseRun) and "2 slots failed the preflight" in actions[-1].text
-    assert "open-file limit: 10, at least 1024" in actions[-1].text
+    assert "open-file limit: 10, at least 258 are needed in a group of 1 worker" in actions[-1].text
+
+
+def test_open_files_are_compared_with_the_need_of_the_largest_group_of_a_run() -> None:
+    for size, connected, is_enough in ((384, True, True), (385, True, False), (10_000, False, True)):
+        found = gate("warn", size=size, whole=False, connected=connected)
+        found.check_granted("run", ("a1",), NOW)
+        assert (report_facts(found, "a1", open_files=1024) == []) is is_enough
+
+
+def test_strict_preflight_refuses_the_run_at_the_first_fault_and_lists_all() -> None:
+    found = gate("strict", size=4)
+    assert found.check_granted("run", ("a1", "a2", "a3", "a4"), NOW) == []
+    assert report_facts(found, "a1", disk_mb=1.0, shared_memory_mb=2.0) == []
+    report_facts(found, "a2"), report_facts(found, "a3", write_mb_s=0.01)
+    actions = report_facts(found, "a4")
+    assert not any(isinstance(one, AdmitAgents | RefuseRun) for one in actions)  # the probe is missing
+    (*notes, aside, refusal) = answer_probes(found, actions, "no route")
+    assert [type(one) for one in notes] == [PublishWarning] * 4 and "(the run is refused)" in notes[0].text
+    assert isinstance(aside, ExcludeAgents) and {"a1", "a3"} < set(aside.agent_ids)
+    assert isinstance(refusal, RefuseRun)
+    assert "3 of 4 slots failed the preflight (preflight='strict')" in refusal.text
+    for figure in ("disk space: 1 MB", "shared memory: 2 MB", "disk speed: 0.01 MB/s", "network: "):
+        assert figure in refusal.text
+    assert found.tick(NOW + 100) == []
+
+
+def test_strict_preflight_admits_good_slots_after_measurements_and_probes() -> None:
+    found = gate("strict")
+    assert found.check_granted("run", ("a1", "a2"), NOW) == [] == report_facts(found, "a1")
+    assert answer_probes(found, report_facts(found, "a2")) == [AdmitAgents("run", ("a1", "a2"))]
+
+
+def test_strict_preflight_refuses_a_run_whose_agent_sends_no_measurements() -> None:
+    found = gate("strict")
+    found.check_granted("run", ("a1", "a2"), NOW)
+    report_facts(found, "a1")
+    refusal = found.tick(NOW + FIGURES_S)[-1]
+    assert isinstance(refusal, RefuseRun) and "no measurements were received within 10 s" in refusal.text
+
+
+def test_strict_preflight_excludes_a_bad_slot_that_joins_a_training_group() -> None:
+    found = gate("strict", size=3, whole=False)
+    found.check_granted("run", ("a1",), NOW)
+    assert report_facts(found, "a1") == [AdmitAgents("run", ("a1",))]
+    found.check_granted("run", ("a2",), NOW)
+    warning, aside = report_facts(found, "a2", disk_mb=1.0)
+    assert "(it is excluded)" in warning.text and aside == ExcludeAgents("run", ("a2",))
+    found.agent_left("a1", NOW)  # the group has trained, though no member is left
+    found.check_granted("run", ("a3",), NOW)
+    assert report_facts(found, "a3", disk_mb=1.0)[-1] == ExcludeAgents("run", ("a3",))
 
 
 def test_agent_that_leaves_before_the_result_makes_a_fixed_group_request_again() -> None:
@@ -206,7 +256,7 @@ def test_agent_that_leaves_before_the_result_makes_a_fixed_group_request_again()
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
+@given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce", "strict"]), st.booleans())
 def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode, whole: bool) -> None:
     """Every granted agent is passed on, excluded, returned, gone or still awaited; failed ones are never passed on."""
     choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
@@ -250,7 +300,7 @@ def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode,
             apply_actions(found.probe_ended(probe.agent_id, PeerProbed(probe.peer, 90.0), now))
     apply_actions(found.tick(now + 2 * FIGURES_S))
     assert "granted" not in held.values() or refused
-    if mode == "enforce":
+    if mode != "warn":
         assert not any(how == "AdmitAgents" and agent_id in bad for agent_id, how in held.items())
     else:
         assert set(held.values()) <= {"AdmitAgents"}

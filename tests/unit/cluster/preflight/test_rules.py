@@ -36,12 +36,12 @@ def facts_with(**changed: Any) -> PreflightFacts:
 def test_good_slot_and_unlimited_resources_have_no_fault() -> None:
     assert rules.own_faults(GOOD, 999.9, 1000.1) == []
     assert rules.own_faults(facts_with(open_files=-1, stack_mb=-1.0), 999.9, 1000.1) == []
+    assert rules.group_faults(GOOD, 8) == rules.group_faults(facts_with(open_files=-1), 100_000) == []
 
 
 @pytest.mark.parametrize(
     ("changed", "rule", "figure"),
     [
-        ({"open_files": 256}, "open-file limit", "256, at least 1024"),
         ({"stack_mb": 0.5}, "stack size", "0.5 MB, at least 1"),
         ({"shared_memory_mb": 3.7}, "shared memory", "4 MB free in /dev/shm, at least 32"),
         ({"disk_mb": 12.0}, "disk space", "12 MB free in /scratch, at least 512"),
@@ -59,7 +59,17 @@ def test_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str,
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
 
 
-COMPARED = ("pair_mb_s", "core_share")
+@pytest.mark.parametrize(("members", "needed"), [(1, 258), (2, 260), (384, 1024), (1024, 2304)])
+def test_open_files_needed_grow_with_the_members_of_the_group(members: int, needed: int) -> None:
+    assert rules.open_files_of_worker(members) == needed
+    assert rules.group_faults(facts_with(open_files=needed), members) == []
+    (fault,) = rules.group_faults(facts_with(open_files=needed - 1), members)
+    assert fault.rule == "open-file limit"
+    group = "a group of 1 worker" if members == 1 else f"a group of {members} workers"
+    assert f"{needed - 1}, at least {needed} are needed in {group}; raise it (ulimit -n" in fault.text
+
+
+COMPARED = ("pair_mb_s", "core_share", "open_files", "files_per_member")
 
 
 @pytest.mark.parametrize(
