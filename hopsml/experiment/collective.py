@@ -142,7 +142,10 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
         )
     if evaluator and most is not None:
         verbs.check_evaluator(most)
-    elastic = section_from_options(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=SETTINGS.drain_s)
+    first = verbs.first_workers(options.first_workers, fewest, most)
+    elastic = section_from_options(
+        ElasticGroup, options, size=size, min_size=fewest or 1, first_target=first, drain_s=SETTINGS.drain_s
+    )
     if fewest is not None:
         return elastic  # built above in any case, which checks its numbers
     if evaluator:  # it waits for checkpoints, and may be idle until then
@@ -164,9 +167,8 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
         reason = (
             "the group has a fixed size, and ends with its first lost worker; pass min_workers= for an elastic group"
         )
-        notes += unused(
-            [name for name in argument_names(ElasticGroup) if name not in argument_names(FixedGroup)], reason
-        )
+        of_elastic = [name for name in argument_names(ElasticGroup) if name not in argument_names(FixedGroup)]
+        notes += unused(["first_workers", *of_elastic], reason)
     if most == 1:
         notes += unused(argument_names(Communication), "one worker exchanges nothing")
     return tuple(notes)

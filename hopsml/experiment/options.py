@@ -89,9 +89,12 @@ class GroupTrainingOptions(TrainingOptions):
             machines; each row goes to one worker per epoch.
         num_workers: number of workers of a fixed group; by default one for each GPU, else one for each slot of the
             executors, with ``data`` one less. The run ends when the first worker fails.
-        min_workers, max_workers: instead of ``num_workers``, the limits of an elastic group: it starts with
-            ``min_workers``, admits joining workers at the next commit, and survives the loss of workers, executors and
-            hosts; see ``hopsml.elastic``.
+        min_workers, max_workers: instead of ``num_workers``, the limits of an elastic group: it starts once
+            ``min_workers`` are available, admits joining workers at the next commit, and survives the loss of workers,
+            executors and hosts; see ``hopsml.elastic``.
+        first_workers: number of workers that an elastic group requests until it is resized (``run.resize``,
+            ``hopsml.elastic.resize``, a ``BatchSizeSchedule``), from ``min_workers`` to ``max_workers``; by default
+            ``max_workers``. A resumed run begins with it again.
         reset_limit: number of generations of an elastic group that may end by failures; unlimited by default, provided
             that commits are made between them.
         min_workers_timeout: seconds for which an elastic group with fewer than ``min_workers`` waits for further
@@ -112,6 +115,7 @@ class GroupTrainingOptions(TrainingOptions):
     num_workers: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None
+    first_workers: int | None = None
     reset_limit: int | None = None
     min_workers_timeout: float = 600.0
     heartbeat_timeout: float = 5.0

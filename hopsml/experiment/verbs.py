@@ -42,6 +42,26 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
     return largest, smallest
 
 
+def first_workers(value: Any, fewest: int | None, most: int | None) -> int | None:
+    """Return the number of workers with which an elastic group begins; None for its largest number.
+
+    Args:
+        value: the argument ``first_workers``.
+        fewest: smallest number of workers; None for a group of fixed size.
+        most: largest number; None for as many as the cluster has.
+
+    Raises:
+        ArgumentError: it is not from the smallest to the largest number.
+    """
+    if value is None:
+        return None
+    first = checks.whole_number("first_workers", value)
+    if fewest is not None and not fewest <= first <= (first if most is None else most):
+        limit = "" if most is None else f" to max_workers={most}"
+        raise ArgumentError(f"first_workers={first}: it must be from min_workers={fewest}{limit}")
+    return first
+
+
 def worker_environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
     """Return the workers' environment variables; ``share`` (who may read the run's files) becomes one of them."""
     checked = checks.variables("environment", value or {})

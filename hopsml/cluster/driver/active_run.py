@@ -169,7 +169,7 @@ class ActiveRun:
         group = self.request.spec.group
         self.wanted_size = group.size
         if isinstance(group, ElasticGroup):
-            self.wanted_size = group.first_target or group.size
+            self.wanted_size = group.first_size
             group = msgspec.structs.replace(group, first_target=self.size)
         elif isinstance(group, IndependentGroup):
             group = msgspec.structs.replace(group, size=self.size)
@@ -178,7 +178,7 @@ class ActiveRun:
 
     @property
     def size(self) -> int:
-        """Number of workers that a group that changes may have now."""
+        """Number of workers that a group that changes may have now: those requested, at most those allowed."""
         return self.wanted_size if self.allowed is None else min(self.wanted_size, self.allowed)
 
     @property

@@ -109,7 +109,7 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     regroups: ClassVar[bool] = True
 
     min_size: int = 1
-    first_target: int | None = None  # target size until it is resized; None: ``size``
+    first_target: int | None = None  # target size until it is resized (``first_workers``); None: ``size``
     stopped_s: float = 5.0  # lower, as a stopped worker can be replaced
     heartbeat_timeout_s: Seconds = 5.0
     join_s: float = 1.0  # seconds for which group start-up with min_size workers waits for more
@@ -130,6 +130,11 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     def minimum(self) -> int:
         """Smallest number of workers with which the group trains."""
         return min(self.min_size, self.size)
+
+    @property
+    def first_size(self) -> int:
+        """Target size until the group is resized, at most ``size``, which may have been limited to the cluster's."""
+        return min(self.first_target or self.size, self.size)
 
     @property
     def silence_timeout_s(self) -> float | None:

@@ -316,11 +316,20 @@ def squared_norm(arrays: Iterable[Any]) -> float:
 class BatchSizeSchedule:
     """Schedule of the number of workers by epoch; the batch of each stays the same, so the global batch grows.
 
-        sizes = hopsml.large_batch.BatchSizeSchedule.doubling(workers=2, every=10, most=8)
-        data = hopsml.elastic.Sampler(len(x), 256, epochs=40, scaling="linear", reference_workers=2)
-        for batch in state.resume(data):
-            sizes.follow(data)
-            optimizer.learning_rate = 0.1 * data.learning_rate_scale
+        sizes = hopsml.large_batch.BatchSizeSchedule.doubling(workers=1, every=10, most=8)
+
+        def train():
+            ...
+            data = hopsml.elastic.Sampler(len(x), 256, epochs=40, scaling="linear", reference_workers=1)
+            for batch in state.resume(data):
+                sizes.follow(data)
+                optimizer.learning_rate = 0.1 * data.learning_rate_scale
+                ...
+
+        experiment.torch(train, min_workers=1, max_workers=8, first_workers=sizes.workers(0))
+
+    Without ``first_workers`` a group begins with as many workers as it may have, and changes at its first commit. For
+    Keras's ``fit`` pass the schedule to ``hopsml.tensorflow.callbacks(scaling="linear", batch_size_schedule=sizes)``.
 
     The learning rate follows the Sampler: when the group grows, it rises from its present value over the Sampler's
     ``ramp_epochs``, also during a warm-up, so nothing is multiplied twice.

@@ -116,6 +116,18 @@ def test_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> 
     assert set(worlds) == {1, 3} and worlds[-1] == 3
 
 
+def test_group_begins_with_first_workers_and_grows_by_resize(store: Path, tmp_path: Path) -> None:
+    args = {"commit": 1000, "step_s": 0.03, "patience_s": 1.0}
+    run = submit(tmp_path, least=2, most=3, first_workers=2, args=args)
+    await_step(tmp_path, 12)
+    assert run.status()["generation"] == 0
+    run.resize(3)
+    wait_until(lambda: run.status()["generation"] == 1, "the larger group")
+    (tmp_path / "disturbed").touch()
+    worlds = check_result(run, 1)["worlds"]
+    assert worlds == sorted(worlds) and set(worlds) == {2, 3} and worlds[11] == 2
+
+
 def test_user_error_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):

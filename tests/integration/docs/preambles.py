@@ -40,6 +40,19 @@ def step(strategy, model, optimizer, x, y, batch_size):
     strategy.run(replica, (tf.constant(x), tf.constant(y)))
 """
 
+GROWING = """
+import keras
+import hopsml
+from hopsml import experiment
+
+def load_data():
+    import numpy as np
+    return np.ones((64, 4), np.float32), np.ones((64, 1), np.float32)
+
+def build_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+"""
+
 SERVERS = """
 import hopsml
 from hopsml import experiment

@@ -44,7 +44,7 @@ TESTED = {  # page -> words of each of its snippets
         "hopsml.data.parquet(",
         "hopsml.data.files(",
     ),  # the first: integration/spark/test_data.py
-    "docs/how-to/large-batch.md": ("large.Recipe(",),
+    "docs/how-to/large-batch.md": ("large.Recipe(", "BatchSizeSchedule.doubling("),
     FRAMEWORKS: ("hopsml.torch.prepare(", "lightning.Trainer(", "TrainingArguments(", "Accelerator(", "RabitTracker("),
     SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
@@ -156,6 +156,13 @@ def test_local_service_snippets_submit_and_follow_a_job(home: Path) -> None:
 @pytest.mark.local
 def test_large_batch_snippet_prints_the_plan(home: Path) -> None:
     assert "linear scaling: x 32" in run(home, snippet("docs/how-to/large-batch.md", "large.Recipe("))
+
+
+@pytest.mark.variant
+@pytest.mark.tensorflow
+def test_growing_batch_snippet_trains(home: Path) -> None:
+    script = preambles.GROWING + snippet("docs/how-to/large-batch.md", "BatchSizeSchedule.doubling(")
+    assert "1 more joined" in run(home, script)
 
 
 @pytest.mark.local

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hopsml
 from hopsml import experiment
 from tests.helpers.local_application import warm_application
 
@@ -36,6 +39,46 @@ def train(optimizers: list[str], implementation: str) -> dict[str, Any]:
         weights = [one.tolist() for one in model.get_weights()]
         found[name] = {"weights": weights, "alike": all(one == weights for one in hopsml.distributed.exchange(weights))}
     return found
+
+
+SIZES = hopsml.large_batch.BatchSizeSchedule.doubling(workers=1, every=1, most=2)
+
+
+def grow(file: str) -> None:
+    """Train by a schedule of sizes; the first worker appends workers and rate of each step to ``file``."""
+    import json
+    import time
+
+    import keras
+
+    class Watched(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.wanted = SIZES.workers(epoch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            size = hopsml.distributed.world_size()
+            if hopsml.distributed.rank() == 0:  # its process may be another one after a change
+                with open(file, "a") as steps:
+                    steps.write(json.dumps([size, float(self.model.optimizer.learning_rate.numpy())]) + "\n")
+            if size < self.wanted:
+                time.sleep(0.5)  # until the other worker has started
+
+    with hopsml.tensorflow.strategy().scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    following = hopsml.tensorflow.callbacks(1, scaling="linear", batch_size_schedule=SIZES)
+    x, y = np.ones((64, 6), np.float32), np.ones((64, 3), np.float32)
+    model.fit(x, y, batch_size=4, epochs=5, verbose=0, callbacks=[*following, Watched()])
+
+
+def test_schedule_doubles_an_elastic_fit_from_one_worker(tmp_path: Path) -> None:
+    file, first = tmp_path / "steps", SIZES.workers(0)
+    experiment.collective_all_reduce(
+        grow, args={"file": str(file)}, min_workers=1, max_workers=2, first_workers=first, **QUIET
+    )
+    workers, rates = zip(*map(json.loads, file.read_text().splitlines()), strict=True)
+    assert workers[:16] == (1,) * 16 and workers == tuple(sorted(workers)) and workers[-1] == 2
+    assert rates[0] == pytest.approx(0.01) and list(rates) == sorted(rates) and rates[-1] > 0.01
 
 
 OPTIMIZERS = ["lars", "lamb", "rmsprop_warmup"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hopsml
 from hopsml import experiment
 from tests.helpers.local_application import warm_application
 
@@ -55,6 +56,39 @@ def train(kinds: list[str], ends: str) -> dict[str, Any]:
                 os.kill(os.getpid(), signal.SIGKILL)
         found[kind] = [one.detach().numpy().tolist() for one in model.parameters()]
     return {"json": hopsml.distributed.exchange(found)}
+
+
+SIZES = hopsml.large_batch.BatchSizeSchedule.doubling(workers=1, every=1, most=2)
+
+
+def grow() -> dict[str, Any]:
+    """Train by a schedule of sizes; return workers, global batch and factor of the rate of each step."""
+    import time
+
+    import torch
+
+    model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    state = hopsml.elastic.State(model=model, optimizer=optimizer, steps=[])
+    data = hopsml.elastic.Sampler(64, 4, seed=1, epochs=5, scaling="linear", reference_workers=1, ramp_epochs=1)
+    for batch in state.resume(data):
+        SIZES.follow(data)
+        optimizer.zero_grad()
+        model(torch.ones(len(batch), 4)).square().mean().backward()
+        optimizer.step()
+        state.steps = [*state.steps, [data.world_size, data.batch_size, data.learning_rate_scale]]
+        if data.world_size < SIZES.workers(data.epoch):
+            time.sleep(0.5)  # until the other worker has started
+        state.commit(every=1)
+    return {"steps": state.steps}
+
+
+def test_schedule_doubles_a_torch_group_from_one_worker() -> None:
+    run = experiment.torch(grow, min_workers=1, max_workers=2, first_workers=SIZES.workers(0), **QUIET)
+    steps = run.value["steps"]
+    workers = [size for size, *_ in steps]
+    assert workers[:16] == [1] * 16 and workers == sorted(workers) and workers[-1] == 2  # an epoch of one worker
+    assert all(batch == 4 * size for size, batch, _ in steps) and steps[0][2] == 1 and steps[-1][2] == 2
 
 
 @pytest.mark.variant

@@ -95,6 +95,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "num_workers": Changes(3),
     "min_workers": Changes(1),
     "max_workers": Changes(3),
+    "first_workers": (Changes(1, CHANGING), Noted(1)),
     "merge_scope": (Changes(4), MERGED),
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),

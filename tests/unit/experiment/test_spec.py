@@ -52,7 +52,7 @@ OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
 # Arguments without a field of the same name: of the function, of this process, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
-    "num_workers", "min_workers", "max_workers", "environment", "share", "data",
+    "num_workers", "min_workers", "max_workers", "first_workers", "environment", "share", "data",
 }  # fmt: skip
 
 

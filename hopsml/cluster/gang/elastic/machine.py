@@ -427,7 +427,7 @@ class ElasticGroupMachine(ElasticGroupState):
         self.membership.target = self.spec.size
         if self.spec.regroups:
             limits, policy = self.elastic_options, self.policy
-            self.membership.target = limits.first_target or limits.size
+            self.membership.target = limits.first_size
             policy.exclusions = Exclusions(limits.host_failure_limit, limits.host_cooldown_s)
             policy.unfit = Exclusions(1, limits.host_cooldown_s)
             self.progress.pace = Pace(now, limits.progress_timeout_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
@@ -26,6 +26,9 @@ from hopsml.training.tensorflow.fit.callbacks import (
     prepend_history,
     record_training,
 )
+
+if TYPE_CHECKING:
+    from hopsml.training.large_batch.schedules import BatchSizeSchedule
 
 DECIDING = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "BackupAndRestore")
 
@@ -104,7 +107,13 @@ class ElasticCallback(FitHooks):
     A function may call ``fit`` several times, always in the same order: calls that were complete are skipped.
     """
 
-    def __init__(self, every: int | None = None, scaling: Scaling = "constant", reference_workers: int = 1) -> None:
+    def __init__(
+        self,
+        every: int | None = None,
+        scaling: Scaling = "constant",
+        reference_workers: int = 1,
+        schedule: BatchSizeSchedule | None = None,
+    ) -> None:
         """Create the callback for one or several calls of ``fit``.
 
         Args:
@@ -113,8 +122,10 @@ class ElasticCallback(FitHooks):
                 which is ``batch_size`` divided by ``reference_workers``, and the learning rate follows; see
                 ``hopsml.elastic.Sampler``.
             reference_workers: number of workers for which ``batch_size`` and the learning rate are meant.
+            schedule: number of workers to be requested at each epoch.
         """
         self._every, self._scaling, self._reference = every, scaling, reference_workers
+        self._schedule = schedule
         self._state: elastic_state.State | None = None
         self._feed: feeds.Feed | None = None
         self._rate = _Rate()
@@ -250,8 +261,12 @@ class ElasticCallback(FitHooks):
         prepend_history(self.model, self._state.history)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Set the learning rate for the group's present size, with linear scaling."""
-        if self._feed is not None and self._scaling == "linear":
+        """Request the scheduled workers, and set the learning rate for the group's present size, with linear scaling."""
+        if self._feed is None:
+            return
+        if self._schedule is not None:
+            self._schedule.follow(self._feed.position)
+        if self._scaling == "linear":
             self._rate.scale(self.model.optimizer, self._feed.position.learning_rate_scale)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:

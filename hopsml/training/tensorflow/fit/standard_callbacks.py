@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.cluster.shared.checks import accepts_older
 from hopsml.cluster.worker.context import current
@@ -14,6 +14,9 @@ from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.fit.callbacks import CheckpointCallback, FitHooks, ReportCallback
 from hopsml.training.tensorflow.fit.elastic_fit import ElasticCallback
 
+if TYPE_CHECKING:
+    from hopsml.training.large_batch.schedules import BatchSizeSchedule
+
 
 @accepts_older(checkpoint_every="checkpoint_every_steps")
 def callbacks(
@@ -21,6 +24,7 @@ def callbacks(
     keep: int = 3,
     scaling: Scaling = "constant",
     reference_workers: int = 1,
+    batch_size_schedule: BatchSizeSchedule | None = None,
 ) -> list[Any]:
     """Return callbacks for progress reports, TensorBoard events, and checkpoints or commits.
 
@@ -37,10 +41,18 @@ def callbacks(
             ``hopsml.elastic.Sampler``.
         reference_workers: number of workers for which batch and learning rate are meant; see
             ``hopsml.elastic.Sampler``.
+        batch_size_schedule: a ``hopsml.large_batch.BatchSizeSchedule``, whose number of workers ``fit`` requests at each
+            epoch; it requires ``scaling="linear"``.
 
     Raises:
-        ArgumentError: ``scaling`` is given in a run of fixed size.
+        ArgumentError: ``scaling`` or a schedule is given in a run of fixed size, or a schedule without
+            ``scaling="linear"``.
     """
+    if batch_size_schedule is not None and scaling != "linear":
+        raise ArgumentError(
+            f"callbacks(batch_size_schedule=...) with scaling={scaling!r}: the global batch does not depend on the group; "
+            'pass scaling="linear"'
+        )
     context = current()
     if context is None:
         return []
@@ -49,7 +61,7 @@ def callbacks(
         if keep != 3:
             print(f"hopsml: keep={keep} has no effect under min_workers: checkpoints are made of commits", flush=True)
         every = None if checkpoint_every_steps == "epoch" else checkpoint_every_steps
-        return [ReportCallback(), *events, ElasticCallback(every, scaling, reference_workers)]
+        return [ReportCallback(), *events, ElasticCallback(every, scaling, reference_workers, batch_size_schedule)]
     if scaling != "constant":
         raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
     if context.commits is not None:
