@@ -15,8 +15,10 @@
     with recorded("etl") as run: ...                 record work of the driver itself
     spark()                                          the session whose DataFrames a training can use: data={"rows": df}
 
-They block and return a ``Result``; ``submit`` and ``submit_search`` return a handle instead, and every blocking verb is
-``submit(...).result()``. ``shutdown`` releases all slots before the program's end.
+They block and return a ``Result``. ``torch.submit(train, ...)``, likewise ``submit`` of ``collective_all_reduce``,
+``jax``, ``distributed``, ``parameter_server`` and ``mirrored``, ``submit`` (that of ``collective_all_reduce``),
+``submit_search`` and ``submit_evaluation`` return a handle instead. ``shutdown`` releases all slots before the program
+ends.
 """
 
 from __future__ import annotations

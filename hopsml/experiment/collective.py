@@ -2,7 +2,8 @@
 
 ``collective_all_reduce`` and ``submit`` are synchronous data-parallel training; ``torch``, ``jax`` and ``distributed``
 have the same agents, groups, records and elasticity. ``parameter_server``: a chief calls the function, workers compute,
-parameter servers hold the variables. ``mirrored``: one worker has all GPUs of its executor.
+parameter servers hold the variables. ``mirrored``: one worker has all GPUs of its executor. Each has an attribute
+``submit``, which returns a handle.
 """
 
 from __future__ import annotations
@@ -58,7 +59,14 @@ SubmitHook = Callable[[RunOptions], NoReturn]  # gets the options of a training 
 _submit_hook: ContextVar[SubmitHook | None] = ContextVar("submit_hook", default=None)  # of a script in ``run_script``
 
 
-@_verb
+def _start(options: RunOptions) -> Run:
+    """Start a run of TensorFlow, unless a script whose training calls are collected calls this."""
+    if (hook := _submit_hook.get()) is not None:
+        hook(options)
+    return plan.start(build(options))
+
+
+@_verb.with_submit(_start)
 def collective_all_reduce(options: RunOptions) -> Result:
     """Train synchronously on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
@@ -98,12 +106,6 @@ def _run_hooked(path: str, submit_hook: SubmitHook) -> None:
     runpy.run_path(path, run_name="__main__")
 
 
-def _start(options: RunOptions) -> Run:
-    if (hook := _submit_hook.get()) is not None:
-        hook(options)
-    return plan.start(build(options))
-
-
 def build(
     options: AnyGroupOptions, verb: str = "collective_all_reduce", framework: Framework = "tensorflow"
 ) -> plan.Plan:
@@ -137,8 +139,8 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
     evaluator = isinstance(options, RunOptions) and options.evaluator
     if fewest is not None and evaluator:
         raise ArgumentError(
-            "evaluator=True and min_workers exclude each other, since an elastic group has no "
-            "evaluator; omit one of them"
+            "evaluator=True and min_workers exclude each other, since an elastic group has no evaluator; omit evaluator, "
+            "and evaluate the run's checkpoints beside it: experiment.submit_evaluation(function, run)"
         )
     if evaluator and most is not None:
         verbs.check_evaluator(most)
@@ -187,10 +189,15 @@ def _plan_of(options: ParameterServerOptions | MirroredOptions, verb: str, **spe
     )
 
 
+def _start_with_servers(options: ParameterServerOptions) -> Run:
+    """Start a run with parameter servers."""
+    return plan.start(build_with_servers(options))
+
+
 _verb_with_servers = Verb(ParameterServerOptions, "parameter_server", orders=ORDERS)
 
 
-@_verb_with_servers
+@_verb_with_servers.with_submit(_start_with_servers)
 def parameter_server(options: ParameterServerOptions) -> Result:
     """Train asynchronously with parameter servers; blocks until the end and returns a ``Result``.
 
@@ -204,7 +211,7 @@ def parameter_server(options: ParameterServerOptions) -> Result:
         RunError: the run failed; the message names the rank, its host, its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
-    return plan.start(build_with_servers(options)).result()
+    return _start_with_servers(options).result()
 
 
 def build_with_servers(options: ParameterServerOptions) -> plan.Plan:
@@ -225,10 +232,15 @@ def build_with_servers(options: ParameterServerOptions) -> plan.Plan:
     )
 
 
+def _start_mirrored(options: MirroredOptions) -> Run:
+    """Start a run on all GPUs of one executor."""
+    return plan.start(build_mirrored(options))
+
+
 _verb_mirrored = Verb(MirroredOptions, "mirrored", orders=ORDERS)
 
 
-@_verb_mirrored
+@_verb_mirrored.with_submit(_start_mirrored)
 def mirrored(options: MirroredOptions) -> Result:
     """Train on all GPUs of one executor, in one process; blocks until the end and returns a ``Result``.
 
@@ -242,7 +254,7 @@ def mirrored(options: MirroredOptions) -> Result:
         RunError: the run failed; the message names the rank, its host, its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
-    return plan.start(build_mirrored(options)).result()
+    return _start_mirrored(options).result()
 
 
 def build_mirrored(options: MirroredOptions) -> plan.Plan:
@@ -261,7 +273,12 @@ def build_mirrored(options: MirroredOptions) -> plan.Plan:
     )
 
 
-@Verb(TorchOptions, "torch")
+def _start_torch(options: TorchOptions) -> Run:
+    """Start a run of PyTorch."""
+    return plan.start(build(options, "torch", "torch"))
+
+
+@Verb(TorchOptions, "torch").with_submit(_start_torch)
 def torch(options: TorchOptions) -> Result:
     """Train with PyTorch on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
@@ -275,10 +292,15 @@ def torch(options: TorchOptions) -> Result:
         RunError: the run failed; the message names the rank, its host, its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
-    return plan.start(build(options, "torch", "torch")).result()
+    return _start_torch(options).result()
 
 
-@Verb(FrameworkOptions, "jax")
+def _start_jax(options: FrameworkOptions) -> Run:
+    """Start a run of JAX."""
+    return plan.start(build(options, "jax", "jax"))
+
+
+@Verb(FrameworkOptions, "jax").with_submit(_start_jax)
 def jax(options: FrameworkOptions) -> Result:
     """Train with JAX on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
@@ -288,10 +310,15 @@ def jax(options: FrameworkOptions) -> Result:
     Raises:
         ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
     """
-    return plan.start(build(options, "jax", "jax")).result()
+    return _start_jax(options).result()
 
 
-@Verb(DistributedOptions, "distributed")
+def _start_distributed(options: DistributedOptions) -> Run:
+    """Start a run of any framework."""
+    return plan.start(build(options, "distributed", "none"))
+
+
+@Verb(DistributedOptions, "distributed").with_submit(_start_distributed)
 def distributed(options: DistributedOptions) -> Result:
     """Call a function of any framework on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
@@ -302,4 +329,4 @@ def distributed(options: DistributedOptions) -> Result:
     Raises:
         ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
     """
-    return plan.start(build(options, "distributed", "none")).result()
+    return _start_distributed(options).result()

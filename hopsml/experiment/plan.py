@@ -293,6 +293,7 @@ def _start_run(
         else None,
         limits=(spec.group.minimum, spec.group.size),
         tell=(lambda rank, data: coordinator.send_to_worker(run_id, rank, data)) if standing.trains else None,
+        servers=range(1, spec.group.size - int(spec.roles.evaluator)) if spec.group.relaunches else (),
         metric_key=spec.metric_key,
         heeds_requests=standing.heeds_requests,
         profile=partial(coordinator.request_stack_profile, run_id),

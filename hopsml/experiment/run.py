@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
@@ -163,6 +163,7 @@ class Run(Handle[Result]):
         resize: Callable[[int], None] | None = None,
         limits: tuple[int, int] = (1, 1),
         tell: Callable[[int, bytes], None] | None = None,
+        servers: Sequence[int] = (),
         heeds_requests: bool = False,
         profile: Ask | None = None,
         **facts: Any,
@@ -178,6 +179,7 @@ class Run(Handle[Result]):
             resize: sets the largest number of workers; None for a run of fixed size.
             limits: smallest and largest size that ``resize`` accepts.
             tell: sends bytes to the worker of a rank; None if the run's workers do not call the user's function.
+            servers: ranks that call no function of the user: TensorFlow's servers of a run with parameter servers.
             heeds_requests: poll the run directory for requests to cancel the run or to profile a worker.
             profile: starts a profile of the worker of a rank.
             **facts: further attributes of the result.
@@ -187,7 +189,7 @@ class Run(Handle[Result]):
         self._end_workers, self._metric_key, self._facts = cancel, metric_key, facts
         self._before_status = before_status
         self._resize, self._limits = resize, limits
-        self._tell = tell
+        self._tell, self._servers = tell, servers
         self._writer = RecordWriter(run_dir, self._note)
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
@@ -282,16 +284,23 @@ class Run(Handle[Result]):
     def send(self, value: Any, rank: int | None = None) -> None:
         """Send a value to the workers, or to that of ``rank``, where ``hopsml.receive()`` returns it; does not wait.
 
-        A value for a worker that does not run (any more) is dropped.
+        A value for a worker that does not run (any more) is dropped. In a run with parameter servers the chief (rank 0) and
+        the evaluator receive values, as only they call the function.
 
         Raises:
-            ArgumentError: The value cannot be pickled, the run was not started in this process, or its workers do not
-                call a function of the user.
+            ArgumentError: The value cannot be pickled, the run was not started in this process, or the workers, or that
+                of ``rank``, do not call a function of the user.
         """
         data = pickle_value(value, "Run.send()")
         if self._tell is None:
             raise ArgumentError(f"run {self.run_id} was not started in this process, so no message can be sent to it")
-        for receiver in sorted(self.state.members) if rank is None else (rank,):
+        if rank in self._servers:
+            raise ArgumentError(
+                f"rank {rank} of run {self.run_id} is a server of TensorFlow, which calls no function and receives no "
+                "messages; send to rank 0, the chief"
+            )
+        functions = [one for one in sorted(self.state.members) if one not in self._servers]
+        for receiver in functions if rank is None else (rank,):
             self._tell(receiver, data)
 
     # ------------------------------------------------------------------------------------------ observation

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.checks import present_names
@@ -131,9 +131,38 @@ def ignored_argument_notes(given: Mapping[str, Any]) -> tuple[str, ...]:
 _Parameters = ParamSpec("_Parameters")
 _Options = TypeVar("_Options")
 _Outcome = TypeVar("_Outcome")
+_Handle = TypeVar("_Handle")
+_Outcome_co = TypeVar("_Outcome_co", covariant=True)
+_Handle_co = TypeVar("_Handle_co", covariant=True)
 _FUNCTION = "train_fn"  # the first field of every class
 _OLDER = {"checkpoint_every": "checkpoint_every_s"}  # arguments of several verbs that have another name now
 _OLD_FUNCTION = ("map_fun", "objective_function")  # its name in the predecessor's releases
+
+
+_SUBMIT = """Start ``{verb}`` and return at once with a handle.
+
+The handle has ``result(timeout)``, ``cancel()``, ``status()``, ``logs(rank)``, ``on_message(function)`` and
+``send(value)``, and, for an elastic run, ``resize(size)``. ``experiment.submit_evaluation(function, run)`` evaluates its
+checkpoints beside it.
+
+Raises:
+    ArgumentError, ArgumentTypeError, StorageError: as ``{verb}``; the handle's ``result`` raises RunError.
+"""
+
+
+class VerbWithSubmit(Protocol[_Parameters, _Outcome_co, _Handle_co]):
+    """Verb that blocks, and whose attribute ``submit`` has the same parameters and returns a handle at once."""
+
+    __name__: str
+
+    def __call__(self, *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome_co:
+        """Start it, wait for its end, and return the outcome."""
+        ...
+
+    @property
+    def submit(self) -> Callable[_Parameters, _Handle_co]:
+        """Function that starts it and returns a handle at once."""
+        ...
 
 
 class Verb(Generic[_Parameters, _Options]):
@@ -180,8 +209,26 @@ class Verb(Generic[_Parameters, _Options]):
         returned = inspect.signature(function).return_annotation
         vars(call)["__signature__"] = self._signature.replace(return_annotation=returned)
         del vars(call)["__wrapped__"]
-        call.__doc__ = _with_arguments(function, self._kind)
+        call.__doc__ = _with_arguments(function.__doc__ or "", self._kind)
         return call
+
+    def with_submit(
+        self, start: Callable[[_Options], _Handle]
+    ) -> Callable[[Callable[[_Options], _Outcome]], VerbWithSubmit[_Parameters, _Outcome, _Handle]]:
+        """Return a decorator like this one, for a blocking function; the verb's ``submit`` calls ``start``.
+
+        Args:
+            start: function of the same options object, which returns a handle at once.
+        """
+
+        def decorate(function: Callable[[_Options], _Outcome]) -> VerbWithSubmit[_Parameters, _Outcome, _Handle]:
+            call, submit = self(function), self(start)
+            submit.__doc__ = _with_arguments(_SUBMIT.format(verb=self._called), self._kind)
+            submit.__name__, submit.__qualname__ = "submit", f"{call.__qualname__}.submit"
+            vars(call)["submit"] = submit
+            return cast("VerbWithSubmit[_Parameters, _Outcome, _Handle]", call)
+
+        return decorate
 
     def options(self, *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Options:
         """Return the arguments of a call as one object.
@@ -222,10 +269,10 @@ def _classes(options: Any) -> Iterator[type]:
     return (kind for kind in options.__mro__ if kind is not object)
 
 
-def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -> str:
-    """Return the function's documentation, followed by that of the arguments from the options classes."""
+def _with_arguments(text: str, options: Callable[..., Any]) -> str:
+    """Return a function's documentation, followed by that of the arguments from the options classes."""
     described = [inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2] for kind in _classes(options)]
-    head, mark, raises = inspect.cleandoc(function.__doc__ or "").partition("\nRaises:\n")
+    head, mark, raises = inspect.cleandoc(text).partition("\nRaises:\n")
     return f"{head.rstrip()}\n\nArgs:\n" + "\n".join(text.rstrip() for text in described if text) + "\n" + mark + raises
 
 

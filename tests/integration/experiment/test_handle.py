@@ -176,3 +176,45 @@ def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:
     assert raised.value.result.value == 7 and run.status()["state"] == "FAILED"
     assert str(store) in raised.value.result.unrecorded["status.json"]
     assert len(take_left_files()) == 1
+
+
+def converse() -> None:
+    """Send back what is received, until the run is cancelled."""
+    hopsml.send("ready")
+    while True:
+        hopsml.send(("echo", hopsml.receive(timeout=END_S)))
+
+
+@pytest.mark.parametrize(
+    ("verb", "workers", "options"),
+    [
+        ("distributed", 2, {"num_workers": 2}),
+        pytest.param("torch", 2, {"num_workers": 2}, marks=pytest.mark.torch),
+        pytest.param("parameter_server", 1, {"num_workers": 1, "num_ps": 1}, marks=pytest.mark.tensorflow),
+        pytest.param("mirrored", 1, {}, marks=[pytest.mark.tensorflow, pytest.mark.variant]),
+        pytest.param("jax", 2, {"num_workers": 2}, marks=pytest.mark.variant),
+        pytest.param("collective_all_reduce", 2, {"num_workers": 2}, marks=pytest.mark.variant),
+    ],
+)
+def test_each_verb_returns_a_handle_that_sends_receives_and_cancels(
+    store: Path, verb: str, workers: int, options: dict[str, Any]
+) -> None:
+    run = getattr(experiment, verb).submit(converse, progress=False, **options)
+    received: list[tuple[int, Any]] = []
+    run.on_message(lambda rank, value: received.append((rank, value)))
+    wait_until(lambda: len(received) == workers, "every function")
+    run.send(7)
+    wait_until(lambda: len(received) == 2 * workers, "every answer")
+    assert sorted(received[:workers]) == [(rank, "ready") for rank in range(workers)]
+    assert sorted(received[workers:]) == [(rank, ("echo", 7)) for rank in range(workers)]
+    wait_until(lambda: run.status()["state"] == "RUNNING", "every worker")  # a chief does not wait for its servers
+    if verb == "parameter_server":
+        assert len(run.status()["members"]) == 3
+        with pytest.raises(ArgumentError, match=r"rank 2 of run .* is a server of TensorFlow"):
+            run.send(7, rank=2)
+    with pytest.raises(ArgumentError, match="has a fixed size"):
+        run.resize(1)
+    assert run.cancel("enough")
+    with pytest.raises(RunCancelled):
+        run.result(END_S)
+    assert run.status()["state"] == "CANCELLED"

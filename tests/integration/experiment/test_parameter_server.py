@@ -12,8 +12,6 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import NotEnoughSlots
-from hopsml.experiment import collective, plan
-from hopsml.experiment.options import ParameterServerOptions
 from hopsml.experiment.run import Run
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.server_run import noted, process_of
@@ -29,10 +27,8 @@ application = warm_application(lambda: submit(dict).result(END_S), autouse=True)
 
 
 def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> Run:
-    options = ParameterServerOptions(
-        function, num_workers=workers, num_ps=servers, progress=False, keep_warm=60.0, **given
-    )
-    return plan.start(collective.build_with_servers(options))
+    given = {"num_workers": workers, "num_ps": servers, "progress": False, "keep_warm": 60.0, **given}
+    return experiment.parameter_server.submit(function, **given)
 
 
 def steps_of(run: Run) -> int:
@@ -44,6 +40,20 @@ def wait_for_steps(run: Run, least: int = 40) -> None:
     before = steps_of(run)
     wait_until(lambda: run.state.is_over or steps_of(run) >= before + least, "steps", LONG_S)
     assert not run.state.is_over, run.state.error
+
+
+def step_of(folder: Path) -> dict[str, float]:
+    import hopsml
+
+    return {"step": hopsml.load_checkpoint(folder)["step"]}
+
+
+@pytest.mark.variant  # of integration/experiment/test_torch.py::test_torch_run_is_evaluated_beside_its_training
+def test_run_with_servers_is_evaluated_beside_its_training() -> None:
+    run = submit(server_workload.train_exactly, workers=1, args={"steps": 130, "checkpoint_every": 50})
+    evaluation = experiment.submit_evaluation(step_of, run, metric="step", progress=False)
+    assert run.result(END_S).value["steps"] == 130
+    assert evaluation.result(END_S).metrics["best_step"] == 130
 
 
 @pytest.mark.variant  # of what tests/integration/training/test_legacy_keras.py shows without servers

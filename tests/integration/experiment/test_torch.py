@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+import hopsml
 from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
-from hopsml.experiment import collective, plan, whole_script
-from hopsml.experiment.options import TorchOptions
+from hopsml.experiment import whole_script
 from hopsml.experiment.run import Run
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
@@ -28,9 +28,7 @@ project = warm_application(lambda: submit(lambda: None, num_workers=2).result(EN
 
 
 def submit(function: Callable[..., Any], **given: Any) -> Run:
-    return plan.start(
-        collective.build(TorchOptions(function, progress=False, keep_warm=60.0, **given), "torch", "torch")
-    )
+    return experiment.torch.submit(function, progress=False, keep_warm=60.0, **given)
 
 
 @pytest.mark.variant
@@ -489,3 +487,39 @@ def test_torch_function_runs_after_a_tensorflow_function_in_the_same_agents(stor
 
     assert experiment.collective_all_reduce(tensorflow_only, num_workers=1).value == 1.5
     assert experiment.torch(of_torch, num_workers=1).value == 2.5
+
+
+def train_until_stopped() -> int:
+    """Store a checkpoint of each step, as weight, until the driver sends a value."""
+    import torch
+
+    model = hopsml.torch.prepare(torch.nn.Linear(1, 1, bias=False))
+    state = hopsml.elastic.State(model=model, count=0)
+    for _ in state.resume(hopsml.elastic.Sampler(100_000, 1)):
+        state.count += 1
+        with torch.no_grad():
+            model.weight.fill_(state.count)
+        state.commit(every=1)
+        if hopsml.receive(timeout=0.05) is not None:
+            break
+    return int(state.count)
+
+
+def weight(folder: Path) -> dict[str, float]:
+    import torch
+
+    model = torch.nn.Linear(1, 1, bias=False)
+    count = hopsml.load_checkpoint(folder, model=model)["count"]
+    return {"weight": float(model.weight), "count": count}
+
+
+def test_torch_run_is_evaluated_beside_its_training(project: Path) -> None:
+    run = submit(train_until_stopped, min_workers=1, max_workers=1, checkpoint_every_s=0.1)
+    evaluation = experiment.submit_evaluation(weight, run, metric="weight", progress=False, keep_warm=60.0)
+    best = Path(run.run_dir.removeprefix("file://"), "evaluations", "best.json")
+    wait_until(best.exists, "the first evaluation")
+    assert not run.done()
+    run.send("stop")
+    steps = run.result(END_S).value
+    found = evaluation.result(END_S).metrics
+    assert found["evaluated"] >= 1 and 1 <= found["weight"] == found["count"] <= steps

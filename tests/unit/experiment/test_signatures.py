@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.errors import ArgumentTypeError
 from hopsml.experiment import options
 from hopsml.maggy import experiment as maggy
 
@@ -57,6 +58,23 @@ def test_blocking_and_submitting_verb_have_the_same_parameters() -> None:
     assert (blocking.return_annotation, handle.return_annotation) == ("Result", "Run")
 
 
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "name", ["collective_all_reduce", "torch", "jax", "distributed", "parameter_server", "mirrored"]
+)
+def test_submit_of_a_verb_has_its_parameters_and_returns_a_run(name: str) -> None:
+    verb = getattr(experiment, name)
+    blocking, handle = inspect.signature(verb), inspect.signature(verb.submit)
+    assert blocking.parameters == handle.parameters
+    assert (blocking.return_annotation, handle.return_annotation) == ("Result", "Run")
+    assert verb.submit.__qualname__ == f"{name}.submit"
+    described = inspect.getdoc(verb.submit) or ""
+    assert described.startswith(f"Start ``{name}`` and return at once with a handle.")
+    assert set(handle.parameters) <= set(re.findall(r"\w+", described))
+    with pytest.raises(ArgumentTypeError, match=rf"{name}\(\) has no argument 'num_worker'"):
+        verb.submit(classes_of_digits, num_worker=2)
+
+
 class Trainer:
     def __call__(self) -> None: ...
 
@@ -83,6 +101,10 @@ def train(lr: float) -> float:
 result = experiment.collective_all_reduce(train, num_workers=2, args={"lr": 0.1})
 print(result.value)
 experiment.submit(train, name="digits").cancel()
+run = experiment.torch.submit(train, num_workers=2, backend="gloo")
+run.on_message(lambda rank, value: None)
+print(run.result().value, experiment.parameter_server.submit(train, num_ps=2).status())
+experiment.mirrored.submit(train, logical_devices=2).send("stop")
 experiment.launch(train, {"lr": [0.1]})
 experiment.search(train, {"lr": ("DOUBLE", [0.0, 1.0])}, num_trials=4).best
 """
@@ -90,6 +112,10 @@ MISTAKES = """
 experiment.collective_all_reduce(train, num_worker=2)
 experiment.submit(train, merge_scope=1.5)
 experiment.launch(train, min_workers=2)
+experiment.torch.submit(train, compression="fp16")
+experiment.jax.submit(train, num_worker=2)
+experiment.mirrored.submit(train, min_workers=2)
+experiment.distributed.submit(train).value
 experiment.search(train)
 experiment.grid_search(train, {"lr": [1]}, direktion="MAX")
 """

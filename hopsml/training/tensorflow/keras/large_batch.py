@@ -388,5 +388,5 @@ def plan_optimizer(plan: BatchPlan) -> Any:
     if recipe.optimizer == "adam":
         return keras.optimizers.Adam(rate, beta1, beta2, weight_decay=decay or None, **own)
     center, period = plan.transition
-    moves = {"center": center, "period": period}
-    return RMSpropWarmup(rate, plan.steps_per_epoch, plan.base_momentum, weight_decay=decay, **moves, **own)
+    own |= {"center": center, "period": period}
+    return RMSpropWarmup(rate, plan.steps_per_epoch, plan.base_momentum, weight_decay=decay, **own)
