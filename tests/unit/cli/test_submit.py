@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Create a script, and the profiles ``here`` (no YARN) and ``there``."""
-    for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME", "HOPSML_PROJECT_URL", "HOPSML_PROJECT"):
+    for variable in (
+        "PYSPARK_PYTHON",
+        "HADOOP_CONF_DIR",
+        "HADOOP_HOME",
+        "HOPSML_PROJECT_URL",
+        "HOPSML_PROJECT",
+        "HOPSML_LEASE_S",
+    ):
         monkeypatch.delenv(variable, raising=False)
     (tmp_path / "here.yaml").write_text("master: local-cluster[2,1,512]\nspark: {spark.ui.enabled: false}\n")
     (tmp_path / "there.yaml").write_text(
