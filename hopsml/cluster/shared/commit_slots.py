@@ -67,7 +67,7 @@ _MAGIC = b"hopsml-1"
 # Offsets on the blackboard.
 _PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 16, 24, 32, 40, 1024
 _PROBLEM_BYTES = 2048
-_WAITS_AT, _WAITS = 3200, 32  # waits for storage: one cell for each process, chosen by its id
+_WAITS_AT, _WAITS = 3200, 32  # waits for storage: one cell for each process
 _WAIT = struct.Struct("<qdd")
 # Outcome of a checkpoint in a slot; ABANDONED: it FAILED, and the training function has received the error.
 WAITS, WRITTEN, FAILED, PASSED_OVER, ABANDONED = range(5)
@@ -175,7 +175,19 @@ class CommitSlots:
     def record_storage_wait(self, waited_s: float, since: float) -> None:
         """Record how long this process has waited for storage, and since when it does now (monotonic; 0.0: it does not)."""
         process = os.getpid()
-        _WAIT.pack_into(self._board, _WAITS_AT + _WAIT.size * (process % _WAITS), process, waited_s, since)
+        _WAIT.pack_into(self._board, self._wait_cell(process), process, waited_s, since)
+
+    def _wait_cell(self, process: int) -> int:
+        """Return the offset of a process's cell: its own, else an empty one, else that of a process that has ended.
+
+        Two processes may take the same empty cell at once; the earlier one then takes another with its next record.
+        """
+        cells = [_WAITS_AT + _WAIT.size * ((process + step) % _WAITS) for step in range(_WAITS)]
+        owners = {cell: int(_WAIT.unpack_from(self._board, cell)[0]) for cell in cells}
+        for wanted in (process, 0):
+            if found := [cell for cell in cells if owners[cell] == wanted]:
+                return found[0]
+        return next((cell for cell in cells if not os.path.exists(f"/proc/{owners[cell]}")), cells[0])
 
     def storage_waits(self) -> list[tuple[int, float, float]]:
         """Return the waits for storage that the worker and its children have recorded: process, seconds, since when.

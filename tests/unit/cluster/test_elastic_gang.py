@@ -574,12 +574,12 @@ def test_unavailable_store_is_waited_for_up_to_min_workers_timeout():
         if machine.phase in (Phase.RUNNING, Phase.FORMING):
             tries += 1
             actions = report_storage_failure(machine, now)
-            notes += [one for one in of_kind(actions, events.Note) if "does not answer" in one.text]
+            notes += [one for one in of_kind(actions, events.Note) if "cannot be used now" in one.text]
             outcomes = of_kind(actions, events.ConcludeRun)
         now += 0.5
         machine.handle(events.Tick(), now)
     (outcome,), (note,) = outcomes, notes
-    assert outcome.error == "storage" and "did not answer for 100 s (min_workers_timeout)" in outcome.reason
+    assert outcome.error == "storage" and "could not be used for 100 s (min_workers_timeout)" in outcome.reason
     assert "nobody answers" in outcome.reason and "at most 100 s" in note.text
     assert 103 <= now < 105 and tries == 8  # after 2, 4, 8, 16, 30, 30 s, and at the end of the time
     assert not machine.policy.exclusions.failures

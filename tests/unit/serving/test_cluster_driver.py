@@ -31,7 +31,9 @@ def test_start_that_cannot_be_registered_leaves_no_tokens(tmp_path: Path, monkey
     project = "file:///proc/no-folder-can-be-created-here"
     settings = ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
     context = SimpleNamespace(
-        getConf=lambda: SimpleNamespace(get=lambda key, default: default), applicationId="application_1_1"
+        getConf=lambda: SimpleNamespace(get=lambda key, default: default),
+        applicationId="application_1_1",
+        sparkUser=lambda: "alice",
     )
 
     async def serve() -> None:

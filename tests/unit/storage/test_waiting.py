@@ -75,6 +75,18 @@ def test_overlapping_waits_of_threads_count_once(clock: Clock, slots: CommitSlot
     assert waits.seconds(slots.storage_waits()) == 5.0, "no call is in progress"
 
 
+def test_each_process_has_a_cell_for_its_waits(slots: CommitSlots, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, ended = 32, 2**22 + 1  # beyond the largest process id of Linux
+    alike = [ended + cells * number for number in range(cells)]
+    for number, process in enumerate([*alike, *alike]):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        slots.record_storage_wait(float(number), 0.0)
+    assert sorted(slots.storage_waits()) == [(process, float(cells + at), 0.0) for at, process in enumerate(alike)]
+    monkeypatch.undo()
+    slots.record_storage_wait(1.0, 2.0)
+    assert (os.getpid(), 1.0, 2.0) in slots.storage_waits(), "in the cell of one that has ended"
+
+
 def test_wait_of_a_forked_child_counts_while_it_lives(clock: Clock, slots: CommitSlots) -> None:
     waits = StorageWaits()
     waits.seconds(slots.storage_waits())
