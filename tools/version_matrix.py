@@ -203,11 +203,12 @@ def create_environment(cell: Cell) -> Path:
         log = CACHE / f"{cell.name}.install.log"
         pip, of_cell = [str(UV), "pip"], ["--python", str(python)]
         commands = [
-            [str(UV), "venv", "--clear", "--python", str(interpreter(cell.python)), str(folder)],
+            [str(UV), "venv", "--python", str(interpreter(cell.python)), str(folder)],
             *([*pip, "install", *of_cell, *arguments] for arguments in installations(cell)),
             [*pip, "check", *of_cell],
             [str(python), "-m", "tools.build_native"],  # operations for the cell's TensorFlow
         ]
+        shutil.rmtree(folder, ignore_errors=True)  # uv does not replace what an interrupted run has left
         with log.open("wb") as output:
             for command in commands:
                 if subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode:

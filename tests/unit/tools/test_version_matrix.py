@@ -72,6 +72,19 @@ def test_missing_interpreter_is_unavailable_with_a_remedy(monkeypatch: pytest.Mo
         version_matrix.interpreter("3.13")
 
 
+def test_environment_of_an_interrupted_run_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text('#!/bin/sh\nfor last; do :; done\n[ -e "$last" ] && echo left behind || echo not there\nexit 1\n')
+    uv.chmod(0o755)
+    for name, place in (("CACHE", tmp_path / "cache"), ("UV", uv), ("interpreter", lambda _: "python")):
+        monkeypatch.setattr(version_matrix, name, place)
+    (tmp_path / "cache" / "newest" / "lib").mkdir(parents=True)
+    (cell,) = [cell for cell in CELLS if cell.name == "newest"]
+    monkeypatch.setattr(version_matrix, "java_home", lambda _: "")
+    with pytest.raises(CellError, match="cannot be created: not there"):
+        version_matrix.create_environment(cell)
+
+
 def test_error_of_a_cell_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
