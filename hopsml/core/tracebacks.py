@@ -31,6 +31,8 @@ _LIBRARY = ("<frozen", *(sysconfig.get_path(name) + "/" for name in ("stdlib", "
 _KEPT = 20  # complete tracebacks of a user that are retained, the newest
 VARIABLE = "HOPSML_TRACEBACK"
 ELSEWHERE = "hopsml: the traceback with hopsml's own frames is in "
+ALL_FRAMES = f"hopsml: {VARIABLE}=full shows the frames of hopsml as well"  # instead, if it could not be stored
+HINTS = (ELSEWHERE, ALL_FRAMES)  # beginnings of the last line of a traceback whose frames of hopsml are hidden
 E = TypeVar("E", bound=BaseException)
 
 on_render: list[Callable[[BaseException], None]] = []  # called with an error before it is displayed
@@ -228,7 +230,7 @@ def _note_of(error: BaseException) -> str:
         return ""
     path = _stored("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     if not path:
-        return f"hopsml: {VARIABLE}=full shows the frames of hopsml as well"
+        return ALL_FRAMES
     return f"{ELSEWHERE}{path}; {VARIABLE}=full shows it here"
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hopsml.core import tracebacks
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import OUTPUT, DriverOrder, DriverStatus
@@ -42,6 +43,7 @@ NODE = "this-machine"
 DRIVER_MIB = 512
 LAST_BYTES = 1 << 16  # of a log, from its end: a traceback may be long
 ASIDE = ".ended"
+TRACEBACK = "Traceback (most recent call last):"
 RUN_DIRECTORY = "Run directory: "  # in the error text of a run, below its cause
 
 
@@ -190,16 +192,28 @@ def _told(folder: Path, ended: DriverStatus) -> str:
 
 
 def end_reason_line(printed: str) -> str:
-    """Return the line of a log that states why its driver ended: the last line that is not a remedy.
+    """Return the line of a log that states why its driver ended: the last line that is neither a remedy nor a hint.
 
-    If the log ends with the error of a run, this is the line with its cause, which a traceback, the worker's last lines
-    and the run directory follow.
+    If the log ends with a traceback and the hint that frames are hidden, this is the first line of the traceback's error.
+    If it ends with the error of a run, this is the line with its cause, which a traceback, the worker's last lines and
+    the run directory follow.
     """
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("Remedy:")]
+    lines = [line for line in printed.splitlines() if line.strip()]
+    if lines and lines[-1].startswith(tracebacks.HINTS):
+        lines = _without_rest_of_error(lines)
+    told = [line.strip() for line in lines if not line.strip().startswith(("Remedy:", *tracebacks.HINTS))]
     if told and told[-1].startswith(RUN_DIRECTORY):
         told = [line for line in told if line.startswith("hopsml: ")] or told
     return told[-1].removeprefix("hopsml: ") if told else ""
+
+
+def _without_rest_of_error(lines: list[str]) -> list[str]:
+    """Return the lines up to the first line of the error that ends the last traceback; all if there is none."""
+    begins = [number for number, line in enumerate(lines) if line.startswith(TRACEBACK)]
+    of_errors = (
+        number for number in range(begins[-1] + 1 if begins else len(lines), len(lines)) if lines[number][0] != " "
+    )
+    return lines[: next(of_errors, len(lines)) + 1]
 
 
 def _is_driver(command: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from hopsml.core import processes
 from hopsml.core.states import Lifecycle
+from hopsml.core.tracebacks import VARIABLE
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING, DriverOrder
 from hopsml.service.engine import local
@@ -55,6 +56,22 @@ Log of rank 0: hdfs:///Projects/demo/Experiments/digits-1_1/logs/g0-rank0.log
 Run directory: hdfs:///Projects/demo/Experiments/digits-1_1
 Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/digits-1_1 --rank 0` shows the whole log.
 """
+HINT = "hopsml: the traceback with hopsml's own frames is in /home/u/1.txt; HOPSML_TRACEBACK=full shows it here"
+RAISED = """
+Traceback (most recent call last):
+  File "a.py", line 6, in <module>
+    f()
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "a.py", line 8, in <module>
+    raise ValueError("no such table: clicks\\n  of:\\nproduction") from e
+ValueError: no such table: clicks
+  of:
+production
+"""
 
 
 @pytest.mark.parametrize(
@@ -63,6 +80,10 @@ Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/di
         ("", ""),
         ("hopsml: there is no such file\n", "there is no such file"),
         ("hopsml: only a note\nTraceback (most recent call last):\nKeyError: 'lr'\n", "KeyError: 'lr'"),
+        (f"Traceback (most recent call last):\nKeyError: 'lr'\n{HINT}\n", "KeyError: 'lr'"),
+        (f"KeyError: 'lr'\nhopsml: {VARIABLE}=full shows the frames of hopsml as well\n", "KeyError: 'lr'"),
+        (f"{RAISED}{HINT}\n", "ValueError: no such table: clicks"),
+        (f"{HINT}\nafterwards\n", "afterwards"),
         (RUN_FAILED, "run digits-1_1: rank 0 of 2 on host node3 failed first: ValueError: wrong"),
         (
             "hopsml: only a note\n" + RUN_FAILED,

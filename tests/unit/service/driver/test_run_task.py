@@ -247,3 +247,18 @@ def test_aborted_command_is_explained(job_file: Path) -> None:
     )
     done = driver(job_file.parent / "aborts.yaml", "main")
     assert done.returncode != 0 and "SIGABRT" in done.stdout and "destroy_process_group" in done.stdout, done.stdout
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("raise RuntimeError('no such table: clicks')", "RuntimeError: no such table: clicks"),
+        ("raise ValueError('first\\n  second\\nthird')", "ValueError: first"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_last_output_line_of_a_failed_script_is_its_error(job_file: Path, line: str, cause: str) -> None:
+    (job_file.parent / "code" / "whole.py").write_text(f"import hopsml\n{line}\n")
+    done = driver(job_file, "whole")
+    assert done.returncode == 1 and end_reason_line(done.stdout) == cause
