@@ -104,6 +104,7 @@ def _run_above(named: str) -> RunDir:
         ArgumentError: There is none.
     """
     from hopsml.storage.run_dir import find_run_dir
+    from hopsml.tracking import named_runs
 
     above = [named]
     while "/" in named and len(above) <= _DEEPEST and urls.parent(above[-1]) != above[-1]:
@@ -112,7 +113,7 @@ def _run_above(named: str) -> RunDir:
     for url in above:
         with contextlib.suppress(ArgumentError):
             return find_run_dir(url, store)
-    return find_run_dir(named, store)  # raises the error that has the folder's name
+    return named_runs.find(named, store)  # raises the error that has the folder's name
 
 
 def _directory_of(arguments: tuple[Any, ...], named: str) -> str:

@@ -326,6 +326,7 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
     return [
         ("run", head),
         ("error", status.pop("error", "")),
+        ("lost workers", "\n".join(listing.loss_texts(status.pop("losses", None)))),
         ("result", run.outputs),
         ("arguments", record.pop("arguments", None)),
         ("inputs", {str(entry.get("url")): short_text(entry, 200) for entry in inputs}),

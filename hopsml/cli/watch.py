@@ -19,6 +19,7 @@ from hopsml.tracking import catalog, listing
 if TYPE_CHECKING:
     from hopsml.experiment.searches.recorded import SearchReader
     from hopsml.storage.run_dir import RunDir
+    from hopsml.tracking.catalog import StoredRun
 
 
 PLACES = 80  # characters of a line
@@ -346,15 +347,17 @@ def status(run: RunArgument, as_json: AsJson = False) -> None:
     if as_json:
         print(listing.json_line({**facts, **of_search}))
         return
+    facts |= {"error": _brief_error(stored), "continue": _how_to_continue(stored)}
     texts = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
     trials = search_lines(of_search) if of_search else {}
     width = max(map(len, {**texts, **trials}))
     trials = {name: wrapped(text, width + 2) for name, text in trials.items()}
+    texts |= {name: wrapped(texts[name], width + 2) for name in ("error", "losses", "continue") if name in texts}
     last = {"run_dir": texts.pop("run_dir")}
     print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**texts, **trials, **last}.items()))
 
 
-def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
+def _facts(stored: StoredRun, report: dict[str, Any]) -> dict[str, Any]:
     from hopsml.tracking.catalog import is_driver_alive
 
     ended, process = stored.status or {}, stored.run.get("driver_process") or {}
@@ -371,8 +374,44 @@ def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
         "outputs": {name: value for name, value in stored.outputs.items() if name != "log"} or None,
         "driver": f"pid {process.get('pid')} on {stored.run.get('driver')}" + _life(lives) if not ended else None,
         "error": ended.get("error"),
+        "losses": ended.get("losses") or None,
+        "checkpoint": _newest_checkpoint(stored),
         "run_dir": stored.directory.url,
     }
+
+
+_UNFINISHED = (Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST)
+
+
+def _newest_checkpoint(stored: StoredRun) -> int | None:
+    """Return the step of the newest complete checkpoint of a run that has not finished; None if there is none."""
+    from hopsml.storage import checkpoints
+
+    return checkpoints.latest_complete(stored.directory.checkpoints) if stored.state in _UNFINISHED else None
+
+
+def _brief_error(stored: StoredRun) -> str:
+    """Return why a run did not finish, in one line, and where the rest of the error is."""
+    if not (cause := stored.cause):
+        return ""
+    whole = str((stored.status or {}).get("error") or "").strip()
+    return cause if cause == whole else f"{cause}. `hopsml runs show {_command_name(stored)}` prints all of the error"
+
+
+def _how_to_continue(stored: StoredRun) -> str:
+    """Return the command that continues a run which has not finished, and from where; "" if it cannot be continued."""
+    if stored.state not in _UNFINISHED or stored.run.get("verb") in ("recorded", "launch"):
+        return ""
+    command = f"hopsml runs resume {_command_name(stored)}"
+    if stored.search_settings:
+        return command
+    step = _newest_checkpoint(stored)
+    return f"{command} ({'from its beginning' if step is None else f'from its checkpoint of step {step}'})"
+
+
+def _command_name(stored: StoredRun) -> str:
+    """Return the run as an argument of a command: its id, or its URL if it is within another run."""
+    return stored.run_id if stored.run_id == stored.directory.run_id else stored.directory.url
 
 
 def _life(lives: bool | None) -> str:
@@ -386,6 +425,8 @@ def _text(name: str, value: Any) -> str:
         return listing.duration_text(value)
     if name == "reported":
         return listing.time_text(value)
+    if name == "losses":
+        return "; ".join(listing.loss_texts(value))
     if isinstance(value, dict):
         return "  ".join(f"{key}={listing.number_text(content)}" for key, content in value.items())
     return str(value)

@@ -19,7 +19,7 @@ from hopsml.experiment.options import EvaluationOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
-from hopsml.storage.run_dir import find_run_dir
+from hopsml.tracking import named_runs
 from hopsml.training.evaluation import EvaluationStore, function_name
 
 BODY = "hopsml.training.evaluation:play"
@@ -79,7 +79,7 @@ def continue_evaluation(
         ArgumentError: the run was never evaluated, or the evaluator's record cannot be used; otherwise as ``evaluate``.
     """
     applications.set_profile_variables(profile)  # which may set the project's URL
-    directory = find_run_dir(run, settings.project_url())
+    directory = named_runs.find(run, settings.project_url())
     facts = EvaluationStore(directory, checks.evaluation_name("name", name))
     earlier = str(facts.read_evaluator_record().get("run") or "")
     if not earlier:
@@ -110,7 +110,7 @@ def continue_evaluation(
 def build(options: EvaluationOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     applications.set_profile_variables(options.profile)
-    directory = find_run_dir(options.run, settings.project_url())
+    directory = named_runs.find(options.run, settings.project_url())
     evaluation = section_from_options(Evaluation, options, run=directory.url)
     _check_function(options.train_fn, EvaluationStore(directory, evaluation.name))
     group = ElasticGroup(

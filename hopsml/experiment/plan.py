@@ -51,8 +51,8 @@ from hopsml.experiment.run_role import StandaloneRun
 from hopsml.experiment.takeover import SignOfLife
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, find_run_dir
-from hopsml.tracking import inputs
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import inputs, named_runs
 from hopsml.tracking import record as run_record
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import RunRecordWriter
@@ -139,7 +139,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     _refuse_plaintext(spec)
     store = settings.project_url()
     resources = inputs.resource_urls(plan.resources)
-    resume_url = find_run_dir(spec.resume, store).url if spec.resume else ""
+    resume_url = named_runs.find(spec.resume, store).url if spec.resume else ""
     application = applications.get_or_start(plan.profile, spec.keep_warm_s, spec.modules)
     group, bare, alike = _group(spec, application)
     spec = replace(spec, group=group)
@@ -365,8 +365,8 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
         group = replace(group, size=group.size_within(capacity.limit + bare))
     if lacking := capacity.why_too_small(group.size, bare):
         raise NotEnoughSlots(
-            f"{_size_text(group, spec.roles)}, but {lacking} ({capacity.setting}); request fewer workers, or raise that "
-            "setting before the application starts"
+            f"{_size_text(group, spec.roles)}, but {lacking} ({capacity.setting}); "
+            + _more_slots(group.size, bool(SETTINGS.job_tag))
         )
     if group.relaunches:
         verbs.check_servers(group.size, spec.roles)
@@ -374,6 +374,16 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
         verbs.check_evaluator(group.size)
     alike = f"{spec.roles.without_gpu} GPUs are assigned to members that need none: {capacity.alike}"
     return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
+
+
+def _more_slots(size: int, is_job: bool) -> str:
+    """Return the remedy for too few slots; of a job's driver, how the job requests ``size`` slots."""
+    if not is_job:
+        return "request fewer workers, or raise that setting before the application starts"
+    return (
+        f"the job has requested fewer than {size}: start it with `hopsml jobs run --workers {size}`, or with "
+        f"`count: {size}` for the task in its job file"
+    )
 
 
 def _size_text(group: AnyGroup, roles: Roles) -> str:

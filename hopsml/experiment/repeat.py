@@ -19,8 +19,8 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications, plan, takeover
 from hopsml.experiment.result import Result
-from hopsml.storage.run_dir import RunDir, find_run_dir
-from hopsml.tracking import catalog, compare, record
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, compare, named_runs, record
 from hopsml.tracking.compare import Comparison
 
 
@@ -61,7 +61,7 @@ def rerun(
             and the error that ended the rerun if it failed.
     """
     applications.set_profile_variables(profile)  # which may set the project's URL
-    original = find_run_dir(run, settings.project_url())
+    original = named_runs.find(run, settings.project_url())
     again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     result = plan.start(again).result()
     verdict = compare.compare_results(catalog.read(original), catalog.read(RunDir(result.run_dir)), ignore)
@@ -96,7 +96,7 @@ def resume(
             otherwise as ``submit``.
     """
     applications.set_profile_variables(profile)
-    directory = find_run_dir(run, settings.project_url())
+    directory = named_runs.find(run, settings.project_url())
     _check_may_go_on(directory)
     again = build(directory.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     return plan.start(continuation_plan(again, directory)).result()
@@ -131,7 +131,7 @@ def build(
     preflight: str | None = None,
 ) -> plan.Plan:
     """Return the plan for repeating a recorded run; starts nothing, and does not run its code."""
-    directory = find_run_dir(run, settings.project_url())
+    directory = named_runs.find(run, settings.project_url())
     with decoding.understood(f"the records of run {directory.run_id} are", "start its script again instead"):
         return _rebuilt(directory, profile, progress, secrets or {}, preflight)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
-from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.plain import as_json, missing_metric_note, without_address
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 from hopsml.core import redact
 from hopsml.errors import StorageError
@@ -138,6 +138,7 @@ class Result(tuple[str, Any]):
         logdir: URL of the TensorBoard events.
         run_dir: URL of the run directory.
         name: name of the run.
+        metric_key: name of the metric that lists of runs show; None if it was not given.
         run_id: id of the run.
         state: final state of the run.
         workers: host, slot, state, step and metrics of each worker.
@@ -146,6 +147,7 @@ class Result(tuple[str, Any]):
         steps_per_second: steps per second between the chief's first and last report.
         in_force: effective settings: what the workers did together, and by which path gradients were merged. The
             attributes ``implementation`` and the like are the requested settings.
+        losses: rank, step and cause of workers that were lost while the run continued, and the step of their replacement.
         unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
@@ -154,6 +156,7 @@ class Result(tuple[str, Any]):
     value: Any
     logdir: str
     name: str = ""
+    metric_key: str | None = None
     run_dir: str
     run_id: str
     state: str
@@ -166,12 +169,13 @@ class Result(tuple[str, Any]):
     scoped_allocator: bool | None
     tuned: bool | str
     in_force: dict[str, Any]  # effective settings; those above are the requested ones
+    losses: list[dict[str, Any]]
     unrecorded: dict[str, str]
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (logdir, metrics))
-        self.logdir, self.unrecorded = logdir, {}
+        self.logdir, self.losses, self.unrecorded = logdir, [], {}
         self.metrics = {name: value for name, value in (metrics or {}).items() if name != "log"}
         for name, value in facts.items():
             setattr(self, name, value)
@@ -184,12 +188,17 @@ class Result(tuple[str, Any]):
 
     @property
     def notes(self) -> list[str]:
-        """Hints: returned values that differ from the chief's last reports. The returned values are the result."""
+        """Hints: lost workers, a ``metric_key`` that was not returned, and returned values that differ from reports."""
         reported = next(
             (worker.get("metrics") for worker in getattr(self, "workers", ()) if worker.get("rank") == 0), None
         )
-        note = differing_reports(self.metrics, reported or {})
-        return [note] if note else []
+        notes = (*listing.loss_texts(self.losses), self.missing_metric, differing_reports(self.metrics, reported or {}))
+        return [note for note in notes if note]
+
+    @property
+    def missing_metric(self) -> str:
+        """Note that ``metric_key`` is not among the returned values; "" if it is, or was not given."""
+        return missing_metric_note(self.metric_key, self.metrics)
 
     @property
     def artifacts(self) -> list[str]:
@@ -218,7 +227,7 @@ class Result(tuple[str, Any]):
             ("ring order", " -> ".join(self.ring_order)),
             ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
-            *((name, listing.value_text(value)) for name, value in self._shown().items()),
+            *((name, listing.value_text(without_address(value))) for name, value in self._shown().items()),
             *(("note", note) for note in self.notes),
             ("run directory", self.run_dir),
             *_contents(RunDir(self.run_dir)),

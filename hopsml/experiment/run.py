@@ -186,7 +186,7 @@ class Run(Handle[Result]):
         """
         super().__init__(state.run_id, run_dir)
         self.state = state
-        self._end_workers, self._metric_key, self._facts = cancel, metric_key, facts
+        self._end_workers, self._facts = cancel, {"metric_key": metric_key, **facts}
         self._before_status = before_status
         self._resize, self._limits = resize, limits
         self._tell, self._servers = tell, servers
@@ -363,8 +363,8 @@ class Run(Handle[Result]):
             try:
                 result = self._result()
                 written_outputs = as_json(result[1])
-                if warning := settings_warning(result.in_force):
-                    self._note(warning)
+                for note in filter(None, (settings_warning(result.in_force), result.missing_metric)):
+                    self._note(note)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
         error = self._record(written_outputs, error, result)
@@ -432,7 +432,7 @@ class Run(Handle[Result]):
 
     def _result(self) -> Result:
         value = self._value()
-        metrics = result_as_dict(value, self.directory.log_url(self.state.begun, 0), self._metric_key)
+        metrics = result_as_dict(value, self.directory.log_url(self.state.begun, 0))
         layout = self.state.layout
         return Result(
             self.directory.events,
@@ -446,6 +446,7 @@ class Run(Handle[Result]):
             seconds=round(time.time() - self.state.began, 3),
             steps_per_second=self.state.steps_per_second(),
             in_force=self._in_force(),
+            losses=list(self.state.losses.entries),
             **self._facts,
         )
 
@@ -466,6 +467,7 @@ class Run(Handle[Result]):
             raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
             workers=as_json(self.status()["members"]),
             in_force=self._in_force(),
+            losses=as_json(self.state.losses.entries),
             not_on_shared_storage={str(rank): list(files.texts) for rank, files in self.state.behind.items()},
             local_copies=list(storing.left),
         )

@@ -26,8 +26,7 @@ from hopsml.search.contract import End, Outcome
 from hopsml.search.metric import finite_or_none
 from hopsml.search.registry import ARGUMENTS_ELSEWHERE
 from hopsml.search.space.space import Searchspace
-from hopsml.storage.run_dir import find_run_dir
-from hopsml.tracking import inputs
+from hopsml.tracking import inputs, named_runs
 
 # Names of positional arguments after the function.
 _ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric"),)
@@ -119,7 +118,7 @@ def _rows(item: Any, space: Searchspace) -> Iterable[Mapping[str, Any]]:
         return [item]
     if isinstance(rows := getattr(item, "rows", None), list):
         return rows
-    return rows_of(find_run_dir(item, settings.project_url()), space)
+    return rows_of(named_runs.find(item, settings.project_url()), space)
 
 
 def continue_search(
@@ -166,7 +165,7 @@ def submit_continued(
     """Start ``continue_search`` and return at once with a handle."""
     extra = checks.whole_number("num_trials", num_trials, at_least=0)
     applications.set_profile_variables(profile)  # which may set the project's URL
-    directory = find_run_dir(run, settings.project_url())
+    directory = named_runs.find(run, settings.project_url())
     call = recorded.load_call(directory)
     lines = recorded.read_event_log(directory)
     if directory.read_status() is None:

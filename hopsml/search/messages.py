@@ -69,7 +69,9 @@ class TrialEnded(TrialMessage, frozen=True, tag="ended"):
     """Lane -> driver: an attempt has ended.
 
     ``how`` is finished | stopped | paused | failed | died | withdrawn. "failed": the function raised, or returned a
-    value that cannot be used; "died": its process ended in another way, which may be the lane's fault.
+    value that cannot be used; "died": its process ended in another way, which may be the lane's fault. With
+    ``lacks_metric`` the function returned without a value of the metric, as another attempt would; ``names`` has the
+    names of what it returned.
     """
 
     how: str
@@ -77,6 +79,8 @@ class TrialEnded(TrialMessage, frozen=True, tag="ended"):
     error: str = ""  # cause of a failure, one line
     seconds: float = 0.0
     checkpoint_step: int = -1  # newest complete checkpoint that it has written
+    lacks_metric: bool = False
+    names: tuple[str, ...] = ()
 
 
 ToLane = RunTrial | EndTrial | GoOn

@@ -121,6 +121,15 @@ class MetricCheck:
             return ""
         return f"the metric {self._asked!r} is not among the reported values {unknown_metric_hint(self._asked, self._seen)}"
 
+    def problem_of_result(self, names: Collection[str]) -> str:
+        """Return why the metric cannot be found, from the names of a returned dict without it.
+
+        Empty unless it is a misspelt one of these names: what a function returns may depend on its configuration.
+        """
+        if not self._is_open or not any(is_misspelt(self._asked, name) for name in names):
+            return ""
+        return f"the metric {self._asked!r} is not among the returned values {unknown_metric_hint(self._asked, names)}"
+
 
 def finite_or_none(value: Any) -> float | None:
     """Return the value if it is a finite number, else None."""

@@ -146,6 +146,9 @@ _REMEDIES: dict[type[StorageError], str] = {
 }
 
 
+MAKE_DIRECTORY = "make directory"
+
+
 def from_text(action: str, path: str, type_name: str, text: str) -> StorageError:
     """Return the error for a failed remote ``action``, such as "write", on ``path``.
 
@@ -175,6 +178,8 @@ def from_os_error(action: str, path: str, error: OSError) -> StorageError:
     """Return the error for a failed local call, according to its errno."""
     kind = _ERRNO_TYPES.get(error.errno or 0, StorageError)
     remedy = _REMEDIES_BY_ERRNO.get(error.errno or 0) or _REMEDIES.get(kind)
+    if action == MAKE_DIRECTORY and kind in (PathNotFound, PathExists):
+        remedy = "no folder can be created there; choose another place (HOPSML_PROJECT_URL for a project)"
     reason = error.strerror or str(error) or type(error).__name__
     return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
 

@@ -78,7 +78,7 @@ def read_rank_logs(directory: RunDir, rank: int, generation: int | None = None) 
     logs = logs_of_rank(directory, rank, generation)
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
-        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; {_other_logs(directory)}")
+        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; {_other_logs(directory, rank)}")
     for log in logs:
         if len(logs) > 1:
             yield f"==> rank {rank}, generation {log.generation} <==\n".encode()
@@ -89,10 +89,17 @@ def read_rank_logs(directory: RunDir, rank: int, generation: int | None = None) 
             yield b"\n"
 
 
-def _other_logs(directory: RunDir) -> str:
-    """Return where a run's logs are, as the end of an error message: its own, or those of the runs within it."""
-    if list_logs(directory):
-        return f"its logs are in {directory.logs}"
+def _other_logs(directory: RunDir, rank: int) -> str:
+    """Return which logs a run has, as the end of an error message: of other ranks, or generations of this rank.
+
+    If it has none, those of the runs within it.
+    """
+    if logs := list_logs(directory):
+        of_rank = {log.generation for log in logs if log.rank == rank}
+        what = "of this rank are of generation" if of_rank else "are of rank"
+        numbers = of_rank or {log.rank for log in logs if log.rank is not None}
+        which = f"{what} {_ranges(numbers)}, in" if numbers else "are in"
+        return f"its logs {which} {directory.logs}"
     system, within = for_url(directory.url), []
     with contextlib.suppress(PathNotFound):
         folders = [entry.url for entry in system.list_dir(directory.url) if entry.is_dir]
@@ -104,6 +111,17 @@ def _other_logs(directory: RunDir) -> str:
     return (
         f"none of its workers has printed anything; hopsml runs status {directory.run_id} shows its state and its error"
     )
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers in order, those that follow each other as a range: "0 to 3, 7"."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join(" to ".join(map(str, part)) for part in parts)
 
 
 def surplus_log_names(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:

@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
 
 
+def loss_texts(losses: Any) -> list[str]:
+    """Return a sentence for each lost worker of ``status.json``; older records, and malformed ones, have none."""
+    return [_loss_text(one) for one in losses if isinstance(one, dict)] if isinstance(losses, list) else []
+
+
+def _loss_text(loss: dict[str, Any]) -> str:
+    at, again = loss.get("step"), loss.get("replaced_at")
+    replaced = (
+        "replaced" + (f" at step {again}" if again is not None else "") if loss.get("replaced") else "not replaced"
+    )
+    lost = f"rank {loss.get('rank')} was lost" + (f" at step {at}" if at is not None else "")
+    return f"{lost} ({short_text(loss.get('cause'), 200)}), {replaced}"
+
+
 def json_line(content: Any, ascii_only: bool = False) -> str:
     """Return the content as one line of JSON that every parser accepts.
 

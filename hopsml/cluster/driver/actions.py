@@ -323,6 +323,9 @@ class RunActions:
                     most = action.most if run.request.spec.group.changes else None
                     self.apply_pool(self.pool.add_run(run.run_id, action.count, most, run.request.bare))
                 case events.StartGeneration():
+                    if run.request.spec.group.regroups:
+                        step = action.step if action.step >= 0 else action.stored
+                        run.state.losses.record_restart(len(action.agent_ids), step)
                     self.starter.start(run, action)
                 case events.PrepareNewcomers():
                     self.starter.prepare(run, action)
@@ -348,6 +351,8 @@ class RunActions:
                 case events.Announce():
                     run.state.publish_member_change(action.kind, action.rank, action.text)
                 case events.Note():
+                    run.state.losses.record_lost(action.lost, action.step, action.restarts)
+                    run.state.losses.record_joined(action.joined, action.step)
                     run.state.publish(Change("note", text=action.text))
                 case events.Unstored():
                     run.state.publish(Change("note", text=action.text))

@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from hopsml.cluster.gang.events import RELEASED, RETURNED, Action, Event, Phase
+from hopsml.cluster.gang.events import RELEASED, RETURNED, Action, Event, Note, Phase
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.shared.layout import Layout
 from hopsml.core import callbacks, redact
@@ -86,9 +86,12 @@ def event_record(value: Event | Action | None) -> dict[str, Any] | None:
     """Return an event or action as plain values, with the name of its class as ``kind``; None for None."""
     if value is None:
         return None
+    if isinstance(value, Note):
+        return {"kind": "Note", "text": value.text}
     return {"kind": type(value).__name__, **msgspec.to_builtins(value)}
 
 
+MOST_LOSSES = 100  # lost workers that are recorded, the newest
 LOG_KEPT = 4 << 20  # characters of a rank's output that are retained, the newest
 
 
@@ -194,6 +197,46 @@ class _Changes:
         return Change("skipped", text=f"{', '.join(parts)} were skipped here, since they were not read in time")
 
 
+class Losses:
+    """Record of the workers that a run has lost while it continued; written on the coordinator's thread."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []  # the newest ``MOST_LOSSES``
+        self._workers = self._lost_by_restart = 0  # workers of this generation, and those lost at its end
+
+    def record_lost(self, lost: Iterable[tuple[int, str]], step: int, restarts: bool = False) -> None:
+        """Record lost workers by rank and cause.
+
+        Args:
+            lost: Rank and cause of each.
+            step: Step at which the others went on, or the furthest one reached; -1: unknown.
+            restarts: True if all workers start again because of them.
+        """
+        new = [
+            {"rank": rank, "step": _known(step), "cause": redact.text(cause), "replaced": False, "replaced_at": None}
+            for rank, cause in lost
+        ]
+        self.entries = [*self.entries, *new][-MOST_LOSSES:]
+        self._lost_by_restart += len(new) if restarts else 0
+        self._workers -= 0 if restarts else len(new)
+
+    def record_joined(self, count: int, step: int) -> None:
+        """Record that workers joined at a step (-1: unknown): they replace the first lost ones without replacement."""
+        self._workers += count
+        for entry in [one for one in self.entries if not one["replaced"]][:count]:
+            entry |= {"replaced": True, "replaced_at": _known(step)}
+
+    def record_restart(self, size: int, step: int) -> None:
+        """Record that ``size`` workers start from a step (-1: unknown), after the losses of the last generation."""
+        remaining = self._workers - self._lost_by_restart
+        self.record_joined(max(0, size - remaining), step)
+        self._workers, self._lost_by_restart = size, 0
+
+
+def _known(step: int) -> int | None:
+    return step if step >= 0 else None
+
+
 class RunState:
     """Observable state of one run; every public method may be called from any thread."""
 
@@ -210,6 +253,7 @@ class RunState:
         self.error: BaseException | None = None
         self.behind: dict[int, UnstoredFiles] = {}  # by rank; -1: of the whole run
         self.notes: list[str] = []
+        self.losses = Losses()
         self.progress: tuple[int, int, str] | None = (
             None  # units done, all units, and what a unit is, as the chief reported
         )

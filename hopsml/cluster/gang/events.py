@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from hopsml.core.states import Lifecycle
@@ -489,9 +489,23 @@ class Announce:
 
 @dataclass(frozen=True)
 class Note:
-    """Publish this sentence to the observers of the run."""
+    """Publish this sentence to the observers of the run, and record the losses that it reports.
+
+    Logs of events, and comparisons, have the sentence alone.
+
+    Attributes:
+        text: The sentence.
+        lost: Rank and cause of each worker that was lost.
+        joined: Number of workers that joined, or were started again.
+        step: Step at which the others went on, or from which they continue; -1: unknown.
+        restarts: True if all workers start again because of the losses.
+    """
 
     text: str
+    lost: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    joined: int = field(default=0, compare=False)
+    step: int = field(default=-1, compare=False)
+    restarts: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class ServerGroupMachine(GroupMachine):
         comes_back = member.generation and not member.started
         member.started, member.born = True, now
         self._run_if_all_started()
-        return [events.Note(f"{_name(member)} is running again")] if comes_back else []
+        return [events.Note(f"{_name(member)} is running again", joined=1)] if comes_back else []
 
     def _forming(self, event: events.Forming, now: float) -> list[Action]:
         """Record that a member waits in its first collective operation."""
@@ -209,7 +209,9 @@ class ServerGroupMachine(GroupMachine):
         member.cause = ""
         self.liveness.remove_agent(agent_id)
         return [
-            events.Note(f"{_name(member)} was lost ({cause}); it is started again at its address"),
+            events.Note(
+                f"{_name(member)} was lost ({cause}); it is started again at its address", ((member.rank, cause),)
+            ),
             events.StartGeneration(self.starts, (agent_id,)),
         ]
 

@@ -6,11 +6,10 @@ import contextlib
 import hashlib
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from hopsml.core import suggestions
-from hopsml.errors import ArgumentError
 from hopsml.search.metric import METRIC
 
 MOST_ELEMENTS = 1000  # elements up to which an argument's array or list is recorded in full
@@ -22,24 +21,26 @@ def utf8(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def result_as_dict(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
+def result_as_dict(value: Any, log: str) -> dict[str, Any]:
     """Return the function's result as the dict that is recorded: a number becomes ``metric``, None ``metric: None``.
 
     Args:
         value: value that the training function returned.
         log: URL of the log, recorded as ``log``.
-        metric_key: key that must be in the result.
-
-    Raises:
-        ArgumentError: if ``metric_key`` is not in the result.
     """
     fields = value if isinstance(value, dict) else {METRIC: _number(value)}
-    recorded = {str(key): item for key, item in fields.items()}
-    if metric_key is not None and metric_key not in recorded:
-        hint = suggestions.suggestion_text(metric_key, recorded, f"there are: {', '.join(recorded)}")
-        raise ArgumentError(f"metric_key='{metric_key}' is not among the returned values; {hint}")
-    recorded["log"] = log
-    return recorded
+    return {**{str(key): item for key, item in fields.items()}, "log": log}
+
+
+def missing_metric_note(metric_key: str | None, returned: Collection[str]) -> str:
+    """Return a note for a ``metric_key`` that is not among the names of the returned values; "" if it is, or is None.
+
+    It is no error: the training has succeeded, and its result is stored.
+    """
+    if metric_key is None or metric_key in returned:
+        return ""
+    hint = suggestions.suggestion_text(metric_key, returned, f"there are: {', '.join(returned)}")
+    return f"metric_key={metric_key!r} is not among the returned values, and lists of runs show another one; {hint}"
 
 
 def _number(value: Any) -> Any:
@@ -61,7 +62,17 @@ def as_json(value: Any) -> Any:
         return value
     if hasattr(value, "tolist") and not isinstance(value, type):
         return as_json(value.tolist())
-    return utf8(str(value))
+    return utf8(str(without_address(value)))
+
+
+def is_opaque(value: Any) -> bool:
+    """Return True for an object whose text is only its class and address, which says nothing in a record."""
+    return type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+
+
+def without_address(value: Any) -> Any:
+    """Return the value; of an object without a text of its own a text with its class, without its address."""
+    return f"<{_type(value)} object>" if is_opaque(value) else value
 
 
 def argument_as_json(value: Any) -> Any:

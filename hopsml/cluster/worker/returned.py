@@ -7,11 +7,11 @@ import filecmp
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from hopsml.cluster.shared.plain import utf8
+from hopsml.cluster.shared.plain import is_opaque, utf8
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.storage import urls
 from hopsml.storage.run_dir import EXPERIMENTS, RESERVED_NAMES
@@ -295,6 +295,11 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
             f"the training function returned a model ({models[0]}), which can be read with the same packages only: "
             "return numbers, and store the model inside the function by hopsml.model.export(model, 'NAME')"
         )
+    if opaque := [type(part).__qualname__ for part in _parts(value) if is_opaque(part)]:
+        tell(
+            f"the training function returned an object of class {opaque[0]}: only this program gets it (result.value), and "
+            "the record of the run has no content of it; return numbers, strings, numpy arrays or dicts of them"
+        )
     try:
         ready, data = _packed(value, context)
     except Exception as error:  # noqa: BLE001 the user's objects may raise anything
@@ -313,12 +318,16 @@ _MODEL_PACKAGES = ("keras", "tf_keras", "tensorflow", "torch", "flax", "sklearn"
 _MODEL_CLASSES = ("Model", "Module", "BaseEstimator")
 
 
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the entries of a returned dict, list or tuple; of any other value the value itself."""
+    return value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else (value,)
+
+
 def _models(value: Any) -> list[str]:
     """Return the class names of the models that are the value, or an entry of it."""
-    parts = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else (value,)
     return [
         f"{kind.__module__.partition('.')[0]}: {kind.__name__}"
-        for kind in map(type, parts)
+        for kind in map(type, _parts(value))
         if any(
             base.__name__ in _MODEL_CLASSES and base.__module__.partition(".")[0] in _MODEL_PACKAGES
             for base in kind.__mro__

@@ -240,7 +240,17 @@ def _ended(trial: RunTrial, message: TrialEnded) -> AttemptEnded:
             how, value = "failed", None
             error = f"its returned value cannot be read on the driver ({type(problem).__name__}: {problem})"
     outputs = redact.record(as_json(value))
-    return AttemptEnded(message.number, message.attempt, how, score, outputs, redact.text(error), message.seconds)
+    return AttemptEnded(
+        message.number,
+        message.attempt,
+        how,
+        score,
+        outputs,
+        redact.text(error),
+        message.seconds,
+        message.lacks_metric,
+        message.names,
+    )
 
 
 def _with_step(trial: RunTrial, step: int) -> RunTrial:

@@ -132,7 +132,7 @@ class Attempts:
             return []
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=error, seconds=seconds)]
-        if trial.tries >= self.spec.retries:
+        if trial.tries >= self.spec.retries or event.lacks_metric:
             return [self.ask_tell.end(trial, End.FAILED, None, error=error, seconds=seconds, fault=True)]
         trial.avoid = trial.lane
         self.ask_tell.record_attempt_end(trial, "failed", error, seconds)

@@ -28,7 +28,7 @@ from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.spec import Closing, LimitAccount, SearchSpec
-from hopsml.search.metric import MetricCheck
+from hopsml.search.metric import MetricCheck, name_of
 
 VERSION = 1  # format version of states and event logs
 NOTED_S = 10.0  # slot-seconds between two records of the cost, which is the most that a killed driver may lose
@@ -117,9 +117,8 @@ class Dispatch:
             case events.AttemptBegan():
                 actions += self.attempts.began(event, now)
             case events.AttemptEnded():
-                if event.value is not None:
-                    self.metric_check.found()
                 actions += self.attempts.ended(event, now)
+                actions += self._check_result(event, now)
             case events.LaneJoined() | events.LaneLost() | events.SlotsChanged():
                 actions += self._slots(event, now)
             case events.ExtensionRequested():
@@ -231,6 +230,17 @@ class Dispatch:
         if not problem or self.closing is not None:
             return []
         text = f"{problem} Correct the metric of the search, or report it"
+        return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
+
+    def _check_result(self, event: events.AttemptEnded, now: float) -> list[Action]:
+        """End the search if a returned value shows that the searched metric is misspelt."""
+        returned = event.names or (tuple(map(str, event.outputs)) if isinstance(event.outputs, dict) else ())
+        if event.value is not None or name_of(self.spec.metric, returned) in returned:
+            self.metric_check.found()
+            return []
+        if self.closing is not None or not (problem := self.metric_check.problem_of_result(returned)):
+            return []
+        text = f"{problem} Correct the metric of the search, or return it"
         return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
 
     def _tick(self, now: float) -> list[Action]:

@@ -81,7 +81,8 @@ class AttemptEnded:
     """Event: an attempt of a trial has ended.
 
     ``how`` is finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``; for groups also
-    "lost": a slot failed, which does not count as a failure of the trial.
+    "lost": a slot failed, which does not count as a failure of the trial. With ``lacks_metric`` the function returned
+    without a value of the metric, so that no other attempt follows; ``names`` has the names of what it returned.
     """
 
     number: int
@@ -91,6 +92,8 @@ class AttemptEnded:
     outputs: Any = None  # JSON values
     error: str = ""
     seconds: float = 0.0
+    lacks_metric: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

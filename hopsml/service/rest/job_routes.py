@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import asdict
@@ -52,8 +53,10 @@ def _entry(request: Request) -> CallEntry:
 
 def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or the number alone")]) -> JobRow:
     """Return the row of the job that the path names. Raises JobNotFound."""
-    found = _JOB.fullmatch(job)
-    row = jobs.store.job(int(found[1])) if found else None
+    found, row = _JOB.fullmatch(job), None
+    if found:
+        with contextlib.suppress(JobNotFound):  # its text has the number alone
+            row = jobs.store.job(int(found[1]))
     if row is None or job not in (row.id, str(row.serial)):
         raise JobNotFound(f"there is no job {job[:80]!r}; `hopsml jobs ls --all` lists the existing ones")
     return row

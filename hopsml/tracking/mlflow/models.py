@@ -8,7 +8,7 @@ from typing import Any
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem
-from hopsml.storage.run_dir import find_run_dir
+from hopsml.tracking import named_runs
 
 
 def register_model(run: Any, name: str) -> str:
@@ -30,7 +30,7 @@ def register_model(run: Any, name: str) -> str:
     from hopsml.tracking.mlflow import order, publish
     from hopsml.tracking.mlflow.store import Store
 
-    directory = find_run_dir(run, settings.project_url())
+    directory = named_runs.find(run, settings.project_url())
     recorded = order.read(directory)
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if recorded is not None:

@@ -35,7 +35,7 @@ from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import run_exit_functions
 from hopsml.core import moved_names, processes, redact
 from hopsml.core.newer_python import module_arguments
-from hopsml.errors import TrialStopped
+from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
@@ -241,7 +241,7 @@ class Runner:
         """Call the user's function for a trial and record the outcome."""
         message, how, error = trial.message, "finished", ""
         metric: float | None = None
-        result = b""
+        result, value = b"", _NOTHING
         try:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
@@ -254,7 +254,7 @@ class Runner:
         except TrialStopped as stop:
             how = "paused" if stop.how == "pause" else "stopped"
         except BaseException as problem:  # noqa: BLE001 any exception of the function is recorded with its trial
-            end = self._failed(message, trial.folder, problem)
+            end = _without_metric(self._failed(message, trial.folder, problem), problem, value)
             error = end.error
             if not trial.reporter.told:
                 self._write_end(trial, "failed", None, error)
@@ -357,6 +357,17 @@ class Runner:
                 trial_files.write_hparams(events, trial.message.trial_id, config, trial.message.metric, metric, step)
             except (ImportError, OSError, ValueError, TypeError) as problem:
                 print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
+
+
+_NOTHING = object()  # value of a function that has not returned
+
+
+def _without_metric(end: TrialEnded, problem: BaseException, value: Any) -> TrialEnded:
+    """Return the end of a failed trial, marked as without the metric if that is why the returned value is refused."""
+    if value is _NOTHING or not isinstance(problem, ArgumentError):
+        return end
+    names = tuple(map(str, value)) if isinstance(value, dict) else ()
+    return msgspec.structs.replace(end, lacks_metric=True, names=names)
 
 
 class _Output:

@@ -35,7 +35,7 @@ DATA, FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
 TESTED = {  # page -> words of each of its snippets
     "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.evaluate("),
     "docs/index.md": ("loss *= 1 - lr",),
-    FIRST: ("loss *= 1 - lr",),
+    FIRST: ("loss *= 1 - lr", "keras.Sequential("),
     RUNS: ("experiment.resume(", "experiment.recorded(", "EarlyStopping(", "hopsml.load_checkpoint("),
     "docs/how-to/gpus.md": ("set_memory_growth(",),
     ELASTIC: ("state.resume(",),
@@ -167,7 +167,7 @@ def test_growing_batch_snippet_trains(home: Path) -> None:
 
 @pytest.mark.local
 def test_snippets_on_two_pages_are_equal() -> None:
-    assert snippets("docs/index.md") == snippets(FIRST)
+    assert snippets("docs/index.md") == [snippet(FIRST, "loss *= 1 - lr")]
     assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))
     assert snippet(AIRFLOW, "HopsMLOperator(").startswith(snippet("README.md", "HopsMLOperator("))
 
@@ -197,6 +197,14 @@ def test_first_steps_snippet_trains(home: Path) -> None:
     assert "FINISHED" in printed and f"{0.95**100:.4f}" in printed
     (log,) = (home / "project").glob("Experiments/*/logs/g0-rank1.log")
     assert "the loss came down to 0.0059" in log.read_text()
+
+
+@pytest.mark.tensorflow
+def test_keras_program_of_the_first_steps_trains_alone(home: Path) -> None:
+    printed = run(home, snippet(FIRST, "keras.Sequential("))
+    result = json.loads(printed[printed.rindex('\n{"') :].splitlines()[1])
+    assert result["state"] == "FINISHED" and result["workers"] == 2 and result["test_accuracy"] > 0.8
+    assert "was reported last" not in printed
 
 
 @pytest.mark.tensorflow

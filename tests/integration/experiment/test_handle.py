@@ -16,7 +16,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
-from hopsml.errors import ArgumentError, ResultsNotStored, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ResultsNotStored, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import reporting
 from hopsml.experiment.run import Run
 from tests.helpers.clock import END_S
@@ -157,9 +157,14 @@ def test_misspelt_metric_key_is_refused_at_the_first_report(store: Path, verb: s
     assert "Correct metric_key" in str(caught.value)
 
 
-def test_missing_metric_key_fails_the_run(store: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
-        submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(END_S)
+def test_result_without_the_metric_key_is_stored_with_a_note(store: Path) -> None:
+    run = submit(lambda: {"loss": 0.1}, metric_key="losss")
+    result = run.result(END_S)
+    assert result.metrics == {"loss": 0.1} and result.state == "FINISHED"
+    note = "metric_key='losss' is not among the returned values"
+    assert note in result.notes[0] and "did you mean loss?" in result.notes[0] and note in result.summary()
+    assert run.directory.read_json(run.directory.outputs_json)["loss"] == 0.1
+    assert any(note in one for one in run.state.notes)
 
 
 def test_result_survives_the_loss_of_the_project_store(store: Path) -> None:

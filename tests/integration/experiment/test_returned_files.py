@@ -112,6 +112,19 @@ def test_result_without_a_serializable_value_leaves_a_finished_run(store: Path) 
     assert any("returned, a generator, is omitted: it cannot be pickled" in note for note in run.state.notes)
 
 
+class Opaque:
+    """Object whose text is its address only."""
+
+
+def test_object_without_a_text_of_its_own_is_returned_with_a_note(store: Path) -> None:
+    run = submit(lambda: {"accuracy": 0.9, "model": Opaque()})
+    result = run.result(END_S)
+    assert type(result.value["model"]).__name__ == "Opaque"
+    assert any("an object of class Opaque: only this program gets it" in note for note in run.state.notes)
+    stored = run.directory.read_json(run.directory.outputs_json)
+    assert stored["model"].endswith("Opaque object>") and "0x" not in result.summary()
+
+
 def test_oversized_value_is_stored_in_the_run_directory(store: Path) -> None:
     def train() -> dict[str, Any]:
         Path("result.pickle").write_text("the function's own")

@@ -105,7 +105,7 @@ def test_search_is_resumed_in_its_own_directory(tmp_path: Path, cli: Cli, monkey
 @pytest.mark.fast
 def test_run_that_cannot_be_resumed_is_explained(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
-    assert "give the id, URL or path of a run" in cli("resume", "app_9").err
+    assert "has no run with this id or name" in cli("resume", "app_9").err
     folder = tmp_path / "Experiments" / "app_1"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"verb": "launch", "combinations": ["lr=1", "lr=2"], "workers": 1}')

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from hopsml import experiment
+from hopsml.errors import ArgumentError
 from hopsml.notebook import magics
+from hopsml.storage import checkpoints
+from hopsml.tracking import named_runs
 from tests.helpers.command_line import Cli
 from tests.unit.tracking.test_catalog import make_run
 
@@ -47,3 +52,68 @@ def test_runs_are_deleted_by_id_or_by_a_name_of_one_run_only(project: Path, cli:
     assert len(list((project / "Experiments").iterdir())) == 3
     assert cli("runs", "rm", "flowers", "--yes").status == 0
     assert len(list((project / "Experiments").iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["show", "status", "logs", "metrics", "cancel", "rm", "follow", "resume"])
+def test_unknown_run_is_refused_with_similar_names(project: Path, cli: Cli, command: str) -> None:
+    done = cli("runs", command, "flower")
+    assert done.status != 0 and "has no run with this id or name" in done.err
+    assert "did you mean flowers (app-2_1)?" in done.err and "`hopsml runs ls`" in done.err
+
+
+def test_unknown_run_without_a_similar_one_is_refused_with_the_newest_runs(project: Path, cli: Cli) -> None:
+    done = cli("runs", "compare", "7", "digits")
+    assert "run '7'" in done.err and "digits (app-1_2)" in done.err
+
+
+def test_functions_accept_a_name_of_one_run_and_suggest_similar_ones(project: Path) -> None:
+    assert named_runs.find("flowers", project.as_uri()).run_id == "app-2_1"
+    with pytest.raises(ArgumentError, match="it is the name of app-1_2"):
+        named_runs.find("digits", project.as_uri())
+    for verb in (experiment.resume, experiment.rerun, experiment.continue_search, magics.directory_of):
+        with pytest.raises(ArgumentError, match=r"did you mean flowers \(app-2_1\)\?"):
+            verb("flower")
+
+
+def test_unknown_run_of_an_empty_project_is_refused_with_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/none")
+    with pytest.raises(ArgumentError, match="/none has no run with this id or name, and no other run"):
+        experiment.resume("flower")
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "FAILED"])
+def test_status_of_an_unfinished_run_names_cause_checkpoint_and_command(tmp_path: Path, cli: Cli, state: str) -> None:
+    directory = make_run(tmp_path, "app-3_1", ended=None)
+    folder = tmp_path / "Experiments" / "app-3_1" / "checkpoints" / checkpoints.step_name(40)
+    folder.mkdir(parents=True)
+    (folder / "state").write_bytes(b"1")
+    checkpoints.write_manifest(folder, 40)
+    error = (
+        f"run app-3_1: rank 0 failed first: ValueError: wrong\n\nIts traceback:\n...\nRun directory: {directory.url}"
+    )
+    directory.write_status({"state": state, "seconds": 3.5, "error": error, "cause": "rank 0 on n1: ValueError: wrong"})
+    shown = cli("runs", "status", directory.url).out
+    assert "rank 0 on n1: ValueError: wrong" in shown and "Its traceback" not in shown
+    assert shown.count(directory.url) == 1 and "hopsml runs show app-3_1" in " ".join(shown.split())
+    assert "hopsml runs resume app-3_1 (from its checkpoint of step 40)" in " ".join(shown.split())
+    found = json.loads(cli("runs", "status", directory.url, "--json").out)
+    assert found["error"] == error and found["checkpoint"] == 40
+
+
+def test_lost_workers_of_a_run_are_shown(tmp_path: Path, cli: Cli) -> None:
+    directory = make_run(tmp_path, "app-3_1", ended=None)
+    loss = {"rank": 1, "step": 160, "cause": "killed", "replaced": True, "replaced_at": 185}
+    directory.write_status({"state": "FINISHED", "seconds": 3.5, "losses": [loss]})
+    for command in ("show", "status"):
+        shown = " ".join(cli("runs", command, directory.url).out.split())
+        assert "rank 1 was lost at step 160 (killed), replaced at step 185" in shown
+    assert json.loads(cli("runs", "status", directory.url, "--json").out)["losses"] == [loss]
+
+
+def test_status_of_an_unfinished_run_without_checkpoint_names_the_command(tmp_path: Path, cli: Cli) -> None:
+    directory = make_run(tmp_path, "app-3_1", ended="CANCELLED")
+    assert "hopsml runs resume app-3_1 (from its beginning)" in cli("runs", "status", directory.url).out
+    finished = make_run(tmp_path, "app-3_2")
+    assert "resume" not in cli("runs", "status", finished.url).out

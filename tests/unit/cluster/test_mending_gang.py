@@ -66,6 +66,7 @@ def test_survivors_continue_in_place_after_a_worker_is_killed() -> None:
     (note,) = report_reconfigured(machine, "c", step=10)
     text = "rank 1 was lost (killed by signal 9): 2 workers went on at step 10 in their processes"
     assert isinstance(note, events.Note) and note.text.startswith(text)
+    assert (note.lost, note.step, note.restarts) == (((1, KILLED),), 10, False)
     assert machine.phase is Phase.RUNNING and (machine.policy.resets, machine.deadline) == (1, None)
 
 

@@ -140,7 +140,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"args": {"zzz": 1}}, ArgumentTypeError, ["cannot be called with zzz", "or the function"]),
         ({"evaluator": True, "num_workers": 2}, ArgumentError, ["evaluator=True", "at least 3", "2"]),
         ({"profile": "nowhere"}, ArgumentError, ["'nowhere'", "local"]),
-        ({"resume": "local-0-none_1"}, ArgumentError, ["'local-0-none_1'", "run.json"]),
+        ({"resume": "local-0-none_1"}, ArgumentError, ["'local-0-none_1'", "no run with this id or name"]),
         ({"resume": "file:///nowhere/app_1"}, ArgumentError, ["file:///nowhere/app_1", "run.json"]),
     ],
     ids=lambda value: str(value)[:50] if isinstance(value, dict) else "",

@@ -480,12 +480,12 @@ def test_different_errors_or_a_success_do_not_end_the_search():
 
 
 def test_wrong_metric_name_in_results_ends_the_search_early():
-    bench = Bench(lanes=2, num_trials=1000, metric="acuracy")
+    bench = Bench(lanes=2, num_trials=1000, metric="f1")
     for number in range(4):
         bench.begin(number)
         bench.end(number, value=None, outputs={"accuracy": 0.5})
     bench.do(SearchCancelRequested("test over"))
-    assert "'acuracy' is not in what the function returned ('accuracy')" in bench.dispatch.closing.text
+    assert "'f1' is not in what the function returned ('accuracy')" in bench.dispatch.closing.text
 
 
 def report_other_metrics(bench: Bench, number: int, step: int, *names: str) -> list[Action]:
@@ -500,6 +500,32 @@ def test_misspelt_metric_ends_the_search_at_the_first_report_of_a_similar_name()
     bench.end(0, "stopped", None), bench.end(1, "stopped", None)
     assert bench.conclusion.reason == "failed"
     assert "('loss', 'accuracy'); did you mean 'accuracy'?" in bench.conclusion.text
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"how": "failed", "error": "wrong name", "lacks_metric": True, "names": ("accuracy",)},  # in a lane
+        {"outputs": {"accuracy": 0.5}},  # in a run of its own
+    ],
+)
+def test_misspelt_metric_ends_the_search_at_the_first_returned_value_of_a_similar_name(end):
+    bench = Bench(lanes=2, num_trials=1000, metric="acuracy")
+    bench.begin(0), bench.begin(1)
+    assert [one.number for one in ends(bench.end(0, value=None, **end))] == [1]
+    bench.end(1, "stopped", None)
+    assert bench.conclusion.reason == "failed" and len(bench.dispatch.ledger.trials) == 2
+    assert "among the returned values ('accuracy'); did you mean 'accuracy'?" in bench.conclusion.text
+
+
+def test_trial_that_returned_without_the_metric_is_not_tried_again():
+    bench = Bench(lanes=1, metric="f1", retries=3)
+    bench.begin(0)
+    bench.end(0, "failed", None, error="no f1", lacks_metric=True, names=("loss",))
+    assert bench.trial(0).end is End.FAILED and bench.trial(0).tries == 1
+    bench.begin(1)
+    bench.end(1, "failed", None, error="raised")
+    assert bench.trial(1).end is None
 
 
 def test_metric_compared_by_the_stopper_must_be_reported():

@@ -538,6 +538,13 @@ def test_rank_log_continues_from_run_to_run(served: Served, tmp_path: Path) -> N
     assert "has made no run 'x'" in read(0, "run=x")["error"]
 
 
+@pytest.mark.parametrize("job", ["nope-9", "nope-1", "digits-9", "9"])
+def test_unknown_job_is_refused_as_it_was_given(served: Served, job: str) -> None:
+    served.submit()
+    for path in (f"jobs/{job}", f"jobs/{job}/log", f"jobs/{job}/why"):
+        assert f"there is no job '{job}'" in served.ask("GET", path).json()["error"]
+
+
 def test_log_of_a_nonexistent_try_is_empty_or_refused(served: Served) -> None:
     served.submit()
     assert served.ask("GET", "jobs/1/log?try=1").json() == {"text": "", "end": 0}

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.errors import PathExists, PermissionRefused, QuotaExceeded, StorageError
+from hopsml.errors import PathExists, PathNotFound, PermissionRefused, QuotaExceeded, StorageError
 from hopsml.storage import checkpoints, filesystem, tree, trust
 from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import create_run_dir
 from hopsml.training import checkpoint_files
 
 pytestmark = pytest.mark.fast
@@ -153,3 +154,11 @@ def test_named_pipes_in_place_of_checkpoint_records_are_refused_without_blocking
     assert checkpoint_files.complete_checkpoints(tmp_path) == []
     with pytest.raises(PermissionRefused, match="a named pipe"):
         checkpoints.latest_complete(str(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "{}/file/below"])
+def test_folder_that_cannot_be_created_is_refused_with_a_remedy(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    url = f"file://{place.format(tmp_path)}"
+    with pytest.raises((PathNotFound, PathExists), match=r"cannot make directory .*HOPSML_PROJECT_URL"):
+        create_run_dir(url, "app")

@@ -40,8 +40,13 @@ def test_log_of_a_rank_contains_every_generation_in_order(run: RunDir) -> None:
 
 
 def test_missing_log_is_reported_with_rank_and_generation(run: RunDir) -> None:
-    with pytest.raises(ArgumentError, match="app_1 has no log of rank 1 of generation 7; its logs are in"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"no log of rank 1 of generation 7; its logs of this rank are of generation \d+, in",
+    ):
         list(run_logs.read_rank_logs(run, 1, 7))
+    with pytest.raises(ArgumentError, match="has no log of rank 7; its logs are of rank 0 to 1, in "):
+        list(run_logs.read_rank_logs(run, 7))
     assert run_logs.logs_of_rank(RunDir("/nowhere"), 0) == []
 
 

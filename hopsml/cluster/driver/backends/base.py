@@ -43,7 +43,7 @@ class Capacity:
         if bare and self.bare is not None and bare > self.bare:
             return f"{bare} of them need no GPU, and this cluster has at most {self.bare} slots without one"
         most = self.together if bare else self.limit
-        return f"this cluster has at most {most} slots" if most is not None and size > most else ""
+        return f"this cluster has at most {most} slot{'s' * (most != 1)}" if most is not None and size > most else ""
 
 
 @dataclass(frozen=True)

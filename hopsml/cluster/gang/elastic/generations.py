@@ -162,6 +162,7 @@ def start_next_if_ended(group: ElasticGroupState, now: float) -> list[Action]:
     ):
         return []
     actions: list[Action] = []
+    lost = _lost_workers(group)
     if group.failures:
         verdict = _verdict(group, now, actions)
         if verdict is not None:
@@ -171,15 +172,26 @@ def start_next_if_ended(group: ElasticGroupState, now: float) -> list[Action]:
     actions += release_leaving_spares(group, now)
     ended, group.generation = group.generation, group.next_number()
     group.phase, group.deadline = Phase.WAITING, now + group.elastic_options.min_workers_timeout_s
-    actions.append(events.Note(f"generation {ended} {_where_it_ended(group)}: {group.policy.why}"))
+    text = f"generation {ended} {_where_it_ended(group)}: {group.policy.why}"
+    actions.append(events.Note(text, lost, step=_furthest_step(group), restarts=True))
     return actions + start_if_enough(group, now)
+
+
+def _lost_workers(group: ElasticGroupState) -> tuple[tuple[int, str], ...]:
+    """Return rank and cause of the workers whose failures end this generation, without secondary failures."""
+    return tuple((one.rank, one.cause) for one in group.failures if not one.echo and not one.storage)
+
+
+def _furthest_step(group: ElasticGroupState) -> int:
+    """Return the highest step that a worker of the ended generation is known to have reached; -1: unknown."""
+    return max(group.commits.reached, *group.progress.pace.steps.values(), -1)
 
 
 def _where_it_ended(group: ElasticGroupState) -> str:
     """Return as text how far the generation is known to have come, and what the next one starts from."""
     commits, newest = group.commits, group.commits.newest_step()
     step = max(newest, commits.drains.handed_over) if newest >= 0 else commits.drains.stored
-    furthest = max(commits.reached, *group.progress.pace.steps.values(), -1)
+    furthest = _furthest_step(group)
     if 0 <= step == max(step, furthest):
         return f"ended at step {step}"
     if step >= 0:

@@ -148,7 +148,10 @@ def report_continuation(group: ElasticGroupState, now: float) -> list[Action]:
     """Report the members that were lost and those that joined, once all others continue."""
     in_place, growth = group.in_place, group.growth
     came, growth.came, growth.meets = growth.came, (), False
-    actions: list[Action] = [events.Note(_how_it_went_on(group))] if in_place.lost else []
+    actions: list[Action] = []
+    if in_place.lost:
+        lost = tuple((failure.rank, failure.cause) for failure in in_place.lost)
+        actions.append(events.Note(_how_it_went_on(group), lost, step=in_place.went_on))
     for failure in in_place.lost:
         count_against_host(group, failure, now, actions)
     if in_place.lost:
@@ -156,7 +159,8 @@ def report_continuation(group: ElasticGroupState, now: float) -> list[Action]:
     group.commits.base, in_place.lost, in_place.attempts = group.commits.newest_step(), [], 0
     if came:
         who = f"{len(came)} more joined at step {in_place.went_on}"
-        actions.append(events.Note(f"{who}: {len(group.members)} workers go on in their processes"))
+        text = f"{who}: {len(group.members)} workers go on in their processes"
+        actions.append(events.Note(text, joined=len(came), step=in_place.went_on))
     return actions
 
 

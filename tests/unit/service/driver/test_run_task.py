@@ -230,6 +230,17 @@ def test_driver_without_its_files_names_what_is_missing(job_file: Path) -> None:
         run_task.run(str(job_file), "train")
 
 
+@pytest.mark.fast
+def test_script_with_more_workers_than_its_job_has_slots_names_the_options_of_the_job(job_file: Path) -> None:
+    (job_file.parent / "code" / "whole.py").write_text(
+        "from hopsml import experiment\nexperiment.collective_all_reduce(lambda: 1, num_workers=2)\n"
+    )
+    done = driver(job_file, "whole", ("env", "HOPSML_JOB_TAG=digits-1.main.1"))
+    last_line = end_reason_line(done.stdout)
+    assert "num_workers=2, but this cluster has at most 1 slot (" in last_line
+    assert "`hopsml jobs run --workers 2`" in last_line and "`count: 2`" in last_line and "raise that" not in last_line
+
+
 @pytest.mark.local
 def test_error_of_a_command_does_not_repeat_the_whole_script(job_file: Path) -> None:
     lines = "\n".join(f"        echo line {number} of a long script" for number in range(40))
