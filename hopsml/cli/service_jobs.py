@@ -135,11 +135,50 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
     from hopsml.core.states import Lifecycle
 
     client = _client()
-    with _continuing(job.id):
+    with _continuing(job.id), _reporting_waits(client, job.id, job.why):
         _print_log(_followed(client, job.id))
     ended = client.job(job.id)
     print_plain(f"{ended.id}: {ended.state}: {ended.cause}", to_stderr=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
+
+
+_NUMBER = re.compile(r"(?<![-\w])\d+")  # none within the id of a job
+WAITS_POLL_S = 5.0  # a job that starts sooner has no line about its waiting
+
+
+@contextlib.contextmanager
+def _reporting_waits(client: Client, job: str, shown: str) -> Iterator[None]:
+    """Print on a thread why the job waits, as long as the context lasts: at first, and whenever other work holds its slots.
+
+    Args:
+        client: connection to the service.
+        job: id of the job.
+        shown: reason that has been printed already; "" for none.
+    """
+    from hopsml.errors import HopsmlError
+
+    has_ended = threading.Event()
+
+    def report() -> None:
+        known = shown
+        while not has_ended.wait(WAITS_POLL_S):
+            with contextlib.suppress(HopsmlError):  # the service restarts; the log's reader reports a lasting failure
+                why = client.job(job).why
+                if is_new_reason(why, known):
+                    print_plain(f"{job} waits: {why}", to_stderr=True)
+                known = why or known
+
+    thread = threading.Thread(target=report, name="hopsml-job-waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+
+
+def is_new_reason(why: str, known: str) -> bool:
+    """Return True for a reason to wait that differs from the known one in more than numbers and times."""
+    return bool(why) and _NUMBER.sub("#", why) != _NUMBER.sub("#", known)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from hopsml.core import redact
 _OWN = str(Path(__file__).parents[1]) + "/"
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _LIBRARY = ("<frozen", *(sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib", "platlib")))
+_NODE = re.compile(r"\{\{(?:function_)?node [^{}]*\}\}\s*")
 _KEPT = 20  # complete tracebacks of a user that are retained, the newest
 VARIABLE = "HOPSML_TRACEBACK"
 ELSEWHERE = "hopsml: the traceback with hopsml's own frames is in "
@@ -81,6 +82,11 @@ def _frames(found: TracebackType | None) -> Iterator[TracebackType]:
     while found is not None:
         yield found
         found = found.tb_next
+
+
+def without_node_names(text: str) -> str:
+    """Return the text of an error without the names of functions' nodes that TensorFlow puts before its messages."""
+    return _NODE.sub("", text)
 
 
 def _count(found: TracebackType | None) -> int:

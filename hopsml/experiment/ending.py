@@ -282,6 +282,8 @@ class RecordWriter:
             remedy = f"Free space in {self.directory.url} and on the workers' disks, and start the run again"
         else:
             remedy = f"Make {self.directory.url} writable, and start the run again"
+        if Kind.RESULT in storing.stored:
+            remedy = f"The result is stored (.outputs.json). {remedy}"
         text = f"{ended.cause}. {remedy}; {Settings.storage_retry_s.name} is the time for which storing is retried"
         kind = RunCancelled if ended.state is Lifecycle.CANCELLED else ResultsNotStored
         return kind(text, self.directory.url)

@@ -23,7 +23,7 @@ from hopsml.cluster.shared.commit_slots import ABANDONED, FAILED, SLOTS, WAITS, 
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.cluster.worker.context import CheckpointPort
-from hopsml.core import processes
+from hopsml.core import processes, tracebacks
 from hopsml.errors import StorageTimeout
 from hopsml.storage import waiting
 from hopsml.training.checkpoint_files import CheckpointDescription, FileDescription, write_checkpoint, write_file
@@ -234,7 +234,7 @@ def _write(held: CommitSlots, slot: int) -> str:
         complete: Any = write_checkpoint if isinstance(description, CheckpointDescription) else write_file
         complete(description, lambda place: write(place, arrays))
     except Exception as error:  # noqa: BLE001 sent to the agent, which reports it
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {tracebacks.without_node_names(str(error))}"
     return ""
 
 

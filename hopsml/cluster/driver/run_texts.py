@@ -36,7 +36,9 @@ _MEMORY = re.compile(
 )
 _NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
 _SUBSCRIPT = "TypeError: 'Dataset' object is not subscriptable"  # of hopsml.data
-_FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
+# ENOSPC and EDQUOT, EFBIG; TensorFlow writes the path, a semicolon and the system's text
+_FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]|Error: .*; (No space left on device|Disk quota exceeded)")
+_FILE_SIZE = re.compile(r"^OSError: \[Errno 27\]|Error: .*; File too large")
 _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
 _NO_GPU = re.compile(
     r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available|CUDA driver version is insufficient"
@@ -125,6 +127,11 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             f"a disk of {host} is full: delete files there, or choose another disk for the worker's folder by TMPDIR or "
             "spark.local.dir"
+        )
+    if _FILE_SIZE.search(cause):
+        return (
+            f"a file on {host} reached the largest size that is allowed there: raise the limit of the session that starts "
+            "the workers (ulimit -f), or choose a file system without such a limit by TMPDIR or spark.local.dir"
         )
     if _KILLED.search(cause):
         return (

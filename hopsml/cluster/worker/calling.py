@@ -188,7 +188,8 @@ def short_error_text(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         description = f"called sys.exit({_text(repr, error.code)})"
     else:
-        description = _of_callback(f"{type(error).__name__}: {error_text(error)}").strip().removesuffix(":")
+        text = tracebacks.without_node_names(error_text(error))
+        description = _of_callback(f"{type(error).__name__}: {text}").strip().removesuffix(":")
     return redact.text(utf8(_uncoloured(description)[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
 
 

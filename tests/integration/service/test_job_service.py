@@ -245,6 +245,22 @@ def test_interrupted_wait_for_a_job_explains_that_the_job_continues(service: Job
     service.stop()
 
 
+def test_job_that_is_waited_for_names_what_holds_its_slots(service: JobService) -> None:
+    client = service.start(cores=1)
+    holder = client.submit(service.job("one"))
+    wait_until(lambda: client.job(holder.id).state == Lifecycle.RUNNING, "the first job")
+    known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    command = [sys.executable, "-m", "hopsml", "jobs", "submit", "--wait", str(service.job("two"))]
+    with subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+        assert waits.stderr is not None
+        line = waits.stderr.readline()
+        assert line.startswith("two-2 waits: ") and "one-1" in line, line
+        service.end("one")
+        service.end("two")
+        assert waits.wait(WAIT_S) == 0
+    assert service.stop() == 0
+
+
 @pytest.mark.variant
 def test_terminal_sequences_in_a_job_cause_are_removed_from_output(service: JobService) -> None:
     client = service.start()

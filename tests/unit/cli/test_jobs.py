@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hopsml.cli import service_jobs
 from hopsml.service.spec import loading
 from tests.helpers.command_line import Cli
 from tests.unit.service.render.conftest import job_file
@@ -137,3 +138,17 @@ def test_number_out_of_its_range_is_a_usage_error(cli: Cli, line: str) -> None:
 def test_follow_and_try_cannot_be_combined(cli: Cli) -> None:
     done = cli("jobs", "logs", "1", "-f", "--try", "1")
     assert done.status == 2 and "--follow prints the newest try" in done.err
+
+
+@pytest.mark.parametrize(
+    ("why", "known", "is_new"),
+    [
+        ("", "", False),
+        ("needs 1 slot; one-1 holds 2", "", True),
+        ("needs 1 slot; starts in 40 s", "needs 1 slot; starts in 45 s", False),
+        ("needs 1 slot; two-2 holds it", "needs 1 slot; one-1 holds it", True),
+        ("", "needs 1 slot", False),
+    ],
+)
+def test_reason_to_wait_is_printed_once(why: str, known: str, is_new: bool) -> None:
+    assert service_jobs.is_new_reason(why, known) is is_new

@@ -86,6 +86,9 @@ EOFError: EOF when reading a line
             ["has returned", "same number of batches", "hopsml.elastic.Sampler"],
         ),
         ("OSError: [Errno 28] No space left on device: '/tmp/x'", "", ["a disk of h1 is full", "TMPDIR"]),
+        ("ResourceExhaustedError: /tmp/x; No space left on device [Op:SaveV2]", "", ["a disk of h1 is full", "TMPDIR"]),
+        ("OutOfRangeError: /tmp/x; File too large [Op:SaveV2]", "", ["on h1 reached the largest size", "ulimit -f"]),
+        ("OSError: [Errno 27] File too large", "", ["on h1 reached the largest size", "ulimit -f"]),
         (
             "ValueError: Unrecognized data type: x=Dataset(source=<StagedRows>, ...) (of type ...)",
             "",

@@ -166,3 +166,8 @@ def test_error_in_a_torch_callback_is_shown_without_frames(tmp_path: Path, capfd
     assert (
         calling.short_error_text(RuntimeError("At:\n  a.py(1): b")) == "RuntimeError: At:\n  a.py(1): b"
     )  # the user's own text
+
+
+def test_error_of_tensorflow_is_shown_without_the_name_of_its_node() -> None:
+    text = "{{function_node __wrapped__SaveV2_dtypes_1_device_/job:localhost/CPU:0}} /x; File too large [Op:SaveV2]"
+    assert calling.short_error_text(RuntimeError(text)) == "RuntimeError: /x; File too large [Op:SaveV2]"

@@ -114,6 +114,13 @@ def test_error_of_files_that_are_not_stored_has_the_remedy(tmp_path: Path, reaso
         raise writer(tmp_path, []).error_of(storing, None) or AssertionError
 
 
+def test_error_of_files_that_are_not_stored_says_whether_the_result_is(tmp_path: Path) -> None:
+    checkpoint = storing_of({0: UnstoredFiles(("checkpoints/step-000000001: refused",), 1, "")}, {})
+    assert "The result is stored (.outputs.json). " in str(writer(tmp_path, []).error_of(checkpoint, None))
+    result = storing_of({}, {".outputs.json": "refused"})
+    assert "The result is stored" not in str(writer(tmp_path, []).error_of(result, None))
+
+
 def writer(folder: Path, notes: list[str]) -> RecordWriter:
     return RecordWriter(RunDir(str(folder)), notes.append)
 
