@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import textwrap
 import time
@@ -100,8 +101,9 @@ def search_progress(found: dict[str, Any]) -> str:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """Wrap the text into lines of at most ``PLACES`` characters; further lines are indented by ``indent``."""
-    broken = textwrap.wrap(text, max(20, PLACES - indent), break_long_words=False, break_on_hyphens=False)
+    """Wrap the text into lines of at most ``PLACES`` characters, or a terminal's; indent further ones by ``indent``."""
+    places = min(PLACES, shutil.get_terminal_size().columns) if sys.stdout.isatty() else PLACES
+    broken = textwrap.wrap(text, max(20, places - indent), break_long_words=False, break_on_hyphens=False)
     return ("\n" + " " * indent).join(broken)
 
 

@@ -1,6 +1,7 @@
 """Display of the progress of runs and searches: live in a notebook, plain lines anywhere else.
 
-``ShownOutput`` filters a worker's output on a terminal: it limits floods, and omits the traceback that the error has.
+``ShownOutput`` filters a worker's output on a terminal: it limits floods, and omits the traceback that the error
+has, and messages of TensorFlow that have no meaning for the user.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TextIO, TypeVar
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.core.callbacks import wait_until_writable
+from hopsml.core.harmless_output import is_harmless
 from hopsml.core.states import Lifecycle
 from hopsml.core.tracebacks import ELSEWHERE
 from hopsml.experiment.searches import state as searches
@@ -58,7 +60,7 @@ class ShownOutput:
         while len(self._partial) > LONGEST:
             lines, self._partial = [*lines, self._partial[:LONGEST]], self._partial[LONGEST:]
         for line in lines:
-            if line.strip():
+            if line.strip() and not is_harmless(line[:LONGEST].encode(errors="replace")):
                 shown += self._line(line, now_s)
         return shown
 

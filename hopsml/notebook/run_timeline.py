@@ -11,6 +11,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
+from hopsml.core.harmless_output import is_harmless
 from hopsml.tracking.listing import strip_control_sequences
 
 Point = tuple[float, float]
@@ -264,8 +265,15 @@ class RunTimeline:
 
 
 def displayable_lines(lines: Iterable[str]) -> list[str]:
-    """Return lines as plain text, without empty ones and TensorFlow's informational messages; its errors remain."""
-    return [line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line)]
+    """Return lines as plain text, without empty ones and TensorFlow's informational messages; its errors remain.
+
+    What TensorFlow logs as an error on every host without a GPU counts as information.
+    """
+    return [
+        line
+        for line in map(plain_line, lines)
+        if line.strip() and not _FRAMEWORK.match(line) and not is_harmless(line.encode(errors="replace"))
+    ]
 
 
 def plain_line(line: str) -> str:

@@ -153,7 +153,12 @@ def differing_reports(returned: Mapping[str, Any], reported: Mapping[str, Any]) 
         for name in returned
         if name in reported and _differ(returned[name], reported[name])
     ]
-    return f"{'; '.join(found)}; the returned value is the result" if found else ""
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}; the returned value is the result. If it was measured on other data, such as a test set, return "
+        "it under a name of its own"
+    )
 
 
 def _differ(returned: Any, reported: Any) -> bool:

@@ -58,6 +58,7 @@ COLUMNS = ("run", "name", "state", "workers", "started", "duration", "result")
 NUMBERS = ("workers", "duration")  # aligned at the right
 NAME_AT, STATE, STARTED, RESULT = (COLUMNS.index(name) for name in ("name", "state", "started", "result"))
 NAME, NAME_NARROW = 30, 20  # columns of a name in a wide and in a narrow terminal
+NAME_LEAST = 12  # columns of a name, for which a narrower terminal has no start and no duration
 RESULT_WIDTH = 40  # columns that a result must have; with fewer it is put on a separate line
 GAP = "  "
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -171,7 +172,7 @@ def fit_runs_to_width(runs: Sequence[StoredRun], places: int) -> list[list[str]]
         widths = [*_widths(wide)[:RESULT], room]
         return [_aligned(line, widths, COLUMNS) for line in wide]
     times = [time_text(run.run.get("started"), brief=True) for run in runs]
-    kept = [column for column, name in enumerate(COLUMNS) if name not in ("workers", "result")]
+    kept = _narrow_columns(cells, times, places)
     names = [COLUMNS[column] for column in kept]
     shorter = [[time if k == STARTED else line[k] for k in kept] for line, time in zip(cells, times, strict=True)]
     narrow = _cut_names([names, *shorter], NAME_NARROW)
@@ -183,6 +184,18 @@ def fit_runs_to_width(runs: Sequence[StoredRun], places: int) -> list[list[str]]
         lines.append(_aligned(line, widths, names))
         lines += [[truncate_to_width(f"{GAP}{full[RESULT]}", places)]] if full[RESULT] != "-" else []
     return lines
+
+
+def _narrow_columns(cells: Sequence[Sequence[str]], times: Sequence[str], places: int) -> list[int]:
+    """Return the columns of a narrow terminal: so many that a name has ``NAME_LEAST`` places, if that is possible."""
+    widths = _widths([COLUMNS, *cells])
+    widths[STARTED] = max(map(display_width, (COLUMNS[STARTED], *times)))
+    widths[NAME_AT] = min(widths[NAME_AT], NAME_LEAST)
+    kept = [column for column, name in enumerate(COLUMNS) if name not in ("workers", "result")]
+    for column in (STARTED, COLUMNS.index("duration")):
+        if sum(widths[each] for each in kept) + len(GAP) * (len(kept) - 1) > places:
+            kept.remove(column)
+    return kept
 
 
 def _cut_names(rows: Sequence[Sequence[str]], places: int) -> list[list[str]]:

@@ -67,7 +67,8 @@ def as_json(value: Any) -> Any:
 
 def is_opaque(value: Any) -> bool:
     """Return True for an object whose text is only its class and address, which says nothing in a record."""
-    return type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    kind: Any = type(value)
+    return bool(kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__)
 
 
 def without_address(value: Any) -> Any:

@@ -22,6 +22,7 @@ from datetime import datetime
 
 import msgspec
 
+from hopsml.core.harmless_output import is_harmless
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.service.browse import files
 from hopsml.storage import run_logs, urls
@@ -85,17 +86,6 @@ _LEVEL = re.compile(
     rb"|^(?:(?=[IWEF]\d{4} )|\d{4}-\d\d-\d\d [\d:.]+: (?=[IWEF] ))([IWEF])"
     rb"|^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b"
 )
-# What TensorFlow and XLA log as errors or warnings on every host without a GPU, or at every ordinary end of a data set.
-_HARMLESS = re.compile(
-    rb"failed call to cuInit: .*(?:UNKNOWN ERROR \(303\)|CUDA_ERROR_NO_DEVICE|no CUDA-capable device)"
-    rb"|cudaGetRuntimeVersion: Error loading CUDA libraries"
-    rb"|Unable to register cu(?:DNN|FFT|BLAS) (?:plugin )?factory"
-    rb"|computation placer already registered"
-    rb"|TF-TRT Warning: Could not find TensorRT"
-    rb"|OUT_OF_RANGE: End of sequence",
-    re.IGNORECASE,
-)
-_HARMLESS_HEAD = 400  # bytes of a line that are searched for such a message
 _OF_WORD = {b"DEBUG": 0, b"INFO": 1, b"WARN": 2, b"WARNING": 2, b"ERROR": 3, b"CRITICAL": 3, b"FATAL": 3}
 _OF_LETTER = {b"I": 1, b"W": 2, b"E": 3, b"F": 3}
 
@@ -128,7 +118,7 @@ def level_of(line: bytes) -> int | None:
     if not found:
         return None
     named = _OF_WORD[found[1]] if found[1] else _OF_LETTER[found[2]] if found[2] else 3
-    return 1 if named > 1 and _HARMLESS.search(line[:_HARMLESS_HEAD]) else named
+    return 1 if named > 1 and is_harmless(line) else named
 
 
 CHUNK = 1 << 20

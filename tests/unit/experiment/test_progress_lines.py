@@ -79,3 +79,11 @@ def test_progress_without_a_total_has_no_remaining_time(clock: Clock) -> None:
         clock.now += 5
         lines(Change("report", 0, step=step, metrics={}, time=clock.now))
     assert stream.getvalue().splitlines()[-1] == "hopsml app_1: step 20  2.0 steps/s"
+
+
+def test_message_of_tensorflow_on_a_host_without_gpu_is_not_printed() -> None:
+    stream = io.StringIO()
+    lines = RunLines("app_1", stream)
+    cuda = "E0000 00:00:1.0 1 cuda_dnn.cc:1] failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
+    lines(Change("log", 0, f"before\n{cuda}UNKNOWN ERROR (303)\nafter\n{cuda}out of memory\n"))
+    assert stream.getvalue().splitlines() == ["[rank 0] before", "[rank 0] after", f"[rank 0] {cuda}out of memory"]

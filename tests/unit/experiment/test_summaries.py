@@ -14,6 +14,7 @@ from hopsml.experiment.searches.result import BestTrial, SearchResult, differing
 from hopsml.search.metric import differing_reports
 
 pytestmark = pytest.mark.fast
+OTHER_DATA = ". If it was measured on other data, such as a test set, return it under a name of its own"
 
 
 def run_result(folder: Path, returned: dict[str, Any], reported: dict[str, Any]) -> Result:
@@ -58,7 +59,7 @@ def search_result(**facts: Any) -> SearchResult:
         (
             {"loss": 0.5, "accuracy": 0.9},
             {"loss": 0.25, "accuracy": 0.9},
-            "loss: 0.5 was returned, 0.25 was reported last; the returned value is the result",
+            "loss: 0.5 was returned, 0.25 was reported last; the returned value is the result" + OTHER_DATA,
         ),
     ],
 )
@@ -86,7 +87,7 @@ def test_returned_value_is_the_result_of_a_run_and_the_summary_has_a_note(tmp_pa
     assert result.metrics == {"loss": 0.5}
     lines = [" ".join(line.split()) for line in result.summary().splitlines()]
     assert "loss 0.5000" in lines
-    assert "note loss: 0.5 was returned, 0.25 was reported last; the returned value is the result" in lines
+    assert "note loss: 0.5 was returned, 0.25 was reported last; the returned value is the result" + OTHER_DATA in lines
     assert "0.25 was reported last" in result._repr_html_()
     assert "note" not in run_result(tmp_path, {"loss": 0.5}, {"loss": 0.5}).summary()
 
@@ -124,7 +125,7 @@ def test_trials_whose_returned_value_differs_from_their_last_report_are_noted_on
     assert note.startswith("trial 1: loss: 0.5 was returned, 0.25 was reported last") and "1 other trial" in note
     assert differing_trials(rows[:1], curves, "loss") == []
     assert search_result(curves={1: [(3, 0.5)]}).notes == [
-        "trial 1: accuracy: 0.75 was returned, 0.5 was reported last; the returned value is the result"
+        "trial 1: accuracy: 0.75 was returned, 0.5 was reported last; the returned value is the result" + OTHER_DATA
     ]
 
 

@@ -71,6 +71,14 @@ def test_listing_columns_are_aligned_for_wide_characters(project: Path, places: 
     assert len(rows) == 5 and len({tuple(map(listing.display_width, cells)) for cells in rows}) == 1
 
 
+def test_narrow_terminal_shows_names_rather_than_times(project: Path) -> None:
+    named = max((run for run in stored_runs(project)), key=lambda run: len(str(run.run.get("name"))))
+    for places in (60, 70):
+        rows = [cells for cells in listing.fit_runs_to_width([named], places) if len(cells) > 1]
+        name = str(named.run.get("name"))[: listing.NAME_LEAST - 1]
+        assert rows[1][1].startswith(name) and "started" not in [cell.strip() for cell in rows[0]], rows
+
+
 def test_wide_terminal_has_one_line_per_run_and_narrow_one_a_result_line(project: Path) -> None:
     found = stored_runs(project)
     assert len(listing.fit_runs_to_width(found, 200)) == 1 + len(found)
