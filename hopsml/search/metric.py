@@ -156,8 +156,8 @@ def differing_reports(returned: Mapping[str, Any], reported: Mapping[str, Any]) 
     if not found:
         return ""
     return (
-        f"{'; '.join(found)}; the returned value is the result. If it was measured on other data, such as a test set, return "
-        "it under a name of its own"
+        f"{'; '.join(found)}; the returned value is the result. If it was measured on other data, such as a test set, "
+        "return it under a name of its own"
     )
 
 
