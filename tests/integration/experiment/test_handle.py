@@ -16,7 +16,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
-from hopsml.errors import ResultsNotStored, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ArgumentError, ResultsNotStored, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import reporting
 from hopsml.experiment.run import Run
 from tests.helpers.clock import END_S
