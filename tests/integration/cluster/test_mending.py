@@ -85,7 +85,10 @@ def test_survivors_continue_in_place_after_a_worker_is_killed(
     assert all(steps_of(tmp_path, pid)[-1].number == STEPS for pid in staying)
     assert f"rank {lost} was lost" in notes(run) and "SIGKILL" in notes(run) and "went on at step" in notes(run)
     (loss,) = run.result().losses
-    assert loss["rank"] == lost and "SIGKILL" in loss["cause"] and loss["step"] >= 7 and not loss["replaced"]
+    assert loss["rank"] == lost and "SIGKILL" in loss["cause"] and loss["step"] >= 7
+    assert (
+        not loss["replaced"] or loss["replaced_at"] >= loss["step"]
+    )  # its agent has time to start another worker, or not
     assert run.directory.read_status()["losses"] == [loss] and f"rank {lost} was lost at step" in run.result().summary()
     missing = [sorted(set(range(N_SAMPLES)) - set(ids)) for ids in _epochs(seen)]
     assert all(len(ids) == len(set(ids)) for ids in _epochs(seen))  # none was trained on twice
