@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
@@ -80,12 +80,10 @@ class ShownOutput:
         The traceback ``reported`` is omitted, as it is in the run's error for the caller, and so is the line behind it
         that names the file with all of its frames.
         """
-        known = {line for line in reported.splitlines() if line.strip()}
-        unreported = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # after the prompt of an input()
-        if known and known <= {*self._traceback, _TRACEBACK}:
-            unreported = [line for line in unreported if line not in known and not line.startswith(ELSEWHERE)]
-        else:
-            unreported = self._traceback
+        known = Counter(line for line in reported.splitlines() if line.strip())
+        unreported = list(self._traceback)
+        if known and known.keys() <= {*self._traceback, _TRACEBACK}:
+            unreported = _without_last(unreported, known)
         self._traceback = []
         shown = [shown for line in (*unreported, self._partial) if line.strip() for shown in self._pass(line, now_s)]
         self._partial = ""
@@ -129,6 +127,20 @@ class ShownOutput:
 
     def _summary(self, left_out: int = 0) -> str:
         return f"... {left_out or self._left_out} lines are not shown; the whole output is in {self._log()}"
+
+
+def _without_last(lines: list[str], known: Counter[str]) -> list[str]:
+    """Return lines without the last occurrences of those of a traceback: an earlier one may have some in common."""
+    left, kept = Counter(known), list[str]()
+    for line in reversed(lines):
+        ends_prompt = line.endswith(_TRACEBACK) and left[_TRACEBACK] > 0  # behind the prompt of an input()
+        found = _TRACEBACK if ends_prompt else line
+        if left[found] > 0:
+            left[found] -= 1
+            line = line.removesuffix(_TRACEBACK) if ends_prompt else ""
+        if not line.startswith(ELSEWHERE):
+            kept.append(line)
+    return kept[::-1]
 
 
 log = logging.getLogger(__name__)

@@ -43,6 +43,7 @@ _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when 
 _NO_GPU = re.compile(
     r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available|CUDA driver version is insufficient"
 )
+_ABORTED_COMMAND = re.compile(r"\bCommand '.*' (died with <Signals\.SIGABRT|returned non-zero exit status 134\b)")
 _RETURNED = "has ended the group: the training function has ended"
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
@@ -111,6 +112,11 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             f"this worker has no GPU of {host} that torch can use; choose the device by torch.cuda.is_available(), or run "
             "on hosts with GPUs, whose drivers `hopsml doctor` checks"
+        )
+    if _ABORTED_COMMAND.search(cause):
+        return (
+            "if it is a PyTorch program that had done its work, call torch.distributed.destroy_process_group() at its end: "
+            "without this call a thread of gloo may abort the process while it exits"
         )
     if _RETURNED in cause:
         return (

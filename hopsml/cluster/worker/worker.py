@@ -53,6 +53,7 @@ from hopsml.cluster.worker.context import (
 )
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import moved_names, redact, tracebacks
+from hopsml.core.commands import CommandFailed
 from hopsml.core.processes import UNREPORTED, allow_tracing_by
 from hopsml.errors import ArgumentError, PeerLost
 from hopsml.search.metric import MetricCheck
@@ -363,7 +364,13 @@ def _complete_commits() -> None:
 
 
 def _failure(error: BaseException, folder: Path) -> FailureReport:
-    """Return the event for an error of the user's function, and write its traceback to the log."""
+    """Return the event for an error of the user's function, and write its traceback to the log.
+
+    A command has written its traceback to the log itself.
+    """
+    if isinstance(error, CommandFailed):
+        cause, text = (redact.text(utf8(one)) for one in (error.cause, error.remote_traceback))
+        return FailureReport(cause[: calling.MOST_CAUSE], text[-60_000:], _echoes_another(error), raised=True)
     cause = calling.short_error_text(error) + returned.missing_path_hint(error, folder)
     echoes = _echoes_another(error)
     context = current()

@@ -11,15 +11,13 @@ import json
 import os
 import runpy
 import shutil
-import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml.core.newer_python import add_note
+from hopsml.core.commands import run_command
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests
@@ -54,12 +52,7 @@ def _look(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-COMMAND_SHOWN = 60  # characters of a command in an error
-_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)  # of a program, and of a shell that has run it
-_ABORT_HINT = (
-    "Remedy: if it is a PyTorch program that had done its work, call torch.distributed.destroy_process_group() at its end: "
-    "without this call a thread of gloo may abort the process while it exits"
-)
+COMMAND_SHOWN = 60  # characters of a command in an error, which must not contain a whole script
 MODULE = "__hopsml_job__"  # prefix of a module's name: no worker can import it, so its functions are pickled by value
 
 
@@ -191,12 +184,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         beside = [folder for folder in folders if Path(folder).is_dir()]  # where the node can read them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         with _workspace(root, files, is_kept) as folder:
-            status = subprocess.run(line, check=False, env=variables, cwd=folder).returncode
-        if status:
-            error = subprocess.CalledProcessError(status, shown)  # the cause of a job must not contain a whole script
-            if status in _ABORTED:
-                add_note(error, _ABORT_HINT)
-            raise error
+            run_command(line, shown, variables, folder)
 
     return call
 

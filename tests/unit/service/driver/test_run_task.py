@@ -273,3 +273,26 @@ def test_last_output_line_of_a_failed_script_is_its_error(job_file: Path, line: 
     (job_file.parent / "code" / "whole.py").write_text(f"import hopsml\n{line}\n")
     done = driver(job_file, "whole")
     assert done.returncode == 1 and end_reason_line(done.stdout) == cause
+
+
+@pytest.mark.local
+def test_cause_of_a_failed_command_is_the_error_that_it_wrote(job_file: Path) -> None:
+    source = "print('first')\ntry:\n    {}['x']\nexcept KeyError as e:\n    raise ValueError('column price is missing') from e\n"
+    (job_file.parent / "code" / "bad.py").write_text(source)
+    (job_file.parent / "bad.yaml").write_text("name: bad\ntasks: {main: {command: [python, code/bad.py]}}\n")
+    done = driver(job_file.parent / "bad.yaml", "main")
+    reason = "ValueError: column price is missing (Command 'python code/bad.py' returned non-zero exit status 1)"
+    assert end_reason_line(done.stdout).endswith(f" failed first: {reason}"), done.stdout
+    assert done.stdout.count("Traceback (most recent call last):") == done.stdout.count("KeyError: 'x'") + 1 == 2
+    assert "run_task.py" not in done.stdout and "traceback with hopsml's own frames" not in done.stdout
+
+
+@pytest.mark.local
+def test_failed_command_without_a_traceback_names_its_last_line(job_file: Path) -> None:
+    (job_file.parent / "sh.yaml").write_text(
+        "name: sh\ntasks: {main: {command: [sh, -c, 'echo no such table >&2; sleep 1000 & exit 3']}}\n"
+    )
+    done = driver(job_file.parent / "sh.yaml", "main")
+    assert re.search(
+        r"no such table \(Command 'sh -c .*' returned non-zero exit status 3\)$", end_reason_line(done.stdout)
+    )
