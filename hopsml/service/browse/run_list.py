@@ -25,9 +25,9 @@ from typing import Any, Protocol
 import msgspec
 
 from hopsml.core.states import ENDS, Lifecycle
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
-from hopsml.storage.run_dir import EXPERIMENTS
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog
 
 LONGEST_VALUE = 200  # most characters of an argument in the table
@@ -395,6 +395,15 @@ def progress_of(stored: catalog.StoredRun) -> RunProgress | None:
         return RunProgress(done, total, str(told.get("unit") or "step"))
     step = catalog.last_report(stored.directory).get("step")
     return RunProgress(step, None, "step") if isinstance(step, int) else None
+
+
+def final_progress(directory: RunDir) -> RunProgress | None:
+    """Return the progress that a run had reported when it ended; None if nothing was reported."""
+    try:
+        driver = directory.read_json(directory.driver_json)
+    except (StorageError, ValueError):
+        driver = {}
+    return progress_of(catalog.StoredRun(directory, {}, None, driver=driver))
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:

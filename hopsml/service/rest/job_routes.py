@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
-from hopsml.core.states import Lifecycle
+from hopsml.core.states import ENDS, Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
 from hopsml.service import workspaces
 from hopsml.service.browse.project import Project
-from hopsml.service.browse.run_list import RunProgress, RunRow
+from hopsml.service.browse.run_list import RunProgress, RunRow, final_progress
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
@@ -220,11 +220,17 @@ def runs_of(request: Request, jobs: JobService, row: JobRow) -> list[RunRow]:
 
 def _progress(request: Request, jobs: JobService, rows: list[JobRow]) -> dict[int, models.JobProgressAnswer]:
     """Return the progress of each job's newest run, by the job's serial; jobs without a run are left out."""
-    newest = {row.serial: made[-1] for row in rows if (made := runs_of(request, jobs, row))}
-    return {
-        serial: models.JobProgressAnswer.of(run, run.progress or _trials_done(request.app.state.project, run))
-        for serial, run in newest.items()
-    }
+    project = request.app.state.project
+    newest = [(row, made[-1]) for row in rows if (made := runs_of(request, jobs, row))]
+    return {row.serial: models.JobProgressAnswer.of(run, _progress_of(project, row, run)) for row, run in newest}
+
+
+def _progress_of(project: Project, job: JobRow, run: RunRow) -> RunProgress | None:
+    """Return the progress of a job's run; a run that has ended keeps it until the job ends, or starts again."""
+    is_of_this_try = (run.started or 0.0) >= job.placed_s
+    if run.progress is None and not run.is_search and run.state in ENDS and is_of_this_try:
+        return final_progress(project.directory(run.id))
+    return run.progress or _trials_done(project, run)
 
 
 def _trials_done(project: Project, run: RunRow) -> RunProgress | None:

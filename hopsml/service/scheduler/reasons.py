@@ -159,7 +159,8 @@ class Reason:
         each: Resources of one of these slots.
         free: (node, free slots), most first.
         holders: Jobs that hold such slots.
-        starts_s: Earliest expected start.
+        starts_s: Expected start, if other jobs end by their time limits, and no job goes first that is submitted later.
+        preempts: True if the job can start at that time because it may preempt others then.
         would_start_with: Number of slots with which the job would start at once; 0 if there is none.
         other_queues: Queues in which the job would start at once.
         in_favour_of: ID of the job for which room is reserved.
@@ -179,6 +180,7 @@ class Reason:
     free: tuple[tuple[str, int], ...] = ()
     holders: tuple[BlockingJob, ...] = ()
     starts_s: float = math.inf
+    preempts: bool = False
     would_start_with: int = 0
     other_queues: tuple[str, ...] = ()
     in_favour_of: str = ""
@@ -195,7 +197,9 @@ class Reason:
         """
         said = [self._needs(clock), *self._held(clock)]
         if math.isfinite(self.starts_s) and self.cause in (Cause.NO_ROOM, Cause.LEAVING, Cause.ROOM_KEPT):
-            said.append(f"starts about {clock(self.starts_s)} at the earliest")
+            at = clock(self.starts_s)
+            preempting = f"preempts other jobs about {at}, or starts when they end earlier"
+            said.append(preempting if self.preempts else f"starts about {at}, or when other jobs end earlier")
         helps = [f"with {self.would_start_with}"] if self.would_start_with else []
         if self.other_queues:
             helps.append("in queue " + " or ".join(self.other_queues))
@@ -356,7 +360,8 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
         each=part.each,
         free=tuple(sorted(free.items(), key=lambda pair: (-pair[1], pair[0]))),
         holders=tuple(_holders(scheduler, part, now)),
-        starts_s=scheduler.earliest_s(job, now),
+        starts_s=scheduler.expected_start_s(job, now),
+        preempts=scheduler.expected_start_s(job, now) < scheduler.start_without_preemption_s(job, now),
         would_start_with=_smaller(scheduler, job, part, sum(free.values()), now),
         together=() if lacking else tuple(one.name for one in gang.parts),
     )

@@ -284,8 +284,13 @@ class Scheduler:
         """Return the reservation that would be made for a waiting job."""
         return taking.make_hold(job, self.nodes, self._placed_or_started(), now, self.policy)
 
-    def earliest_s(self, job: QueuedJob, now: float) -> float:
-        """Return a lower bound of a waiting job's start, if other jobs end as expected; infinite if unknown."""
+    def start_without_preemption_s(self, job: QueuedJob, now: float) -> float:
+        """Return the time at which a waiting job could start if it preempted no others; infinite if unknown."""
+        hold = taking.make_hold(job, self.nodes, self._placed_or_started(), now, replace(self.policy, preempts=False))
+        return hold.starts_s if hold is not None else float("inf")
+
+    def expected_start_s(self, job: QueuedJob, now: float) -> float:
+        """Return when a waiting job could start, if other jobs end by their time limits; infinite if unknown."""
         lenders = [
             name
             for name, promised in self.promised.items()

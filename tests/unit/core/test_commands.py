@@ -13,7 +13,12 @@ HEADER = "Traceback (most recent call last):"
 @pytest.mark.parametrize(
     ("status", "written", "cause", "traceback"),
     [
-        (1, f"x\n{HEADER}\n  File 'a', line 1\nValueError: no\n", "ValueError: no", f"{HEADER}\n  File 'a', line 1\nValueError: no\n"),
+        (
+            1,
+            f"x\n{HEADER}\n  File 'a', line 1\nValueError: no\n",
+            "ValueError: no",
+            f"{HEADER}\n  File 'a', line 1\nValueError: no\n",
+        ),
         (
             1,
             f"[rank0]: {HEADER}\n[rank0]:   File 'a'\n[rank0]: KeyError: 'x'\n[W9] destroy_process_group() was not called\n",

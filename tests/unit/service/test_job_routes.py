@@ -231,6 +231,20 @@ def test_job_list_has_the_progress_of_the_newest_run_if_requested(
     assert texts == ["epoch 3 of 40", "trials 5 of 6", "starting"]
 
 
+def test_progress_remains_while_a_job_closes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_routes, "_HAS_RUNS", (Lifecycle.WAITING,))  # nothing ever starts here
+    project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))
+    for _ in range(3):
+        served.submit()
+    names = [served.jobs.own_name(served.jobs.store.job(serial)) for serial in (1, 2, 3)]
+    steps, epochs, _ = (project.run(f"{name}-main_1", started=1.0) for name in names)
+    steps.report(70, loss=0.5)
+    epochs.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 3, "unit": "epoch"}})
+    asked = served.ask("GET", "jobs?progress=true").json()["jobs"]
+    texts = {job["serial"]: msgspec.convert(job["progress"], client.JobProgress).text() for job in asked}
+    assert texts == {1: "step 70", 2: "epoch 3 of 3", 3: "starting"}
+
+
 def test_rank_log_of_an_ended_job_names_its_newest_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_routes, "STALE_S", math.inf)  # the list would never be read again
     project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))

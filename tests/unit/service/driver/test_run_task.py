@@ -277,7 +277,7 @@ def test_last_output_line_of_a_failed_script_is_its_error(job_file: Path, line: 
 
 @pytest.mark.local
 def test_cause_of_a_failed_command_is_the_error_that_it_wrote(job_file: Path) -> None:
-    source = "print('first')\ntry:\n    {}['x']\nexcept KeyError as e:\n    raise ValueError('column price is missing') from e\n"
+    source = "try:\n    {}['x']\nexcept KeyError as e:\n    raise ValueError('column price is missing') from e\n"
     (job_file.parent / "code" / "bad.py").write_text(source)
     (job_file.parent / "bad.yaml").write_text("name: bad\ntasks: {main: {command: [python, code/bad.py]}}\n")
     done = driver(job_file.parent / "bad.yaml", "main")

@@ -59,8 +59,19 @@ class TestWhy:
         cluster.submit("wants", gang(8))
         assert reason_text(cluster, "wants") == (
             "needs 8 slots of 1 GPU, 1 core, 5 are free (node7 4, node5 1); alice's resnet-17 holds 7 until about 14:20;"
-            " starts about 14:20 at the earliest; would start now with 5"
+            " starts about 14:20, or when other jobs end earlier; would start now with 5"
         )
+
+    def test_time_of_a_preemption_is_no_lower_bound_of_the_start(self):
+        cluster = three_nodes(Policy(least_run_s=300.0))
+        cluster.submit("low", gang(12), user="alice", priority=50)
+        cluster.advance(60.0)
+        cluster.submit("high", gang(12), priority=80)
+        assert reason_text(cluster, "high") == (
+            "needs 12 slots of 1 GPU, 1 core, 0 are free; alice's low holds 12;"
+            " preempts other jobs about 12:05, or starts when they end earlier"
+        )
+        assert "+high" in cluster.ended("low"), "before that time"
 
     def test_reason_states_jobs_ahead_and_summarizes_many_blocking_jobs(self):
         cluster = three_nodes()
@@ -218,7 +229,10 @@ class TestReasonTexts:
             ({"ahead": 1}, "needs 1 slot of 1 GPU, 0 are free; 1 of queue q goes first"),
             ({"ahead": 2}, "needs 1 slot of 1 GPU, 0 are free; 2 of queue q go first"),
             ({"together": ("x", "y")}, "there are enough slots for each of x, y, but not for all of them at once"),
-            ({"starts_s": NOON}, "needs 1 slot of 1 GPU, 0 are free; starts about 12:00 at the earliest"),
+            (
+                {"starts_s": NOON},
+                "needs 1 slot of 1 GPU, 0 are free; starts about 12:00, or when other jobs end earlier",
+            ),
             ({"would_start_with": 2}, "needs 1 slot of 1 GPU, 0 are free; would start now with 2"),
             ({"other_queues": ("r", "s")}, "needs 1 slot of 1 GPU, 0 are free; would start now in queue r or s"),
             (
@@ -254,7 +268,8 @@ class TestReasonTexts:
             (
                 Cause.LEAVING,
                 {"starts_s": NOON},
-                "its slots are assigned, but other jobs must release them first; starts about 12:00 at the earliest",
+                "its slots are assigned, but other jobs must release them first; starts about 12:00, or when other jobs "
+                "end earlier",
             ),
             (Cause.QUEUE_LIMIT, {"limit": "too much", "starts_s": NOON}, "too much"),
             (Cause.DRIVER_LIMIT, {"limit": "too much", "other_queues": ("r",)}, "too much; would start now in queue r"),
@@ -262,7 +277,7 @@ class TestReasonTexts:
             (
                 Cause.ROOM_KEPT,
                 {"in_favour_of": "k", "starts_s": NOON},
-                "slots are reserved for k, which has precedence; starts about 12:00 at the earliest",
+                "slots are reserved for k, which has precedence; starts about 12:00, or when other jobs end earlier",
             ),
             (Cause.DUE, {}, "is starting"),
             (
