@@ -14,7 +14,7 @@ from hopsml.core import redact
 from hopsml.errors import StorageError
 from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
-from hopsml.search.metric import differing_reports
+from hopsml.search.metric import differing_reports, nan_values
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, parse_step_name
 from hopsml.tracking import listing
@@ -188,11 +188,15 @@ class Result(tuple[str, Any]):
 
     @property
     def notes(self) -> list[str]:
-        """Hints: lost workers, a ``metric_key`` that was not returned, and returned values that differ from reports."""
+        """Hints: lost workers, a missing ``metric_key``, and returned values that are NaN or differ from reports.
+
+        The returned values are the result.
+        """
         reported = next(
             (worker.get("metrics") for worker in getattr(self, "workers", ()) if worker.get("rank") == 0), None
         )
-        notes = (*listing.loss_texts(self.losses), self.missing_metric, differing_reports(self.metrics, reported or {}))
+        differing = differing_reports(self.metrics, reported or {})
+        notes = (*listing.loss_texts(self.losses), self.missing_metric, differing, nan_values(self.metrics))
         return [note for note in notes if note]
 
     @property

@@ -161,6 +161,13 @@ def differing_reports(returned: Mapping[str, Any], reported: Mapping[str, Any]) 
     )
 
 
+def nan_values(returned: Mapping[str, Any]) -> str:
+    """Return a note on returned values that are NaN; "" if there are none."""
+    names = [name for name, value in returned.items() if isinstance(value, float) and math.isnan(value)]
+    verb = "is" if len(names) == 1 else "are"
+    return f"{', '.join(names)} {verb} NaN: the training may have diverged, or its data contain NaN" if names else ""
+
+
 def _differ(returned: Any, reported: Any) -> bool:
     """Return True for two finite numbers that are not the same."""
     one, other = finite_or_none(returned), finite_or_none(reported)

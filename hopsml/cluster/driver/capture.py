@@ -116,7 +116,9 @@ def capture(
         parts = _largest(function, dict(args), importable)
         large = f"{name} and what it captures take {_mib(len(payload))}, which every worker receives: {parts}"
         if len(payload) > WARNING_BYTES:
-            logger.warning("%s; pass a large table by data=, or read it from shared storage inside the function", large)
+            logger.warning(
+                "%s; read large arrays from shared storage inside the function, and pass a large table by data=", large
+            )
     if seen.own_imports:
         logger.warning(
             "%s imports %s when it is called; import your own modules at the top of the file, so that they are "
@@ -335,8 +337,8 @@ def _payload(
     except _TooLarge:
         raise CaptureError(
             f"{name} and what it captures take more than the limit of {_mib(limit_bytes)}: "
-            f"{_largest(function, args, importable)}. Pass a table as a Spark DataFrame by data=, which workers read in "
-            "parts, or put the data on shared storage and read it inside the function"
+            f"{_largest(function, args, importable)}. Put arrays and tensors on shared storage and read them inside the "
+            "function; pass a table as a Spark DataFrame by data=, which workers read in parts"
         ) from None
     except Exception as error:  # any __reduce__ method may raise anything
         raise CaptureError(_explanation(name, function, args, importable, error)) from error

@@ -103,7 +103,8 @@ def _on_device(obj: object) -> bool:
     packages = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
     if not packages & {"torch", "jax", "jaxlib", "cupy"}:
         return False
-    device = getattr(obj, "device", None)
+    storage = getattr(obj, "_untyped_storage", obj)  # torch's TypedStorage is deprecated, and its attributes warn
+    device = getattr(storage, "device", None)
     kind = getattr(device, "type", None) or getattr(device, "platform", None)  # of torch, of JAX
     return device is not None if "cupy" in packages else kind not in (None, "cpu")
 

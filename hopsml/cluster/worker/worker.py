@@ -51,6 +51,7 @@ from hopsml.cluster.worker.context import (
     current,
     set_current,
 )
+from hopsml.cluster.worker.reported import ReportedValues
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import moved_names, redact, tracebacks
 from hopsml.core.commands import CommandFailed
@@ -327,7 +328,7 @@ def _reports(pipe: EventPipe, spec: RunSpec, rank: int) -> Callable[[dict[str, A
     value: the run would fail at its end.
     """
     asked = spec.metric_key or (spec.evaluation.metric if spec.evaluation is not None else "")
-    check = MetricCheck(asked if rank == 0 else "")
+    check, values = MetricCheck(asked if rank == 0 else ""), ReportedValues()
 
     def send(message: dict[str, Any]) -> None:
         event = _report(message)
@@ -337,6 +338,8 @@ def _reports(pipe: EventPipe, spec: RunSpec, rank: int) -> Callable[[dict[str, A
             remedy = "metric_key" if spec.metric_key else "metric= (--metric) of the evaluation"
             raise ArgumentError(f"{problem} Correct {remedy}, or report it")
         pipe.send(event)
+        for text in values.notes(message.get("metrics", {}), event.metrics, event.step) if rank == 0 else ():
+            _note(pipe, text)
 
     return send
 

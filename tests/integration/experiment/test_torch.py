@@ -31,6 +31,25 @@ def submit(function: Callable[..., Any], **given: Any) -> Run:
     return experiment.torch.submit(function, progress=False, keep_warm=60.0, **given)
 
 
+def test_reported_nan_and_reported_tensor_of_two_elements_are_noted(project: Path) -> None:
+    def train() -> float:
+        import torch
+
+        import hopsml
+
+        for step in range(3):
+            hopsml.report(step, loss=torch.tensor(float("nan")), acc=torch.tensor([0.5, 0.6]))
+        return float("nan")
+
+    run = submit(train, num_workers=1)
+    result = run.result(END_S)
+    assert [note for note in run.state.notes if "loss" in note or "acc" in note] == [
+        "rank 0: loss is NaN at step 0: the training may have diverged, or its data contain NaN",
+        "rank 0: acc is no number: tensor([0.5000, 0.6000]) is stored as text; report one number, such as its mean",
+    ]
+    assert result.notes == ["metric is NaN: the training may have diverged, or its data contain NaN"]
+
+
 @pytest.mark.variant
 def test_returned_torch_model_is_noted(project: Path) -> None:
     def train() -> Any:

@@ -509,7 +509,11 @@ def test_payload_above_the_limit_names_the_largest_objects() -> None:
         "args['text'], a bytes, 0.5 MiB",
     ]
     assert [message.index(part) for part in parts] == sorted(message.index(part) for part in parts)
-    assert "Pass a table as a Spark DataFrame by data=" in message and "shared storage" in message
+    assert (
+        "pass a table as a Spark DataFrame by data=" in message
+        and "Put arrays and tensors on" in message
+        and "shared storage" in message
+    )
     capture(train, limit_bytes=5 * 2**20)
 
 
@@ -531,9 +535,7 @@ def test_oversized_payload_names_variables_of_the_user_not_library_internals() -
     images, labels = np.zeros(3 * 2**20, np.uint8), np.zeros(2**20, np.uint8)
     with pytest.raises(CaptureError) as caught:
         capture(train, {"train_set": (images, labels)}, limit_bytes=2**20)
-    named = (
-        str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Pass a table")[0].split("; ")
-    )
+    named = str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Put arrays")[0].split("; ")
     assert named == [
         "`frame` (closure variable), a pandas.core.frame.DataFrame, 4.0 MiB",
         "args['train_set'] → [0], a numpy.ndarray, 3.0 MiB",
@@ -550,7 +552,7 @@ def test_oversized_argument_of_a_wrapped_function_is_named_by_the_users_name() -
     given = {"model": None, "train_set": np.zeros(2**21, np.uint8), "test_set": np.zeros(2**20, np.uint8)}
     with pytest.raises(CaptureError) as caught:
         capture(distributed.call_in_strategy_scope, {"function": train, "given": given}, limit_bytes=2**20)
-    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Pass" in str(
+    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Put" in str(
         caught.value
     )
 

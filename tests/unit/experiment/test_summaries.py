@@ -92,6 +92,14 @@ def test_returned_value_is_the_result_of_a_run_and_the_summary_has_a_note(tmp_pa
     assert "note" not in run_result(tmp_path, {"loss": 0.5}, {"loss": 0.5}).summary()
 
 
+def test_summary_has_a_note_on_returned_values_that_are_nan(tmp_path: Path) -> None:
+    nan = float("nan")
+    (note,) = run_result(tmp_path, {"loss": nan, "accuracy": 0.5}, {"loss": nan}).notes
+    assert note == "loss is NaN: the training may have diverged, or its data contain NaN"
+    assert run_result(tmp_path, {"loss": nan, "mae": nan}, {}).notes[0].startswith("loss, mae are NaN")
+    assert not run_result(tmp_path, {"loss": float("inf"), "name": "nan"}, {}).notes
+
+
 def test_summary_of_a_search_has_state_counts_best_trial_errors_and_directories() -> None:
     *lines, last = search_result().summary().splitlines()
     text = [" ".join(line.split()) for line in lines]
