@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, get_args
 
 from hopsml.cluster.shared.spec import TorchBackend
@@ -74,23 +75,46 @@ def run(
 
 
 def _as_main_module(name: str, source: str, arguments: list[str], beside: str = "") -> None:
-    """Run the program in a worker, from a file, which a traceback and processes that the program starts can read."""
-    import runpy
+    """Run the program in a worker as the main module.
 
+    Its file is the submitted one if this host can read it, so that ``__file__`` leads to the files beside it; otherwise a
+    copy, which a traceback and processes that the program starts can read.
+    """
+    from hopsml.cluster.worker import returned
     from hopsml.cluster.worker.context import current
 
     here = context.work_dir if (context := current()) is not None else None
     if beside and Path(beside).is_dir():
         sys.path.insert(0, beside)  # as Python does for a script's folder
-        # In the worker's own folder, which its agent removes, however the program ends.
+    submitted = Path(beside, name)
+    if beside and _has_text(submitted, source):
+        returned.script_folders[:] = [submitted.parent]
+        _run_main_module(submitted, source, arguments)
+        return
+    # In the worker's own folder, which its agent removes, however the program ends.
     with tempfile.TemporaryDirectory(prefix="script-", dir=here) as folder:
         path = Path(folder, name)
         path.write_text(source)
-        linecache.cache[str(path)] = (
-            len(source),
-            None,
-            source.splitlines(True),
-            str(path),
-        )  # its traceback is read later
-        sys.argv = [name, *arguments]
-        runpy.run_path(str(path), run_name="__main__")
+        returned.script_folders[:] = [path.parent]
+        _run_main_module(path, source, arguments)
+
+
+def _has_text(path: Path, text: str) -> bool:
+    """Return True if this is a file that can be read, with this text."""
+    try:
+        return path.read_text() == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _run_main_module(path: Path, source: str, arguments: Sequence[str]) -> None:
+    """Run a program as ``__main__``, as ``runpy`` does, but without frames of ``runpy`` in its tracebacks."""
+    linecache.cache[str(path)] = len(source), None, source.splitlines(True), str(path)  # its traceback is read later
+    sys.argv = [str(path), *arguments]
+    module, before = ModuleType("__main__"), sys.modules["__main__"]
+    module.__file__ = str(path)
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
+    finally:
+        sys.modules["__main__"] = before

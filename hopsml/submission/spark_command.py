@@ -23,6 +23,8 @@ from hopsml.errors import ArgumentError
 from hopsml.submission.script import check_py_files
 from hopsml.submission.shipping import Shipment, check_imports
 
+WITHOUT_CLUSTER = "`hopsml submit --profile local` runs a script on this machine, without Spark"
+
 
 def spark_submit_path() -> str:
     """Return the path of spark-submit: that of $SPARK_HOME, else of the installed pyspark, else the one on PATH.
@@ -38,7 +40,8 @@ def spark_submit_path() -> str:
     found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
     if found is None:
         raise ArgumentError(
-            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install_command('spark')})"
+            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install_command('spark')}); "
+            f"{WITHOUT_CLUSTER}"
         )
     return found
 

@@ -13,7 +13,7 @@ from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, RunCa
 from hopsml.submission import follower, shipping
 from hopsml.submission.follower import TIMED_OUT, FollowState, OnLostContact, StateObserved, step, to_stderr
 from hopsml.submission.shipping import Shipment
-from hopsml.submission.spark_command import build_command, environment
+from hopsml.submission.spark_command import WITHOUT_CLUSTER, build_command, environment
 from hopsml.submission.spark_submit import NoInterrupts, SparkSubmit, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication
 from hopsml.yarn.rpc import RpcClient
@@ -87,7 +87,7 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
             "on YARN; use a profile with master yarn and deploy_mode cluster, or wait for the end of the script "
             "(submission.run)"
         )
-    return _submit(planned, ResourceManager.from_environment(), interrupts or NoInterrupts())
+    return _submit(planned, _resource_manager(profile), interrupts or NoInterrupts())
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
     """
     waiter = interrupts or NoInterrupts()
     profile = planned.profile
-    yarn = ResourceManager.from_environment() if profile.master.startswith("yarn") else None
+    yarn = _resource_manager(profile) if profile.master.startswith("yarn") else None
     if yarn is not None and is_detachable(profile):
         taken = _submit(planned, yarn, waiter)
         ended = follower.follow(
@@ -128,6 +128,14 @@ def run(
     if status and yarn is not None:
         _end_by_tag(yarn, planned.tag)  # a killed driver has not unregistered from YARN
     return status
+
+
+def _resource_manager(profile: Profile) -> ResourceManager:
+    """Return the client of YARN; raises ArgumentError with the remedies if none is configured."""
+    try:
+        return ResourceManager.from_environment()
+    except ArgumentError as error:
+        raise ArgumentError(f"profile '{profile.name}' runs on YARN, and {error}; {WITHOUT_CLUSTER}") from None
 
 
 def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> str:

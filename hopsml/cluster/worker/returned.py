@@ -137,8 +137,11 @@ def _copy(source: Path, target: Path) -> None:
         raise
 
 
+script_folders: list[Path] = []  # folder of the script that this process runs, if it runs one
+
+
 def missing_path_hint(error: BaseException, folder: Path) -> str:
-    """Return the hint where a missing relative path was looked up; "" for any other error.
+    """Return the hint where a missing path of the user's was looked up; "" for any other error.
 
     Args:
         error: The function's error.
@@ -148,13 +151,20 @@ def missing_path_hint(error: BaseException, folder: Path) -> str:
         return ""
     name = error.filename or getattr(error, "path", None)  # the latter of errors of hopsml's own
     if isinstance(name, (str, bytes)) and (os.path.isabs(name) or b"://" in os.fsencode(name)):
-        return ""
-    return (
-        f" (a relative path refers to the worker's folder {folder}, which is empty when the function starts; use a "
-        "path that every host can read, or capture the content of the file in the function)"
-    )
+        is_copy = any(
+            beside.is_relative_to(folder) and Path(os.fsdecode(name)).parent == beside for beside in script_folders
+        )
+        return _COPIED_SCRIPT if is_copy else ""
+    relative = f"a relative path refers to the worker's folder {folder}, which is empty when the function starts"
+    if isinstance(name, (str, bytes)) and any((beside / os.fsdecode(name)).exists() for beside in script_folders):
+        return f" ({relative}; the file is beside the script: Path(__file__).parent / {os.fsdecode(name)!r})"
+    return f" ({relative}; use a path that every host can read, or capture the content of the file in the function)"
 
 
+_COPIED_SCRIPT = (
+    " (this host cannot read the folder of the script, of which it has a copy: put the file on storage that every host can "
+    "read)"
+)
 MAX_RESULT = 48 << 20  # bytes; larger values should be in the run directory
 MAX_TEXT = 10_000  # characters of a reported value
 _DEVICE_PACKAGES = ("tensorflow", "keras", "torch", "jaxlib", "jax")

@@ -11,6 +11,7 @@ import pytest
 
 from hopsml.core.settings import user_name
 from hopsml.experiment import whole_script
+from hopsml.submission import spark_command
 from hopsml.submission.environment_archive import Environment
 from tests.helpers.command_line import Cli
 
@@ -197,6 +198,15 @@ def test_dry_run_names_the_environment_archive_and_packs_nothing(
     assert "packing" not in done.err
 
 
+def test_default_profile_without_spark_names_the_local_one(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr(spark_command, "find_spec", lambda name: None)
+    done = cli("submit", job)
+    assert done.status == 1 and "spark-submit was not found" in done.err and "--profile local" in done.err
+
+
 def test_project_url_is_passed_to_a_driver_in_a_container(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", "hdfs://ns2/elsewhere")
     known = settings(cli("submit", job, "--profile", "there", "--dry-run").out)
@@ -209,7 +219,8 @@ def test_project_url_is_passed_to_a_driver_in_a_container(cli: Cli, job: str, mo
         (["--profile", "nowhere"], "profile 'nowhere' is unknown; the known profiles are here, there"),
         (["--profile", "there", "--conf", "x"], "--conf x: a Spark setting must be key=value"),
         (["--profile", "there", "--timeout", "0"], "--timeout 0: the timeout must be greater than 0"),
-        (["--profile", "there"], "no ResourceManager is configured"),
+        (["--profile", "there"], "profile 'there' runs on YARN, and no ResourceManager is configured"),
+        (["--profile", "there"], "yarn-site.xml; `hopsml submit --profile local` runs a script on this machine"),
         (
             ["--profile", "here", "--detach"],
             "profile 'here' (master local-cluster[2,1,512], client mode) does not run its driver on YARN",

@@ -139,6 +139,14 @@ def test_missing_path_hint_is_given_for_relative_paths_only(tmp_path: Path) -> N
         assert returned.missing_path_hint(PathNotFound(f"{url} is gone", url), tmp_path) == ""
 
 
+def test_missing_file_beside_the_copy_of_a_script_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = tmp_path / "script-1"
+    monkeypatch.setattr(returned, "script_folders", [copied])
+    hint = returned.missing_path_hint(FileNotFoundError(2, "gone", str(copied / "cfg.json")), tmp_path)
+    assert "this host cannot read the folder of the script" in hint
+    assert returned.missing_path_hint(FileNotFoundError(2, "gone", "/data/cfg.json"), tmp_path) == ""
+
+
 @pytest.mark.parametrize("order", [("little", b"\1"), ("big", b"\2")])
 def test_core_dump_is_not_stored_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
     """Its memory holds tokens and secrets."""
