@@ -120,7 +120,7 @@ def cancel(
     The request is stored in the run directory, which the driver reads every few seconds, on any machine.
     """
     from hopsml.core.states import Lifecycle
-    from hopsml.errors import ArgumentError
+    from hopsml.errors import ArgumentError, PermissionRefused
     from hopsml.storage import mailbox
     from hopsml.tracking import catalog
 
@@ -136,7 +136,15 @@ def cancel(
             "that program"
         )
     if stored.status is None:
-        mailbox.write_cancel_request(directory, reason)
+        try:
+            mailbox.write_cancel_request(directory, reason)
+        except PermissionRefused as error:
+            owner = stored.run.get("user") or "its owner"
+            raise PermissionRefused(
+                f"run {directory.run_id} belongs to {owner}, and this user may not write into its directory, which a cancel "
+                f"request needs; ask {owner} to cancel it",
+                directory.url,
+            ) from error
     deadline = time.monotonic() + timeout
     while (ended := directory.read_status()) is None:
         if time.monotonic() > deadline:

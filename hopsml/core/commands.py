@@ -24,7 +24,7 @@ class CommandFailed(Exception):
 
     Attributes:
         cause: What the command wrote about it, and how it ended.
-        remote_traceback: The traceback that it wrote, "" if there is none.
+        remote_traceback: The traceback that it wrote; else the cause.
     """
 
     def __init__(self, status: int, shown: str, written: str) -> None:
@@ -37,9 +37,10 @@ class CommandFailed(Exception):
         """
         ended = str(subprocess.CalledProcessError(status, shown))
         lines = [line.rstrip() for line in written.splitlines()]
-        self.remote_traceback, error = _last_traceback(lines) if status == _UNCAUGHT else ("", "")
+        found, error = _last_traceback(lines) if status == _UNCAUGHT else ("", "")
         said = error or next((line.strip() for line in reversed(lines) if _is_cause(line)), "")
         self.cause = f"{said} ({ended.removesuffix('.')})" if said else ended
+        self.remote_traceback = found or self.cause
         super().__init__(self.cause)
 
 

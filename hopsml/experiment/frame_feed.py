@@ -67,8 +67,13 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
         )
     for name, frame in data.items():
         if not hasattr(frame, "mapInArrow"):
+            is_pandas = type(frame).__module__.partition(".")[0] == "pandas"
+            kind = f"pandas {type(frame).__name__}" if is_pandas else type(frame).__name__
+            convert = (
+                "Convert it by spark.createDataFrame(...), or pass it in args= if it is small. " if is_pandas else ""
+            )
             raise ArgumentTypeError(
-                f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a Spark DataFrame. Read "
+                f"{verb}(): data={{{name!r}: ...}} is a {kind}; it must be a Spark DataFrame. {convert}Read "
                 "files without Spark by hopsml.data.parquet(url) in the function, and pass small data in args="
             )
         if problem := push.unsupported_rows_reason(frame.schema.jsonValue()["fields"], frame.isStreaming):

@@ -14,7 +14,7 @@ from hopsml.core import redact
 from hopsml.errors import StorageError
 from hopsml.experiment.ending import unrecorded_text
 from hopsml.notebook import html, view
-from hopsml.search.metric import differing_reports, nan_values
+from hopsml.search.metric import METRIC, differing_reports, nan_values
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, parse_step_name
 from hopsml.tracking import listing
@@ -34,8 +34,8 @@ def effective_settings(seen: Sequence[Mapping[str, int | str]], committed: bool 
         committed: True if a worker of an elastic run has ever committed its state; None for a run of fixed size.
 
     Returns:
-        ``formed``: True if there was a group; then ``by`` (its implementation) and ``why``, and for the gradients of a
-        step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
+        ``formed``: True if there was a group, None for commands, which are not observed. If True, ``by`` (its
+        implementation) and ``why``, and for the gradients of a step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
         ``trained_alone``: number of workers that passed gradients to a TensorFlow optimizer (either Keras, or
         TensorFlow 1) nevertheless, or to one of torch's, which ``trained_by`` states; of torch only if its group is
         hopsml's, which had no operation. Other frameworks, and updates by hand, are not observed.
@@ -47,6 +47,8 @@ def effective_settings(seen: Sequence[Mapping[str, int | str]], committed: bool 
 def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
     trained = sum("trained" in one for one in seen)
     together = [one for one in seen if one.get("group")]
+    if seen and all("command" in one for one in seen):
+        return {"workers": len(seen), "formed": None, "trained_alone": 0}
     if len(seen) < 2 or not together:
         return {"workers": len(seen), "formed": False, "trained_alone": trained}
     chief = together[0]
@@ -103,6 +105,8 @@ def merging_text(facts: Mapping[str, Any]) -> str:
     """Return a description of how gradients were merged, in one line, from ``effective_settings``."""
     if facts["workers"] < 2:
         return "none: one worker"
+    if facts["formed"] is None:
+        return "unknown: the workers ran a command, whose groups are not observed"
     if not facts["formed"]:
         return "none: no framework formed a group"
     if facts["by"] == PARAMETER_SERVERS:
@@ -123,6 +127,8 @@ def merging_text(facts: Mapping[str, Any]) -> str:
     return merged + settings + why
 
 
+_NO_SPEED = "unknown: fewer than two steps were reported by hopsml.report"
+_NOTHING = (METRIC, None)  # of a function that has returned nothing
 _RECORDS = ("status.json", ".outputs.json")
 
 
@@ -230,8 +236,12 @@ class Result(tuple[str, Any]):
             ("workers", f"{len(self.workers)}: " + ", ".join(_slot(worker) for worker in self.workers)),
             ("ring order", " -> ".join(self.ring_order)),
             ("merging", merging_text(self.in_force)),
-            ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
-            *((name, listing.value_text(without_address(value))) for name, value in self._shown().items()),
+            ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else _NO_SPEED),
+            *(
+                (name, listing.value_text(without_address(value)))
+                for name, value in self._shown().items()
+                if (name, value) != _NOTHING
+            ),
             *(("note", note) for note in self.notes),
             ("run directory", self.run_dir),
             *_contents(RunDir(self.run_dir)),

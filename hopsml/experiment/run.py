@@ -22,6 +22,7 @@ from hopsml.cluster.shared.plain import as_json, result_as_dict
 from hopsml.core import states, tracebacks
 from hopsml.core.newer_python import FUTURE_TIMEOUTS
 from hopsml.core.states import Lifecycle
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import (
     ArgumentError,
     CoordinatorLost,
@@ -93,7 +94,7 @@ class Handle(ABC, Generic[R]):
         try:
             error = self.exception(timeout)
         except KeyboardInterrupt:
-            self.cancel("interrupted by the user")
+            self.cancel("ended by the job service" if SETTINGS.job_tag else "interrupted by the user")
             self.join(30)
             applications.release_after_interrupt()
             # a new exception, as the traceback of the wait has no useful information
@@ -244,7 +245,8 @@ class Run(Handle[Result]):
         """Set the largest number of workers of an elastic run, from its next commit on; returns at once.
 
         Raises:
-            ArgumentError: The run has a fixed size, or the number is not from ``min_workers`` to ``max_workers``.
+            ArgumentError: The run has a fixed size or has ended, or the number is not from ``min_workers`` to
+                ``max_workers``.
         """
         smallest, largest = self._limits
         if self._resize is None:
@@ -254,6 +256,11 @@ class Run(Handle[Result]):
         if isinstance(size, bool) or not isinstance(size, int) or not smallest <= size <= largest:
             raise ArgumentError(
                 f"resize({size!r}): it must be a whole number from min_workers={smallest} to max_workers={largest}"
+            )
+        if self.state.is_over:
+            raise ArgumentError(
+                f"run {self.run_id} has ended ({self.state.phase.value}) and cannot be resized; experiment.resume() "
+                "continues it with another size"
             )
         self._resize(size)
 

@@ -22,6 +22,8 @@ from hopsml.errors import (
 
 _TOKEN_ENDED = "the delegation token is expired or unknown"
 _NO_CREDENTIAL = "no valid Kerberos ticket or token"
+_ELSEWHERE = ", or write elsewhere (HOPSML_PROJECT_URL)"  # of the actions that write
+_READING = ("look at", "list", "read", "measure")
 # (pattern, error, meaning and remedy); the first match wins
 _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
@@ -68,7 +70,7 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"AccessControlException|Permission denied|AccessDenied|EPERM|EACCES",
         PermissionRefused,
-        "this user lacks the permission; ask the owner for it, or write elsewhere (HOPSML_PROJECT_URL)",
+        "this user lacks the permission; ask the owner for it" + _ELSEWHERE,
     ),
     (
         r"StandbyException|state standby",
@@ -140,7 +142,7 @@ _REMEDIES_BY_ERRNO: dict[int, str] = {
     errno.EROFS: "the disk is mounted read-only, possibly after an error (see dmesg); use another disk",
 }
 _REMEDIES: dict[type[StorageError], str] = {
-    PermissionRefused: "this user lacks the permission; ask the owner for it, or write elsewhere",
+    PermissionRefused: "this user lacks the permission; ask the owner for it" + _ELSEWHERE,
     QuotaExceeded: "the disk or the quota is full; delete files or choose another disk",
     PathExists: "choose another name, or allow overwriting",
 }
@@ -170,6 +172,7 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
         hinted = text if lease else _BY_TYPE[type_name]
     for pattern, kind, meaning in _CAUSES:
         if re.search(pattern, hinted):
+            meaning = meaning.removesuffix(_ELSEWHERE) if action in _READING else meaning
             return kind(f"cannot {action} {path}: {meaning} ({first_line})", path)
     return StorageError(f"cannot {action} {path}: {type_name}: {first_line}", path)
 
@@ -180,6 +183,8 @@ def from_os_error(action: str, path: str, error: OSError) -> StorageError:
     remedy = _REMEDIES_BY_ERRNO.get(error.errno or 0) or _REMEDIES.get(kind)
     if action == MAKE_DIRECTORY and kind in (PathNotFound, PathExists):
         remedy = "no folder can be created there; choose another place (HOPSML_PROJECT_URL for a project)"
+    if remedy and action in _READING:
+        remedy = remedy.removesuffix(_ELSEWHERE)
     reason = error.strerror or str(error) or type(error).__name__
     return kind(f"cannot {action} {path}: {reason}" + (f"; {remedy}" if remedy else ""), path)
 

@@ -43,6 +43,7 @@ _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when 
 _NO_GPU = re.compile(
     r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available|CUDA driver version is insufficient"
 )
+_OF_COMMAND = re.compile(r"\bCommand '.*' (died with|returned non-zero exit status) ")
 _ABORTED_COMMAND = re.compile(r"\bCommand '.*' (died with <Signals\.SIGABRT|returned non-zero exit status 134\b)")
 _RETURNED = "has ended the group: the training function has ended"
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
@@ -112,6 +113,12 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             f"this worker has no GPU of {host} that torch can use; choose the device by torch.cuda.is_available(), or run "
             "on hosts with GPUs, whose drivers `hopsml doctor` checks"
+        )
+    if cause.startswith("CollectiveMismatch") and "different operations" in cause:
+        return (
+            "all workers must call the same operations in the same order, with arrays of the same size and type: pad or "
+            "cut the array on the rank that differs, use hopsml.all_gather for arrays of different lengths, and let no condition "
+            "depend on the rank around a collective call"
         )
     if _ABORTED_COMMAND.search(cause):
         return (
@@ -289,7 +296,7 @@ def _worker_failed(
     lines = [f"run {state.run_id}: rank {outcome.rank} of {state.size} on host {host} failed first: {outcome.reason}"]
     if "\n  File " in traceback:  # else it has no frames, and is the reason once more
         lines += ["", "Its traceback:", traceback.rstrip()]
-    elif not traceback and failure and failure.log_tail.strip():
+    elif failure and failure.log_tail.strip() and (not traceback or _OF_COMMAND.search(outcome.reason)):
         tail = failure.log_tail.rstrip().splitlines()[-TAIL_LINES:]
         lines += ["", f"The last lines of its log ({len(tail)}):", *tail]
     if log:

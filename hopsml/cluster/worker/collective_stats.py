@@ -6,6 +6,7 @@ number (``gradients``), the number of collectives (``collectives``), the largest
 ``settings``: what hopsml's collective does with gradients, as text. ``why``: the reason why a strategy uses these
 collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not; updates
 of variables without an optimizer are not recorded. ``exchanged``: the function has called ``hopsml.all_reduce``.
+``command``: this process runs a command.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ def record_choice_reason(why: str) -> None:
 def record_trained(by: str) -> None:
     """Record that an optimizer of this process was given gradients; ``by``: its framework."""
     _seen["trained"] = by
+
+
+def record_command() -> None:
+    """Record that this process runs a command, whose collectives and optimizers are not observed."""
+    _seen["command"] = 1
 
 
 def recorded_values() -> dict[str, int | str]:

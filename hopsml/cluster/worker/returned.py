@@ -40,7 +40,8 @@ def store_files(
 ) -> str:
     """Store the files that were saved in ``folder`` in ``target``, small ones first.
 
-    They are linked if possible, so that nothing is copied; the files themselves stay in the folder.
+    They are linked if possible, so that nothing is copied; the files themselves stay in the folder. Byte code that
+    Python has cached is omitted.
 
     Args:
         folder: The worker's folder.
@@ -55,7 +56,8 @@ def store_files(
         OSError: ``target`` cannot be written, or there would be no space left for the run's records.
     """
     known, now = before or {}, stamps(folder)
-    changed = [(path, stamp[1]) for path, stamp in now.items() if known.get(path) != stamp]
+    made = {path: stamp for path, stamp in now.items() if "__pycache__" not in path.relative_to(folder).parts}
+    changed = [(path, stamp[1]) for path, stamp in made.items() if known.get(path) != stamp]
     found = sorted(changed, key=lambda entry: (entry[1], entry[0]))
     room, left_out = limit_bytes, []
     dumps = [path for path, _ in found if _is_core_dump(path)]

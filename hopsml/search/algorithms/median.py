@@ -108,8 +108,8 @@ class MedianStop(Stopper):
             return ""
         return (
             f"the stopper median stops no trial before {self.min_trials} have ended, so none of {trials}: "
-            f'stopper_args={{"min_trials": {max(1, trials // 3)}}}, for lagom es_min={max(1, trials // 3)}, lets it compare '
-            "earlier"
+            f'stopper_args={{"min_trials": {max(1, trials // 3)}}} lets it compare earlier '
+            f"(es_min={max(1, trials // 3)} in a configuration of Maggy)"
         )
 
     def _clear(self) -> None:

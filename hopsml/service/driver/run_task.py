@@ -178,12 +178,15 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     is_kept = bool(SETTINGS.job_tag)  # by a service, for all jobs: each worker gets a copy
 
     def call() -> None:
+        from hopsml.cluster.worker import collective_stats
+
         variables = dict(os.environ)
         variables |= _group_variables(framework)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
         beside = [folder for folder in folders if Path(folder).is_dir()]  # where the node can read them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         with _workspace(root, files, is_kept) as folder:
+            collective_stats.record_command()
             run_command(line, shown, variables, folder)
 
     return call

@@ -102,6 +102,15 @@ def test_group_continues_with_fewer_members_and_grows_again(store: Path, tmp_pat
     assert re.fullmatch("1*2+1+2+", "".join(map(str, worlds))), "on a slow machine, the first begins alone"
 
 
+def test_run_that_has_ended_is_not_resized(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path, least=1, most=2, args={"commit": 1000, "step_s": 0.03, "patience_s": 1.0})
+    await_step(tmp_path, 1)
+    run.cancel()
+    assert isinstance(run.exception(END_S), RunCancelled)
+    with pytest.raises(ArgumentError, match=r"has ended \(CANCELLED\) and cannot be resized"):
+        run.resize(1)
+
+
 def test_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=3, args={"commit": 1000, "step_s": 0.03, "patience_s": 1.0})
     await_step(tmp_path, 3)

@@ -16,6 +16,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError, ResultsNotStored, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import reporting
 from hopsml.experiment.run import Run
@@ -75,6 +76,18 @@ def test_interrupt_received_by_another_thread_ends_the_wait(store: Path) -> None
     with pytest.raises(KeyboardInterrupt, match="was cancelled"):
         run.result(END_S)
     receiver.join()
+
+
+def test_interrupt_by_the_job_service_is_not_attributed_to_the_user(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(Settings.job_tag.name, "tag")
+    run = experiment.submit(lambda: time.sleep(600), num_workers=1)
+    wait_until(lambda: run.state.phase is Phase.RUNNING, "the training")
+    threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run.result(END_S)
+    assert "ended by the job service" in str(run.state.error)
 
 
 def test_done_callback_receives_the_result(store: Path) -> None:

@@ -25,6 +25,8 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
         ([{}], "none: one worker", False),
         ([ALONE], "none: one worker", False),
         ([{}, {}], "none: no framework formed a group", False),
+        ([{"command": 1}], "none: one worker", False),
+        ([{"command": 1}] * 2, "unknown: the workers ran a command, whose groups are not observed", False),
         ([ALONE, {}], "none: no framework formed a group", False),
         ([ALONE, ALONE], "none: no framework formed a group", True),
         ([{**ALONE, **TOGETHER}] * 2, "a group of 2 by tensorflow, in which no gradients were reduced", True),

@@ -37,6 +37,14 @@ EOFError: EOF when reading a line
             ["strategy.scope()"],
         ),
         ("AssertionError", "    assert len(x) == 3\nAssertionError", []),
+        (
+            "CollectiveMismatch: members called different operations: rank 1 all_reduce of 4; rank 0 all_reduce of 3",
+            "",
+            ["same operations in the same order", "hopsml.all_gather"],
+        ),
+        ("Command 'python a.py' died with <Signals.SIGABRT: 6>.", "", ["destroy_process_group"]),
+        ("no (Command 'sh a' returned non-zero exit status 134)", "", ["destroy_process_group"]),
+        ("no (Command 'sh a' returned non-zero exit status 13)", "", []),
         ("ValueError: a bad value", KERAS, []),  # within a step, and about something else
         ("EOFError: EOF when reading a line", INPUT, ["a worker has no keyboard", "args="]),
         ("TypeError: 'Dataset' object is not subscriptable", "", ["for batch in rows.batch(1024)", "args="]),

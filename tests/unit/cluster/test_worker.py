@@ -147,6 +147,15 @@ def test_missing_file_beside_the_copy_of_a_script_is_explained(tmp_path: Path, m
     assert returned.missing_path_hint(FileNotFoundError(2, "gone", "/data/cfg.json"), tmp_path) == ""
 
 
+def test_cached_byte_code_is_not_stored(tmp_path: Path) -> None:
+    folder, target = tmp_path / "cwd", tmp_path / "artifacts"
+    for name in ("helper.py", "__pycache__/helper.cpython-313.pyc", "package/__pycache__/a.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    assert returned.store_files(folder, target) == ""
+    assert [path.name for path in target.rglob("*") if path.is_file()] == ["helper.py"]
+
+
 @pytest.mark.parametrize("order", [("little", b"\1"), ("big", b"\2")])
 def test_core_dump_is_not_stored_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
     """Its memory holds tokens and secrets."""

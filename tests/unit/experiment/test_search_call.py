@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pandas
 import pytest
 
 from hopsml import experiment
@@ -57,6 +58,8 @@ def test_algorithm_argument_passed_to_the_verb_is_refused_with_its_place(name: s
 def test_search_data_must_be_a_dict_of_dataframes() -> None:
     with pytest.raises(TypeError, match=r"search\(\): data={'rows': \.\.\.} is a list; it must be a Spark DataFrame"):
         checked(lambda lr, rows: lr, data={"rows": [1, 2]})
+    with pytest.raises(TypeError, match=r"is a pandas DataFrame; .*Convert it by spark\.createDataFrame"):
+        checked(lambda lr, rows: lr, data={"rows": pandas.DataFrame({"x": [1]})})
     with pytest.raises(TypeError, match="it must be a dict of DataFrames by the names"):
         checked(lambda lr, rows: lr, data=[1])
 

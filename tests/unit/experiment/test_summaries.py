@@ -100,6 +100,15 @@ def test_summary_has_a_note_on_returned_values_that_are_nan(tmp_path: Path) -> N
     assert not run_result(tmp_path, {"loss": float("inf"), "name": "nan"}, {}).notes
 
 
+def test_summary_of_a_function_without_result_has_no_metric(tmp_path: Path) -> None:
+    result = run_result(tmp_path, {"metric": None}, {})
+    result.steps_per_second = 0.0
+    summary = result.summary()
+    assert not [line for line in summary.splitlines() if line.startswith("metric")]
+    assert "speed" in summary and "unknown: fewer than two steps were reported by hopsml.report" in summary
+    assert json.loads(result.json())["metric"] is None, "as the record, and as the predecessor's"
+
+
 def test_summary_of_a_search_has_state_counts_best_trial_errors_and_directories() -> None:
     *lines, last = search_result().summary().splitlines()
     text = [" ".join(line.split()) for line in lines]

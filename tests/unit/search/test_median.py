@@ -171,5 +171,8 @@ def test_invalid_median_arguments_are_refused_with_the_rule(arguments, problem):
 
 def test_median_stopper_advises_when_trials_are_too_few_to_compare():
     assert "stops no trial before 10 have ended, so none of 10" in MedianStop().advice(10)
-    assert 'stopper_args={"min_trials": 3}, for lagom es_min=3, lets' in MedianStop().advice(10)
+    assert (
+        'stopper_args={"min_trials": 3} lets it compare earlier (es_min=3 in a configuration of Maggy)'
+        in MedianStop().advice(10)
+    )
     assert MedianStop().advice(11) == "" and MedianStop(3).advice(10) == ""

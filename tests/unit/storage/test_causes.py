@@ -115,3 +115,12 @@ def test_only_temporary_causes_are_transient() -> None:
     ):
         assert causes.is_transient(causes.from_text("read", "hdfs://nn/x", "RuntimeError", text)), "new tokens may come"
     assert not causes.is_transient(causes.from_text("read", "hdfs://nn/x", "RuntimeError", ACCESS))
+
+
+@pytest.mark.parametrize("action", ["read", "list", "look at", "measure"])
+def test_refused_read_has_no_remedy_for_writing(action: str) -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    for error in (causes.from_text(action, "/r", "RuntimeError", ACCESS), causes.from_os_error(action, "/r", denied)):
+        assert "ask the owner for it" in str(error) and "write elsewhere" not in str(error)
+    for error in (causes.from_text("write", "/r", "RuntimeError", ACCESS), causes.from_os_error("write", "/r", denied)):
+        assert "or write elsewhere (HOPSML_PROJECT_URL)" in str(error)
