@@ -35,7 +35,8 @@ def effective_settings(seen: Sequence[Mapping[str, int | str]], committed: bool 
 
     Returns:
         ``formed``: True if there was a group, None for commands, which are not observed. If True, ``by`` (its
-        implementation) and ``why``, and for the gradients of a step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
+        implementation) and ``why``, and for the gradients of a step their number, the number of
+        collectives, and the path. If there was no group, or it reduced no gradients,
         ``trained_alone``: number of workers that passed gradients to a TensorFlow optimizer (either Keras, or
         TensorFlow 1) nevertheless, or to one of torch's, which ``trained_by`` states; of torch only if its group is
         hopsml's, which had no operation. Other frameworks, and updates by hand, are not observed.

@@ -117,8 +117,8 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
     if cause.startswith("CollectiveMismatch") and "different operations" in cause:
         return (
             "all workers must call the same operations in the same order, with arrays of the same size and type: pad or "
-            "cut the array on the rank that differs, use hopsml.all_gather for arrays of different lengths, and let no condition "
-            "depend on the rank around a collective call"
+            "cut the array on the rank that differs, use hopsml.all_gather for arrays of different lengths, "
+            "and let no condition depend on the rank around a collective call"
         )
     if _ABORTED_COMMAND.search(cause):
         return (

@@ -3,14 +3,14 @@
 /** Convert a number of the server, which sends "NaN" and "Infinity" as text; null for other values. */
 const asNumber = (value) => (typeof value === "number" ? value : value === "NaN" || value === "Infinity" || value === "-Infinity" ? Number(value) : null);
 
-/** A value with five significant digits; "–" for none. */
-function number(value) {
+/** A value with at most `digits` significant digits; "–" for none. */
+function number(value, digits = 5) {
   const known = asNumber(value);
   if (known === null) return value === null || value === undefined || value === "" ? "–" : String(value);
   if (!Number.isFinite(known)) return Number.isNaN(known) ? "NaN" : known > 0 ? "∞" : "−∞";
   if (Number.isInteger(known) && Math.abs(known) < 1e9) return count(known);
   const size = Math.abs(known);
-  const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? known.toExponential(3) : String(Number(known.toPrecision(5)));
+  const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? known.toExponential(3) : String(Number(known.toPrecision(digits)));
   return text.replace("-", "−");
 }
 

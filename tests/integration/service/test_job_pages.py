@@ -77,6 +77,7 @@ def test_overview_shows_running_and_waiting_jobs_and_free_gpus(stage: Stage, ope
     assert "ben" in row.inner_text() and "running" in row.inner_text()
     page.wait_for_selector(f"td.why:has-text('{holder.id} holds 12')")
     assert stage.client("ana").why(waits.id) in waiting.inner_text()
+    assert "free in use" in " ".join(page.locator(".cluster .key-line").inner_text().split())
     assert "4 of 16 free" in page.get_by_role("region", name="Cluster").inner_text()
     bar = "document.querySelector('.meter .fill').getBoundingClientRect().width"
     share = page.evaluate(f"{bar} / document.querySelector('.meter .track').getBoundingClientRect().width")
@@ -377,3 +378,6 @@ def test_job_pages_have_no_serious_axe_violation_and_fit_the_window(
             press(page, "Cancel" if place == jobs[0] else "Move…")
         assert violations(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+        tables = page.locator(".table-frame:has(table.cards)").all()
+        assert all(one.evaluate("frame => frame.scrollWidth <= frame.clientWidth") for one in tables), place
+        assert tables or place not in jobs[2:], "the tasks of the failed job"

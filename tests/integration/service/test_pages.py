@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.service.rest import page_files
 from tests.helpers import leaks
 from tests.helpers.clock import END_S
 from tests.helpers.service.project import ProjectOnDisk
@@ -290,6 +291,38 @@ def test_run_pages_have_no_serious_axe_violation_and_fit_the_window(tab: Tab) ->
         page.wait_for_load_state("load")
         assert violations(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("tab", [(NARROW, "light")], indirect=True, ids=["narrow"])
+def test_trials_fit_a_narrow_window_and_can_be_sorted(tab: Tab) -> None:
+    page = tab.open("run/app_search")
+    frame = page.get_by_role("region", name="Trials")
+    frame.wait_for()
+    assert frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
+    assert frame.locator("td[data-label=Step]").count() == 6
+    frame.get_by_role("button", name="Trial", exact=True).click()
+    until(page, "document.querySelector('main tbody a').textContent === '5'")
+
+
+WEB = Path(page_files.__file__).parents[1] / "web"
+
+
+@pytest.mark.parametrize(
+    ("marks", "labels"),
+    [
+        ([457.4, 457.402, 457.404, 457.406], ["457.4", "457.402", "457.404", "457.406"]),
+        ([0, 0.5, 1, None], ["0", "0.5", "1", ""]),
+        ([0, 0.0005], ["0", "5.000e−4"]),
+    ],
+)
+def test_labels_of_an_axis_differ(tab: Tab, marks: list[float | None], labels: list[str]) -> None:
+    page = tab.open("")
+    numbers = re.sub(r"^export .*", "", (WEB / "format.js").read_text(), flags=re.M)
+    found = re.search(r"^function markLabels.*?^}", (WEB / "parts" / "chart.js").read_text(), re.M | re.S)
+    assert found is not None
+    made = page.evaluate(f"(marks) => {{ {numbers}\n{found[0]}\nreturn markLabels(marks); }}", marks)
+    assert made == labels
 
 
 def test_page_works_below_a_proxy_path(browser: Any, address: str, tmp_path: Path) -> None:

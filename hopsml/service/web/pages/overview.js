@@ -30,7 +30,8 @@ function Cluster({ cluster, title = "Cluster" }) {
       <span class="soft small">${cluster.leads ? "This server manages the jobs" : cluster.leader ? "Another server manages the jobs" : "No server manages the jobs yet"}${cluster.leader && html`: <span class="mono">${cluster.leader}</span>`}</span></header>
     ${cluster.problem && html`<${ErrorMessage} error=${{ message: `The cluster does not respond: ${cluster.problem}`, remedy: "Running jobs continue. Jobs are started and ended again as soon as the cluster responds." }} />`}
     ${isKnown ? html`<dl class="meters"><${Meter} label="GPUs" free=${free.gpus} all=${capacity.gpus} text=${plain} /><${Meter} label="Cores" free=${free.cores} all=${capacity.cores} text=${plain} />
-      <${Meter} label="Memory" free=${free.memory_mib} all=${capacity.memory_mib} text=${memory} /></dl>`
+      <${Meter} label="Memory" free=${free.memory_mib} all=${capacity.memory_mib} text=${memory} /></dl>
+      <p class="soft small key-line"><span class="swatch"></span> free <span class="swatch used"></span> in use</p>`
       : html`<p class="soft">${cluster.leads ? "The nodes are not known yet." : "Only the server that manages the jobs knows the nodes. Open its address."}</p>`}</section>`;
 }
 

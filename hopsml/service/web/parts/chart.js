@@ -3,12 +3,20 @@ import { html, signal, useEffect, useMemo, useRef, useValue, useWidth } from "..
 import { duration, number } from "../format.js";
 
 const LINES = 8; // colours
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((first) => first * 10 ** power)).flat(); // distances of marks on an axis of steps
 const theme = signal(document.documentElement.dataset.theme);
 
 /** Return the width for the longest label of the y axis, in pixels; small numbers have labels such as 2.000e−4. */
 const roomFor = (labels) => Math.max(50, 14 + 6.5 * Math.max(0, ...(labels || []).map((label) => label.length)));
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** Return the labels of axis marks, with as many digits as they need to differ; "" for no mark. */
+function markLabels(marks) {
+  const known = marks.filter((mark) => mark !== null);
+  const digits = [5, 7, 9, 12].find((most) => new Set(known.map((mark) => number(mark, most))).size === new Set(known).size);
+  return marks.map((mark) => (mark === null ? "" : number(mark, digits)));
+}
 
 /** Return the exponential moving average of a curve, corrected for its start at zero; `weight` from 0 to 0.99. */
 function smoothed(values, weight) {
@@ -45,6 +53,7 @@ function Chart({ curves, label, log = false, seconds = false, height = 190, onHo
   const drawnIn = useValue(theme);
   const data = useMemo(() => joined(curves), [curves]);
   const shape = `${curves.map((curve) => `${curve.label}/${curve.colour}/${curve.faint}/${curve.stepped}/${curve.points}`).join("|")}|${log}|${seconds}|${drawnIn}|${height}`;
+  const wholeSteps = useMemo(() => !seconds && curves.every(({ x }) => x.every(Number.isInteger)), [curves, seconds]);
   const hasPositive = useMemo(() => curves.some(({ y }) => y.some((value) => value > 0)), [curves]);
   useEffect(() => {
     if (!width || typeof uPlot === "undefined") return undefined;
@@ -62,18 +71,18 @@ function Chart({ curves, label, log = false, seconds = false, height = 190, onHo
       width, height, series: [{}, ...series], legend: { show: false }, padding: [10, seconds ? 32 : 20, 0, 0], // room for half of the last label of the x axis
       scales: { x: { time: false }, y: log && hasPositive ? { distr: 3 } : {} },
       axes: [
-        { ...axis, size: 28, values: (_, marks) => marks.map((mark) => (seconds ? duration(mark).replace(".0 s", " s") : number(mark))), space: seconds ? 80 : 60 },
-        { ...axis, size: (_, labels) => roomFor(labels), values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
+        { ...axis, size: 28, values: (_, marks) => (seconds ? marks.map((mark) => duration(mark).replace(".0 s", " s")) : markLabels(marks)), space: seconds ? 80 : 60, ...(wholeSteps ? { incrs: WHOLE } : {}) },
+        { ...axis, size: (_, labels) => roomFor(labels), values: (_, marks) => markLabels(marks) },
       ],
       cursor: { drag: { x: true, y: false }, points: { size: 6 }, sync: undefined },
       hooks: onHover ? { setCursor: [(made) => onHover(made.cursor.idx, made.data)] } : {},
     };
     plot.current = new uPlot(options, data, box.current);
     return () => { plot.current.destroy(); plot.current = null; };
-  }, [shape, width > 0, hasPositive]);
+  }, [shape, width > 0, hasPositive, wholeSteps]);
   useEffect(() => { if (plot.current && width) plot.current.setSize({ width, height }); }, [width, height]);
   useEffect(() => { if (plot.current) plot.current.setData(data); }, [data]);
   return html`<div class="chart" ref=${box} role="img" aria-label=${label}></div>`;
 }
 
-export { Chart, LINES, smoothed, theme };
+export { Chart, LINES, markLabels, smoothed, theme };

@@ -64,13 +64,13 @@ function Curves({ run, trial, began, isRunning }) {
   const groups = new Map();
   for (const series of loaded.data?.series ?? []) groups.set(series.tag, [...(groups.get(series.tag) ?? []), series]);
   const reported = tags.filter((tag) => groups.get(tag)?.[0].source === "chief"), used = tags.filter((tag) => groups.has(tag) && !reported.includes(tag));
-  const cards = (names) => html`<div class="charts">${names.map((tag) => html`<${Card} key=${tag} tag=${tag} series=${groups.get(tag)} options=${options} began=${began} />`)}</div>`;
+  const cards = (names, shown) => html`<div class="charts">${names.map((tag) => html`<${Card} key=${tag} tag=${tag} series=${groups.get(tag)} options=${shown} began=${began} />`)}</div>`;
   return html`<div class="stack">
     <${ChartOptions} options=${options} change=${change}>
       ${all.length > 4 && html`<input class="end" type="search" placeholder="Find a metric" aria-label="Find a metric" value=${wanted} onInput=${(e) => setWanted(e.target.value)} />`}
     </${ChartOptions}>
-    ${cards(reported)}
-    ${used.length > 0 && html`<h2>Resource usage of workers</h2>${cards(used)}`}
+    ${cards(reported, options)}
+    ${used.length > 0 && html`<h2>Resource usage of workers <span class="soft small">over time</span></h2>${cards(used, { ...options, axis: "time" })}`}
     ${all.length > SHOWN && html`<p class="soft small">Only ${SHOWN} of ${count(all.length)} metrics are displayed. Search for others by name.</p>`}
   </div>`;
 }

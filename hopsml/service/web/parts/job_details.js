@@ -10,10 +10,10 @@ const SHOWN = 100; // runs
 
 function Applications({ job }) {
   if (!job.applications.length) return html`<p class="soft">${FINAL_STATES.includes(job.state) ? "No application was started." : "No application has been started yet."}</p>`;
-  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Applications"><table><caption class="hidden">Applications of the tasks</caption>
+  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Applications"><table class="cards"><caption class="hidden">Applications of the tasks</caption>
     <thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col" class="number">Launch</th><th scope="col">Application</th><th scope="col" class="why">Cause</th></tr></thead>
-    <tbody>${job.applications.map((application) => html`<tr key=${application.tag}><th scope="row">${application.task}</th><td><${State} state=${application.state} /></td><td class="number">${application.number}</td>
-      <td class="mono" title=${`tag ${application.tag}`}>${application.application_id || "–"}</td><td class="why">${application.cause}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${job.applications.map((application) => html`<tr key=${application.tag}><td class="name">${application.task}</td><td data-label="State"><${State} state=${application.state} /></td><td class="number" data-label="Launch">${application.number}</td>
+      <td class="mono" data-label="Application" title=${`tag ${application.tag}`}>${application.application_id || "–"}</td><td class="why" data-label=${application.cause ? "Cause" : undefined}><span>${application.cause}</span></td></tr>`)}</tbody></table></div>`;
 }
 
 /** Return true if a run was created by a job: its id continues with an id of the service, as in digits-17-0a1b2c3d-main_1. */
@@ -25,10 +25,10 @@ function JobRuns({ job, isOver }) {
   if (!data) return html`<p class="soft">Loading runs…</p>`;
   const rows = data.rows.filter((row) => belongs(job.id, row.id));
   if (!rows.length) return html`<p class="soft">${isOver ? "The job created no run." : "No runs yet. A run appears when a task of the job begins to train."}</p>`;
-  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><caption class="hidden">Runs of this job</caption>
+  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table class="cards"><caption class="hidden">Runs of this job</caption>
     <thead><tr><th scope="col">Run</th><th scope="col">State</th><th scope="col" class="number">Metric</th><th scope="col" class="number">Took</th><th scope="col" class="number">Started</th></tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${row.id}><th scope="row" class="run"><a href=${link(["run", row.id])}>${row.name || row.id}</a><small>${row.id}</small></th><td><${State} state=${row.state} /></td>
-      <td class="number">${row.metric_name && html`<span class="soft">${row.metric_name} </span>`}${number(row.metric)}</td><td class="number">${duration(row.seconds)}</td><td class="number" title=${exactTime(row.started)}>${time(row.started)}</td></tr>`)}</tbody></table></div>
+    <tbody>${rows.map((row) => html`<tr key=${row.id}><td class="name run"><a href=${link(["run", row.id])}>${row.name || row.id}</a><small>${row.id}</small></td><td data-label="State"><${State} state=${row.state} /></td>
+      <td class="number" data-label="Metric"><span>${row.metric_name && html`<span class="soft">${row.metric_name} </span>`}${number(row.metric)}</span></td><td class="number" data-label="Took">${duration(row.seconds)}</td><td class="number" data-label="Started" title=${exactTime(row.started)}>${time(row.started)}</td></tr>`)}</tbody></table></div>
     ${data.found > SHOWN && html`<p class="soft small">Only the newest ${SHOWN} runs are listed. <a href=${link(["runs"], { filter: `id:${job.id}-` })}>Show all runs</a></p>`}`;
 }
 

@@ -70,14 +70,14 @@ function Trials({ id, search, trials }) {
   const lineage = search.trials.some((trial) => trial.parent !== null);
   const head = (column, label, numeric = true) => html`<${SortHead} column=${column} label=${label} numeric=${numeric} sort=${sort} onSort=${setSort} />`;
   const rows = ordered(trials, sort);
-  return html`<div class="stack"><div class="table-frame" tabindex="0"><table><caption class="hidden">Trials</caption>
+  return html`<div class="stack"><div class="table-frame" tabindex="0" role="region" aria-label="Trials"><table class="cards sortable"><caption class="hidden">Trials</caption>
     <thead><tr>${head("number", "Trial")}${head("state", "State", false)}${head("value", search.metric)}${head("step", "Step")}${names.map((name) => head(`config.${name}`, name))}${head("seconds", "Duration")}${lineage && head("parent", "Parent trial")}</tr></thead>
     <tbody>${rows.slice(0, SHOWN).map((trial) => html`<tr key=${trial.number}>
-      <td class="number"><a href=${link(["run", id, trial.error ? "error" : "logs"], { trial: trial.id })}>${trial.number}</a></td>
-      <td><${State} state=${trial.state} />${trial.error && html`<span class="cause soft small" title=${trial.error}> ${trial.error.trim().split("\n").at(-1).slice(0, 80)}</span>`}</td>
-      <td class="number">${number(trial.value)}${trial.number === search.best ? html`<strong title="best trial"> ★</strong>` : ""}</td><td class="number">${number(trial.step)}</td>
-      ${names.map((name) => html`<td key=${name} class="number">${typeof trial.config[name] === "number" ? number(trial.config[name]) : String(trial.config[name] ?? "–")}</td>`)}
-      <td class="number">${duration(trial.seconds)}</td>${lineage && html`<td class="number">${number(trial.parent)}</td>`}</tr>`)}</tbody></table></div>
+      <td class="number" data-label="Trial"><a href=${link(["run", id, trial.error ? "error" : "logs"], { trial: trial.id })}>${trial.number}</a></td>
+      <td data-label="State"><${State} state=${trial.state} />${trial.error && html`<span class="cause soft small" title=${trial.error}> ${trial.error.trim().split("\n").at(-1).slice(0, 80)}</span>`}</td>
+      <td class="number" data-label=${search.metric}><span>${number(trial.value)}${trial.number === search.best ? html`<strong title="best trial"> ★</strong>` : ""}</span></td><td class="number" data-label="Step">${number(trial.step)}</td>
+      ${names.map((name) => html`<td key=${name} class="number" data-label=${name}>${typeof trial.config[name] === "number" ? number(trial.config[name]) : String(trial.config[name] ?? "–")}</td>`)}
+      <td class="number" data-label="Duration">${duration(trial.seconds)}</td>${lineage && html`<td class="number" data-label="Parent trial">${number(trial.parent)}</td>`}</tr>`)}</tbody></table></div>
     ${rows.length > SHOWN && html`<p class="soft small">Only the first ${SHOWN} of ${count(rows.length)} trials are listed.</p>`}</div>`;
 }
 
