@@ -104,8 +104,12 @@ def _copied_errors(process: subprocess.Popen[bytes], reading: int) -> bytes:
     """
     last = b""
     exited, exiting = os.pipe()
-    waiting = threading.Thread(target=lambda: (process.wait(), os.close(exiting)), daemon=True)
-    waiting.start()
+
+    def report_exit() -> None:
+        process.wait()
+        os.close(exiting)
+
+    threading.Thread(target=report_exit, daemon=True).start()
     try:
         watched = [reading, exited]
         while watched:
