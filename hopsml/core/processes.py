@@ -14,6 +14,7 @@ import secrets
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -382,3 +383,22 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+
+
+def run_with_deadline(command: list[str], timeout_s: float = 15.0, cwd: str | None = None) -> tuple[str, str]:
+    """Run a process, and return its output (including standard error) and its problem; it is killed at the deadline."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it did not end within {timeout_s:g} s"
+    except OSError as error:
+        return "", error.strerror or str(error)
+    output = done.stdout.decode(errors="replace")
+    return output, "" if done.returncode == 0 else f"it ended with status {done.returncode}: {output.strip()[-200:]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,8 @@ from hopsml.core.versions import (
     version_text,
     versions_text,
 )
-from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.doctor.facts import AddressFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.submission.spark_start import JavaFacts, install_java, java_version, why_java_fails
 
 
 class Status(StrEnum):
@@ -114,38 +114,20 @@ def python(version: tuple[int, int, int]) -> Finding:
     return warn("python", why, f"if something fails for no clear reason, {remedy}", version=text)
 
 
-def java_version(output: str) -> int | None:
-    """Return the feature version in the output of ``java -version``: 17 for "17.0.15", 8 for "1.8.0_402"."""
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
-    if not found:
-        return None
-    return int(found.group(2) or 0) if found.group(1) == "1" else int(found.group(1))
-
-
 def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
     """Check for a Java that the installed Spark supports; profiles without Spark do not need it."""
-    suitable, spark_name = spark_needs(pyspark).javas, "Spark " + version_text(spark_needs(pyspark).spark)
-    install = (
-        f"install Java {17 if 17 in suitable else suitable[-1]} (for instance openjdk-17-jre-headless), and set "
-        "JAVA_HOME to its folder"
-    )
+    install = install_java(pyspark)
     if not facts.path and not needs.spark:
         return ok("java", f"not needed, since profile {needs.profile} runs without Spark")
-    if not facts.path:
-        return fail("java", "no java was found on the PATH, and JAVA_HOME is not set", install)
     version = java_version(facts.output)
+    known = {} if version is None or facts.problem else {"version": version}
+    if why := why_java_fails(facts, pyspark):
+        return Finding("java", needs.status_if_missing(needs.spark), why, install, known)
     where = f"{facts.path} (from {facts.source})"
-    missing = needs.status_if_missing(needs.spark)
-    if facts.problem or version is None:
-        why = facts.problem or f"its version cannot be read from {facts.output.strip()[:80]!r}"
-        return Finding("java", missing, f"{where} does not work: {why}", install)
-    if version < suitable[0]:
-        why = f"Java {version} at {where} is too old for {spark_name}"
-        return Finding("java", missing, why, install, {"version": version})
-    if version not in suitable:
-        why = f"Java {version} at {where}: {spark_name} is not tested with this version"
-        return warn("java", why, f"if Spark fails for no clear reason, {install}", version=version)
-    return ok("java", f"{version} at {where}", version=version)
+    if version not in spark_needs(pyspark).javas:
+        why = f"Java {version} at {where}: Spark {version_text(spark_needs(pyspark).spark)} is not tested with this version"
+        return warn("java", why, f"if Spark fails for no clear reason, {install}", **known)
+    return ok("java", f"{version} at {where}", **known)
 
 
 def spark(

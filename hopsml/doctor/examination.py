@@ -22,9 +22,11 @@ from hopsml.core.profiles import Profile
 from hopsml.core.variables import SETTINGS
 from hopsml.doctor import checks, facts, kerberos
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok, warn
-from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.doctor.facts import HdfsFacts, StoreFacts, YarnFacts
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
+from hopsml.submission import spark_start
+from hopsml.submission.spark_start import MasterFacts
 from hopsml.tracking import provenance
 
 GIB = 1 << 30
@@ -283,7 +285,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
     preset = loaded.environment if loaded is not None else {}
     packages = provenance.packages()
     looks: dict[str, Callable[[], Any]] = {
-        "java": facts.find_java,
+        "java": spark_start.find_java,
         "spark": partial(facts.find_spark, packages),
         "frameworks": lambda: packages,
         "gpus": facts.probe_gpus,
@@ -307,7 +309,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
     if needs.spark:
         looks["executors' python"] = partial(facts.probe_executors_python, conf.get("spark.pyspark.python", ""))
     if needs.master.startswith("spark://"):
-        looks["spark master"] = partial(facts.probe_spark_master, needs.master)
+        looks["spark master"] = partial(spark_start.probe_spark_master, needs.master)
     return looks
 
 

@@ -15,7 +15,6 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 from hopsml.cluster.agent import network
 from hopsml.cluster.shared.gpus import HostGpu, host_gpus
-from hopsml.core import hadoop_http, settings
+from hopsml.core import hadoop_http, processes, settings
 from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.core.variables import Settings
 from hopsml.errors import HopsmlError, PathNotFound, StorageError
@@ -223,52 +222,6 @@ def _get(address: str) -> tuple[dict[str, Any], float | None]:
 
 
 @dataclass(frozen=True)
-class MasterFacts:
-    """Addresses of a standalone Spark master; ``problems`` has one line for each that does not respond."""
-
-    master: str
-    answered: str = ""
-    problems: tuple[str, ...] = ()
-
-
-def probe_spark_master(master: str) -> MasterFacts:
-    """Connect to the addresses of ``spark://host:port[,host:port]``, until one accepts."""
-    problems: list[str] = []
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=STEP_S):
-                return MasterFacts(master, address, tuple(problems))
-        except (OSError, ValueError) as error:
-            problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
-    return MasterFacts(master, "", tuple(problems))
-
-
-PROCESS_TIMEOUT_S = 15.0
-
-
-@dataclass(frozen=True)
-class JavaFacts:
-    """Java that Spark would start; ``path`` is empty if there is none."""
-
-    path: str
-    source: str  # JAVA_HOME | PATH
-    output: str = ""  # of ``java -version``
-    problem: str = ""
-
-
-def find_java() -> JavaFacts:
-    """Find Java as Spark does: $JAVA_HOME/bin/java if the variable is set, else the one on the path."""
-    home = os.environ.get("JAVA_HOME")
-    source = "JAVA_HOME" if home else "PATH"
-    path = str(Path(home, "bin", "java")) if home else shutil.which("java") or ""
-    if not path:
-        return JavaFacts("", source)
-    output, problem = run([path, "-version"])
-    return JavaFacts(path, source, output, problem)
-
-
-@dataclass(frozen=True)
 class SparkFacts:
     """Versions of the installed pyspark and of the Spark in SPARK_HOME."""
 
@@ -340,7 +293,7 @@ def probe_executors_python(configured: str) -> PythonFacts:
     )
     # In an empty folder, because this project's source tree must not count as installed.
     with tempfile.TemporaryDirectory(prefix="hopsml-doctor-") as elsewhere:
-        output, problem = run([path, "-c", code], cwd=elsewhere)
+        output, problem = processes.run_with_deadline([path, "-c", code], cwd=elsewhere)
     version, _, has_hopsml = output.strip().rpartition("\n")[2].partition(" ")
     return PythonFacts(asked or "python3", source, version, has_hopsml == "True", problem)
 
@@ -474,25 +427,6 @@ def _resolved(name: str, source: str) -> tuple[str, str, str]:
         return str(best[4][0]).partition("%")[0], source, ""
     except OSError as error:
         return "", source, f"{name!r} cannot be resolved: {error.strerror or error}"
-
-
-def run(command: list[str], timeout_s: float = PROCESS_TIMEOUT_S, cwd: str | None = None) -> tuple[str, str]:
-    """Run a process, and return its output (including standard error) and its problem; it is killed at the deadline."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"it did not end within {timeout_s:g} s"
-    except OSError as error:
-        return "", error.strerror or str(error)
-    output = done.stdout.decode(errors="replace")
-    return output, "" if done.returncode == 0 else f"it ended with status {done.returncode}: {output.strip()[-200:]}"
 
 
 def python_version() -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ClusterError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
-from hopsml.submission import spark_command
+from hopsml.submission import spark_command, spark_start
 from hopsml.tracking.mlflow.link import LINK
 
 if TYPE_CHECKING:
@@ -358,7 +358,10 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     shown = SparkConf(loadDefaults=False).setAll(list(spark_command.split_hidden(dict(conf.getAll()))[0].items()))
 
     def make() -> Any:
-        SparkContext._ensure_initialized(conf=shown)
+        try:
+            SparkContext._ensure_initialized(conf=shown)
+        except Exception as error:  # PySpark raises various errors if its JVM does not start
+            raise ClusterError(_jvm_failure(str(error), profile)) from error
         messages = spark_executors.collect(SparkContext._jvm)  # before the first executor is granted
         try:
             context = SparkContext.getOrCreate(conf)
@@ -380,6 +383,26 @@ def _start_failure(text: str, profile: profiles.Profile | None) -> str:
     place = "master and the settings under spark:" if profile is not None else "Spark settings of spark-submit"
     named = f" with profile {profile.name!r}" if profile is not None else ""
     return f"Spark could not start{named}: {cause.rstrip('.')}. Remedy: correct its {place}"
+
+
+def _jvm_failure(text: str, profile: profiles.Profile | None) -> str:
+    """Return the message about a JVM of Spark that did not start, from the text of PySpark's error and this machine."""
+    import pyspark
+
+    if profile is None:  # under spark-submit the JVM runs already
+        return _start_failure(text, None)
+    java, source = spark_start.find_java(), spark_start.master_setting(profile)
+    cause = spark_start.why_jvm_fails(java, pyspark.__version__, profile.master, os.environ, source)
+    if cause is None:
+        first = next(iter(text.splitlines()), "") or "it gave no reason"
+        cause = (
+            first,
+            (
+                f"see the lines of Java before this error, and run `hopsml doctor --profile {profile.name}`, which checks "
+                "Java and Spark"
+            ),
+        )
+    return f"Spark could not start with profile {profile.name!r}: {cause[0].rstrip('.')}. Remedy: {cause[1]}"
 
 
 def _uninterrupted(make: Callable[[], Any]) -> Any:

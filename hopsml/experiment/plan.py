@@ -366,7 +366,7 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
     if lacking := capacity.why_too_small(group.size, bare):
         raise NotEnoughSlots(
             f"{_size_text(group, spec.roles)}, but {lacking} ({capacity.setting}); "
-            + _more_slots(group.size, bool(SETTINGS.job_tag))
+            + _more_slots(group.size, bool(SETTINGS.job_tag), capacity.how_to_enlarge)
         )
     if group.relaunches:
         verbs.check_servers(group.size, spec.roles)
@@ -376,10 +376,10 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
     return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
 
 
-def _more_slots(size: int, is_job: bool) -> str:
+def _more_slots(size: int, is_job: bool, how_to_enlarge: str) -> str:
     """Return the remedy for too few slots; of a job's driver, how the job requests ``size`` slots."""
     if not is_job:
-        return "request fewer workers, or raise that setting before the application starts"
+        return f"request fewer workers, or {how_to_enlarge} before the application starts"
     return (
         f"the job has requested fewer than {size}: start it with `hopsml jobs run --workers {size}`, or with "
         f"`count: {size}` for the task in its job file"
@@ -388,6 +388,8 @@ def _more_slots(size: int, is_job: bool) -> str:
 
 def _size_text(group: AnyGroup, roles: Roles) -> str:
     """Return a description of the number of slots that the call requests, for an error message."""
+    if group.regroups:  # its size is limited to the cluster's, but not below min_workers
+        return f"min_workers={group.minimum}"
     if not group.relaunches:
         return f"num_workers={group.size}"
     workers = group.size - 1 - roles.parameter_servers - int(roles.evaluator)

@@ -183,6 +183,7 @@ def _on_spark(
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
 
+    _check_session(df)
     work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
     added = from_arrow_schema(pa.schema(work.fields))
     whole = StructType([*df.schema.fields, *added.fields])
@@ -190,6 +191,16 @@ def _on_spark(
         work = replace(work, names=tuple(df.columns))
         df = df.toDF(*(f"c{place}" for place in range(len(df.columns))))
     return df.mapInArrow(_body(work), whole)
+
+
+def _check_session(df: Any) -> None:
+    """Raise ArgumentError for a DataFrame whose Spark session has been stopped."""
+    context = getattr(getattr(df, "sparkSession", None), "_sc", None)  # None under Spark Connect
+    if context is not None and context._jsc is None:
+        raise ArgumentError(
+            "df is a DataFrame of a Spark session that has been stopped; create a session, by experiment.spark() or "
+            "SparkSession.builder.getOrCreate(), and the DataFrame in it, and call predict again"
+        )
 
 
 def _body(work: InferenceParameters) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, RunCancelled
-from hopsml.submission import follower, shipping
+from hopsml.submission import follower, shipping, spark_start
 from hopsml.submission.follower import TIMED_OUT, FollowState, OnLostContact, StateObserved, step, to_stderr
 from hopsml.submission.shipping import Shipment
 from hopsml.submission.spark_command import WITHOUT_CLUSTER, build_command, environment
@@ -127,6 +127,8 @@ def run(
         status = _accompany(job, yarn, planned.tag, waiter, waiting_timeout_s)
     if status and yarn is not None:
         _end_by_tag(yarn, planned.tag)  # a killed driver has not unregistered from YARN
+    if status == 1 and (why := spark_start.why_submit_fails(profile, environment(profile))):
+        to_stderr(why)
     return status
 
 
@@ -151,7 +153,10 @@ def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> s
         if status:
             found = _find(yarn, planned.tag)
             if found is None or found.is_final:
-                raise ClusterError(_why_failed(job, status, found, yarn, planned.tag))
+                why = (
+                    spark_start.why_submit_fails(planned.profile, environment(planned.profile)) if found is None else ""
+                )
+                raise ClusterError(_why_failed(job, status, found, yarn, planned.tag) + (f"\n{why}" if why else ""))
     return _wait_for(yarn, planned, waiter, known)
 
 

@@ -35,6 +35,8 @@ _MEMORY = re.compile(
     r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|" + re.escape(KERNEL_KILL)
 )
 _NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
+# the same in functions that only assert it: col, lit and expr, and those of Spark 3
+_SPARK_ASSERTS = re.compile(r"^AssertionError$|^AttributeError: 'NoneType' object has no attribute '_j")
 _SUBSCRIPT = "TypeError: 'Dataset' object is not subscriptable"  # of hopsml.data
 # ENOSPC and EDQUOT, EFBIG; TensorFlow writes the path, a semicolon and the system's text
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]|Error: .*; (No space left on device|Disk quota exceeded)")
@@ -83,7 +85,7 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
             "Keras needs a TensorFlow dataset: call model.fit(rows.tensorflow('features', 'label')) with the names "
             "of the columns, after rows.batch(...)"
         )
-    if _NO_SPARK in cause:
+    if _NO_SPARK in cause or (_SPARK_ASSERTS.match(cause) and _fails_in_pyspark(traceback)):
         return (
             "a training function runs outside of Spark's tasks and cannot use its session, functions or UDFs: apply them to "
             "the DataFrame before the run, and pass it by data={...}; call the Python function of a UDF `f` as f.func(...)"
@@ -159,6 +161,12 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
             "model inside `with strategy.scope():`, and call fit there or after it"
         )
     return ""
+
+
+def _fails_in_pyspark(traceback: str) -> bool:
+    """Return True if the innermost frame of a traceback is in PySpark."""
+    files = re.findall(r'^ +File "([^"]+)"', traceback, re.MULTILINE)
+    return bool(files) and "/pyspark/" in files[-1]
 
 
 def _missing(module: str, host: str, here: Callable[[str], bool]) -> str:

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from hopsml.core import processes
 from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Needs, Status
 from hopsml.storage import filesystem
+from hopsml.submission import spark_start
 from hopsml.tracking import provenance
 from tests.helpers import clock
 from tests.helpers.storage.fixtures import full_disk
@@ -52,18 +54,18 @@ def program(path: Path, text: str) -> Path:
 def test_java_is_found_by_java_home_or_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "home" / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    found = facts.find_java()
+    found = spark_start.find_java()
     assert (found.source, found.problem) == ("JAVA_HOME", "") and "11.0.2" in found.output
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    assert "No such file" in facts.find_java().problem
+    assert "No such file" in spark_start.find_java().problem
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert facts.find_java() == facts.JavaFacts("", "PATH")
+    assert spark_start.find_java() == spark_start.JavaFacts("", "PATH")
 
 
 def test_hanging_program_is_killed_at_its_deadline(tmp_path: Path) -> None:
     start_s = clock.awake()
-    output, problem = facts.run([str(program(tmp_path / "java", "#!/bin/sh\nexec sleep 600\n"))], 0.5)
+    output, problem = processes.run_with_deadline([str(program(tmp_path / "java", "#!/bin/sh\nexec sleep 600\n"))], 0.5)
     assert (output, problem) == ("", "it did not end within 0.5 s") and clock.awake() - start_s < 5
 
 
@@ -160,7 +162,7 @@ def test_services_that_refuse_connections_are_reported(monkeypatch: pytest.Monke
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, 1)))
     assert facts.probe_hdfs().kind == "StorageUnavailable"
     assert "refused" in facts.probe_yarn().problem
-    assert "refused" in facts.probe_spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
+    assert "refused" in spark_start.probe_spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
 
 
 def test_frozen_services_are_abandoned_at_the_deadline(

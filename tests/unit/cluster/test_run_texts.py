@@ -21,6 +21,18 @@ KERAS = """  File "keras/src/backend/tensorflow/optimizer.py", line 134, in _dis
     distribution.extended.update(
 AssertionError
 """
+COLUMN = """  File "train.py", line 5, in train
+    F.col("a")
+  File "/venv/lib/python3.11/site-packages/pyspark/sql/functions/builtin.py", line 112, in _invoke_function
+    assert SparkContext._active_spark_context is not None
+AssertionError
+"""
+OWN_ASSERTION = """  File "/venv/lib/python3.11/site-packages/pyspark/sql/udf.py", line 5, in wrapper
+    return f(*args)
+  File "train.py", line 5, in train
+    assert rows
+AssertionError
+"""
 INPUT = """    name = input("name? ")
            ^^^^^^^^^^^^^^^
 EOFError: EOF when reading a line
@@ -60,6 +72,9 @@ EOFError: EOF when reading a line
             "",
             ["outside of Spark's tasks", "data={...}", "f.func(...)"],
         ),
+        ("AssertionError", COLUMN, ["outside of Spark's tasks", "data={...}"]),
+        ("AttributeError: 'NoneType' object has no attribute '_jvm'", COLUMN, ["outside of Spark's tasks"]),
+        ("AssertionError", OWN_ASSERTION, []),
         ("EOFError: Ran out of input", "    pickle.load(file)\nEOFError: Ran out of input", []),
         (
             "ModuleNotFoundError: No module named 'here.sub'",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.backends.spark import SparkBackend
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
+from hopsml.errors import NotEnoughSlots
+from hopsml.experiment import plan
 
 pytestmark = pytest.mark.fast
 
@@ -83,6 +87,38 @@ def test_number_of_slots_follows_from_the_spark_settings(
     assert (capacity.limit, capacity.preferred) == (limit, preferred)
     for word in words:
         assert word in capacity.setting
+
+
+@pytest.mark.parametrize(
+    ("group", "requested"),
+    [(FixedGroup(size=5), "num_workers=5"), (ElasticGroup(size=8, min_size=5), "min_workers=5")],
+)
+@pytest.mark.parametrize(
+    ("master", "settings", "remedy"),
+    [
+        ("local-cluster[2,2,1024]", {}, "use a larger master than local-cluster[2,2,1024]"),
+        ("local[4]", {"executor_instances": "1"}, "use a larger master than local[4]"),
+        ("yarn", {"executor_instances": "2"}, "raise spark.executor.instances or spark.executor.cores"),
+        (
+            "yarn",
+            {**DYNAMIC, "dynamicAllocation_maxExecutors": "3"},
+            "raise spark.dynamicAllocation.maxExecutors above 3",
+        ),
+        ("spark://m:7077", {"cores_max": "4", "executor_cores": "1"}, "raise spark.cores.max"),
+        ("spark://m:7077", {"executor_cores": "1"}, "add workers to the standalone cluster"),
+    ],
+)
+def test_too_few_slots_name_the_argument_and_how_to_get_more(
+    group: AnyGroup, requested: str, master: str, settings: dict[str, str], remedy: str
+) -> None:
+    context: Any = Settings(master, executors=3, **settings)
+    context.defaultParallelism = 4
+    application: Any = SimpleNamespace(backend=SparkBackend(context))
+    with pytest.raises(NotEnoughSlots) as caught:
+        plan._group(RunSpec(group=group), application)
+    text = str(caught.value)
+    assert text.startswith(f"{requested}, but this cluster has at most ") and "spark.task.cpus=1" in text
+    assert text.endswith(f"; request fewer workers, or {remedy} before the application starts")
 
 
 GPU = {"executor_resource_gpu_amount": "1", "executor_cores": "3"}

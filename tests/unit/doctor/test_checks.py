@@ -9,7 +9,8 @@ import pytest
 from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor import checks
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok
-from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.doctor.facts import AddressFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.submission.spark_start import JavaFacts, java_version
 
 pytestmark = pytest.mark.fast
 
@@ -56,7 +57,7 @@ def test_python_version_is_checked(version: tuple[int, int, int], status: Status
     ],
 )
 def test_java_version_is_parsed_from_the_output(output: str, version: int | None) -> None:
-    assert checks.java_version(output) == version
+    assert java_version(output) == version
 
 
 @pytest.mark.parametrize(

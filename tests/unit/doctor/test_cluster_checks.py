@@ -10,8 +10,9 @@ from hopsml.core import profiles
 from hopsml.core.profiles import Profile
 from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Needs, Status
-from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.doctor.facts import HdfsFacts, StoreFacts, YarnFacts
 from hopsml.errors import SafeMode, StorageUnavailable
+from hopsml.submission.spark_start import MasterFacts
 from tests.unit.doctor.test_checks import check_finding
 
 pytestmark = pytest.mark.fast

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from hopsml.core import profiles
+from hopsml.errors import ClusterError
 from hopsml.experiment import applications
 from tests.helpers.clock import END_S
 
@@ -106,3 +108,47 @@ def test_spark_that_cannot_start_is_one_sentence_with_profile_and_remedy(text: s
         "Spark could not start with profile 'tiny': [INVALID_EXECUTOR_MEMORY] Insufficient executor memory. Please increase "
         "it. Remedy: correct its master and the settings under spark:"
     )
+
+
+EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+
+
+def java_home(folder: Path, version: str) -> Path:
+    """Create a folder for JAVA_HOME whose Java prints this version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("master", "version", "words"),
+    [
+        ("local-cluster[2,2,1024]", "11.0.2", ["Java 11 at ", "too old for Spark", "install Java 17", "JAVA_HOME"]),
+        ("local-cluster[2,2,1024]", "", ["does not work: its version cannot be read", "install Java 17"]),
+        ("yarn", "17.0.1", ["HADOOP_CONF_DIR is not set", "set HADOOP_CONF_DIR to the folder"]),
+        ("yran", "17.0.1", ["'yran' is no master of Spark", "correct HOPSML_SPARK_MASTER: did you mean yarn?"]),
+        ("local-cluster[2,2,1024]", "17.0.1", ["JAVA_GATEWAY_EXITED", "`hopsml doctor --profile tiny`"]),
+    ],
+)
+def test_jvm_that_exits_at_its_start_is_reported_with_cause_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str, version: str, words: list[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "java", version)))
+    monkeypatch.setenv("HOPSML_SPARK_MASTER", master)
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    text = applications._jvm_failure(EXITED, profiles.parse("tiny", f"master: {master}", "tiny.yaml"))
+    assert text.startswith("Spark could not start with profile 'tiny': ") and ". Remedy: " in text
+    for word in words:
+        assert word in text
+
+
+def test_spark_without_java_is_a_cluster_error_of_the_verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path))
+    profile = profiles.parse("tiny", "master: local-cluster[1,1,1024]", "tiny.yaml")
+    with pytest.raises(ClusterError, match=r"gone/bin/java \(from JAVA_HOME\) does not work.* Remedy: install Java 17"):
+        applications._create_context(profile)

@@ -30,6 +30,7 @@ class Capacity:
     bare: int | None = 0  # bare agents, at most; None if the cluster can grow; 0: all its agents are alike
     together: int | None = None  # agents of both kinds, at most, if they share executors
     alike: str = ""  # why all are alike, although slots have GPUs
+    how_to_enlarge: str = "raise that setting"  # what the user does for more slots; the beginning of a clause
 
     def default_agents(self, bare: int) -> int:
         """Return the default number of agents of a run, of which ``bare`` need no GPU."""

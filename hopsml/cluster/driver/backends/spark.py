@@ -80,10 +80,22 @@ class SparkBackend:
                 return Capacity(None, setting, preferred, None if bare else 0, alike=refusal)
             setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
             # The maximum applies to the executors of each profile.
-            return Capacity(most * per_executor, setting, most * per_executor, most * bare, alike=refusal)
+            enlarge = f"raise spark.dynamicAllocation.maxExecutors above {most}"
+            return Capacity(most * per_executor, setting, most * per_executor, most * bare, None, refusal, enlarge)
         executors, setting = self._fixed_executors()
         slots, both = executors * per_executor, executors * bare
-        return Capacity(slots, f"{setting}, {slot_setting}", slots, both, both if bare else None, refusal)
+        together, enlarge = both if bare else None, self._how_to_enlarge()
+        return Capacity(slots, f"{setting}, {slot_setting}", slots, both, together, refusal, enlarge)
+
+    def _how_to_enlarge(self) -> str:
+        """Return what the user does for more slots without dynamic allocation, as the beginning of a clause."""
+        master = self.context.master
+        if master.startswith("local"):
+            return f"use a larger master than {master}"
+        if master != "yarn" and not self._int("spark.executor.instances", 0):
+            is_limited = self._int("spark.cores.max", 0)
+            return "raise spark.cores.max" if is_limited else "add workers to the standalone cluster"
+        return "raise spark.executor.instances or spark.executor.cores"
 
     def _slots_per_executor(self) -> tuple[int, str]:
         """Return the slots of an executor, and as text the settings from which they follow."""

@@ -1,0 +1,36 @@
+"""Test of predictions for a DataFrame whose Spark session has been stopped, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = """
+from pyspark.sql import SparkSession
+import sklearn.linear_model
+from hopsml import model
+from hopsml.errors import ArgumentError
+
+model.export(sklearn.linear_model.LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0]), "line", example=[[1.0]])
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+table = session.createDataFrame([(1.0,)], "x double")
+model.predict(table, "line", inputs=["x"])
+session.stop()
+try:
+    model.predict(table, "line", inputs=["x"])
+except ArgumentError as error:
+    print("refused:", error)
+"""
+
+
+def test_dataframe_of_a_stopped_session_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False)
+    assert "refused: df is a DataFrame of a Spark session that has been stopped" in done.stdout, done.stderr[-2000:]
+    assert "experiment.spark()" in done.stdout

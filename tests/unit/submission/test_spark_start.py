@@ -1,0 +1,44 @@
+"""Tests of the causes with which spark-submit cannot start Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hopsml import submission
+from hopsml.core import profiles
+from hopsml.submission import spark_start
+
+pytestmark = pytest.mark.fast
+
+PROFILE = profiles.parse("tiny", "master: local-cluster[1,1,1024]", "tiny.yaml")
+
+
+def test_submit_without_java_ends_with_cause_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("print(1)\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    assert submission.run(submission.plan(PROFILE, str(script))) != 0
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert (
+        last.startswith("hopsml: Spark cannot start with profile 'tiny': ") and "gone/bin/java (from JAVA_HOME)" in last
+    )
+    assert "Remedy: install Java 17" in last
+
+
+def test_script_that_fails_has_no_line_about_spark() -> None:
+    assert spark_start.why_submit_fails(PROFILE, dict(os.environ)) == ""
+
+
+def test_java_of_an_unknown_spark_is_only_rejected_if_no_spark_supports_it(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"'\n")
+    program.chmod(0o755)
+    variables = {"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    assert "Java 8 at" in spark_start.why_submit_fails(PROFILE, variables)
+    assert spark_start.why_submit_fails(PROFILE, {**variables, "SPARK_HOME": "/opt/spark"}) == ""
