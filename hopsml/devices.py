@@ -7,11 +7,13 @@ import os
 
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.worker import context
+from hopsml.core import refused_names
 
 __all__ = [
     "get_num_gpus",
 ]
 
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 logger = logging.getLogger(__name__)
 
 
@@ -27,6 +29,10 @@ def get_num_gpus() -> int:
     except Exception:  # drivers fail in many ways, and the caller only needs a number
         logger.warning("the GPUs of this host cannot be counted; 0 is assumed", exc_info=True)
         return 0
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing_attribute_error(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -71,6 +71,10 @@ INSTEAD: dict[str, dict[str, str]] = {
             "hopsml.tensorboard.visualize(result.logdir), or `hopsml runs tensorboard RUN`",
         ),
     },
+    "hopsml.devices": {
+        "get_gpu_info": "hopsml.devices.get_num_gpus(), and for names and memory the framework's own functions "
+        "(torch.cuda.get_device_properties, tf.config.experimental.get_device_details) or `nvidia-smi`",
+    },
     "hopsml.hdfs": {
         "fd": "hopsml.hdfs.log(text)",
         "localize": "hopsml.hdfs.copy_to_local(path)",

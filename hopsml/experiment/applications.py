@@ -64,7 +64,7 @@ class Application:
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
     profile: str = ""  # name of the profile with which it was started
     tokens: TokenKeeper | None = None  # on a secure cluster
-    after_spark: bool = False  # True if it has no Spark, and an earlier one of this process had
+    after_spark: bool = False  # True if it has no Spark, and this process had a Spark session
 
     def close_tokens(self) -> None:
         """End the distribution of delegation tokens."""
@@ -75,7 +75,7 @@ class Application:
         """Return a note for a caller who may expect another application than the running one; "" if there is none."""
         if profile is None and self.after_spark:
             return (
-                "the Spark session of earlier runs has been stopped, so this run has processes of this machine as workers "
+                "the Spark session of this process has been stopped, so this run has processes of this machine as workers "
                 f"(profile {self.profile!r}); to train on executors, create a session before (experiment.spark(), or "
                 "SparkSession.builder.getOrCreate()), or select a profile with Spark"
             )
@@ -135,9 +135,7 @@ def get_or_start(
                 context = _create_context(profile)
             application = _open(context, profile, keep_warm_s, zygote)
             application.profile = profile.name if profile is not None else ""
-            application.after_spark = context is None and any(
-                one.backend.name == "spark" for one in _applications.values()
-            )
+            application.after_spark = context is None and _had_spark()
         except BaseException:
             if zygote is not None:
                 zygote.close()
@@ -324,6 +322,12 @@ def _active_context() -> Any:
         context.stop()
         return None
     return context
+
+
+def _had_spark() -> bool:
+    """Return True if a Spark session has been started in this process, by hopsml or by the user."""
+    module = sys.modules.get("pyspark")
+    return module is not None and getattr(module.SparkContext, "_gateway", None) is not None
 
 
 def _was_stopped(context: Any) -> bool:

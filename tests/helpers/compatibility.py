@@ -36,6 +36,14 @@ HEAD = """# Compatibility with hops and Maggy
 In existing code replace `hops` by `hopsml`, and `maggy` by `hopsml.maggy`. Both tables are generated (`python -m
 tests.helpers.compatibility`). The first one lists what published programs use, each with a few lines that are run: it works,
 or the table has the message with which it is refused. The second one lists [every public name](#every-public-name).
+
+A row states that the call works; two kinds of programs also need a change or a package:
+
+- `parameter_server`: `tf.distribute.experimental.ParameterServerStrategy()` without arguments has left TensorFlow. Build the strategy
+  by `hopsml.tensorflow.strategy()`, and train with `hopsml.tensorflow.ServerLoop`: [Train with parameter
+  servers](how-to/parameter-servers.md).
+- `serving.start` and requests to a serving: install the extra `serving` (`pip install 'hopsml-spark[serving]'`): [Serve
+  models](how-to/serving.md).
 """
 NAMES_HEAD = """
 ## Every public name

@@ -17,7 +17,7 @@ NAMES: dict[str, list[str]] = {
         "tb_port", "tb_url", "visualize",
     ],
     "devices": [
-        "get_num_gpus",
+        "get_gpu_info", "get_num_gpus",
     ],
     "util": [
         "abspath", "attach_jupyter_configuration_to_notebook", "connect", "elastic_endpoint", "get_api_key_aws",

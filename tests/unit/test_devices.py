@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +67,12 @@ def test_broken_gpu_driver_is_logged_and_counts_as_no_gpus(
     nvidia_smi(tmp_path, 'echo "' + "9" * 5000 + ', GPU-aa, x"\n', monkeypatch)
     assert devices.get_num_gpus() == 0
     assert "cannot be counted" in caplog.text
+
+
+def test_missing_name_of_the_predecessor_is_refused_with_its_replacement() -> None:
+    with pytest.raises(AttributeError, match=r"devices.get_gpu_info does not exist; use hopsml.devices.get_num_gpus"):
+        devices.get_gpu_info  # noqa: B018
+    with pytest.raises(ImportError, match=r"get_num_gpus\(\)"):
+        importlib.import_module("hopsml.devices.get_gpu_info")
+    with pytest.raises(AttributeError, match="did you mean get_num_gpus"):
+        devices.get_num_gpu  # noqa: B018

@@ -37,6 +37,7 @@ _MEMORY = re.compile(
 _NO_SPARK = "[SESSION_OR_CONTEXT_NOT_EXISTS]"  # PySpark's condition for its functions and UDFs in a worker
 # the same in functions that only assert it: col, lit and expr, and those of Spark 3
 _SPARK_ASSERTS = re.compile(r"^AssertionError$|^AttributeError: 'NoneType' object has no attribute '_j")
+_NO_RESOLVER = re.compile(r"ParameterServerStrategy.*missing .*'cluster_resolver'")  # TensorFlow 1 read TF_CONFIG
 _SUBSCRIPT = "TypeError: 'Dataset' object is not subscriptable"  # of hopsml.data
 # ENOSPC and EDQUOT, EFBIG; TensorFlow writes the path, a semicolon and the system's text
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]|Error: .*; (No space left on device|Disk quota exceeded)")
@@ -89,6 +90,11 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "a training function runs outside of Spark's tasks and cannot use its session, functions or UDFs: apply them to "
             "the DataFrame before the run, and pass it by data={...}; call the Python function of a UDF `f` as f.func(...)"
+        )
+    if _NO_RESOLVER.search(cause):
+        return (
+            "TensorFlow 2 has no such strategy without a cluster: build it by hopsml.tensorflow.strategy(), and train with "
+            "hopsml.tensorflow.ServerLoop(model, batches).run(steps) in experiment.parameter_server"
         )
     if _SUBSCRIPT in cause:
         return (

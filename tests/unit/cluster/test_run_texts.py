@@ -75,6 +75,11 @@ EOFError: EOF when reading a line
         ("AssertionError", COLUMN, ["outside of Spark's tasks", "data={...}"]),
         ("AttributeError: 'NoneType' object has no attribute '_jvm'", COLUMN, ["outside of Spark's tasks"]),
         ("AssertionError", OWN_ASSERTION, []),
+        (
+            "TypeError: ParameterServerStrategyV2.__init__() missing 1 required positional argument: 'cluster_resolver'",
+            "",
+            ["hopsml.tensorflow.strategy()", "hopsml.tensorflow.ServerLoop"],
+        ),
         ("EOFError: Ran out of input", "    pickle.load(file)\nEOFError: Ran out of input", []),
         (
             "ModuleNotFoundError: No module named 'here.sub'",
