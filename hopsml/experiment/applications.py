@@ -350,6 +350,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     from hopsml.cluster.driver.backends import spark_executors
 
     if profile is not None:
+        _check_master(profile)
         _prepare_environment(profile)
     conf = SparkConf()
     if profile is not None:
@@ -378,6 +379,14 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     _note_failures()
     _own_contexts.append(context)
     return context
+
+
+def _check_master(profile: profiles.Profile) -> None:
+    """Raise ClusterError if the profile's standalone master cannot be reached: Spark would report it after a minute."""
+    source = spark_start.master_setting(profile)
+    cause = spark_start.why_master_unreachable(profile.master, source, spark_start.MASTER_WAIT_S)
+    if cause is not None:
+        raise ClusterError(f"Spark could not start with profile {profile.name!r}: {cause[0]}. Remedy: {cause[1]}")
 
 
 def _start_failure(text: str, profile: profiles.Profile | None) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,6 +19,7 @@ from hopsml.core.variables import SETTINGS, Settings
 from hopsml.core.versions import SPARK_NEEDS, spark_needs, version_text
 
 STEP_S = 5.0  # seconds for a connection to a master
+MASTER_WAIT_S = 10.0  # seconds for a master that starts at the same time
 _MASTERS = ("yarn", "local", "local[4]", "local-cluster[2,2,1024]", "spark://HOST:7077", "k8s://URL")
 _KNOWN_MASTER = re.compile(r"yarn|local(-cluster)?(\[.*\])?|(spark|k8s|mesos)://.+")
 
@@ -112,7 +114,9 @@ def why_submit_fails(profile: Profile, variables: Mapping[str, str]) -> str:
     version = version_text(SPARK_NEEDS[0].spark)
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = version if variables.get("SPARK_HOME") else metadata.version("pyspark")
-    cause = why_jvm_fails(find_java(variables), version, profile.master, variables, master_setting(profile))
+    master, source = profile.master, master_setting(profile)
+    cause = why_jvm_fails(find_java(variables), version, master, variables, source)
+    cause = cause or why_master_unreachable(master, source)
     return f"Spark cannot start with profile {profile.name!r}: {cause[0]}. Remedy: {cause[1]}" if cause else ""
 
 
@@ -141,3 +145,22 @@ def probe_spark_master(master: str) -> MasterFacts:
         except (OSError, ValueError) as error:
             problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
     return MasterFacts(master, "", tuple(problems))
+
+
+def why_master_unreachable(master: str, source: str, wait_s: float = 0.0) -> tuple[str, str] | None:
+    """Return why no standalone master can be reached, and the remedy; None if one can, or ``master`` is of another kind.
+
+    Args:
+        master: Spark's master.
+        source: name of the setting that contains it.
+        wait_s: seconds for which the connection is tried again.
+    """
+    if not master.startswith("spark://"):
+        return None
+    deadline = time.monotonic() + wait_s
+    while not (found := probe_spark_master(master)).answered:
+        if time.monotonic() >= deadline:
+            why = f"no Spark master accepts connections at {master} ({'; '.join(found.problems)})"
+            return why, f"start the master there (sbin/start-master.sh of Spark), or correct {source}"
+        time.sleep(0.2)
+    return None

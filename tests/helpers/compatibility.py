@@ -39,8 +39,8 @@ or the table has the message with which it is refused. The second one lists [eve
 
 A row states that the call works; two kinds of programs also need a change or a package:
 
-- `parameter_server`: `tf.distribute.experimental.ParameterServerStrategy()` without arguments has left TensorFlow. Build the strategy
-  by `hopsml.tensorflow.strategy()`, and train with `hopsml.tensorflow.ServerLoop`: [Train with parameter
+- `parameter_server`: `tf.distribute.experimental.ParameterServerStrategy()` without arguments has left TensorFlow. Build the
+  strategy by `hopsml.tensorflow.strategy()`, and train with `hopsml.tensorflow.ServerLoop`: [Train with parameter
   servers](how-to/parameter-servers.md).
 - `serving.start` and requests to a serving: install the extra `serving` (`pip install 'hopsml-spark[serving]'`): [Serve
   models](how-to/serving.md).

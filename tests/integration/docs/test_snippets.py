@@ -365,7 +365,7 @@ def test_user_session_runs_and_its_end_is_noted(home: Path) -> None:
     )
     runs = [line for line in printed.splitlines() if re.fullmatch(r"(app|local)-\S+_1", line)]
     assert [one.partition("-")[0] for one in runs] == ["app", "local"], printed
-    assert "the Spark session of earlier runs has been stopped" in printed
+    assert "the Spark session of this process has been stopped" in printed
 
 
 @pytest.mark.torch

@@ -14,6 +14,7 @@ import pytest
 from hopsml.core import profiles
 from hopsml.errors import ClusterError
 from hopsml.experiment import applications
+from hopsml.submission import spark_start
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -143,6 +144,17 @@ def test_jvm_that_exits_at_its_start_is_reported_with_cause_and_remedy(
     assert text.startswith("Spark could not start with profile 'tiny': ") and ". Remedy: " in text
     for word in words:
         assert word in text
+
+
+def test_unreachable_master_is_reported_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_start, "MASTER_WAIT_S", 0.0)
+    monkeypatch.setenv("HOPSML_SPARK_MASTER", "spark://127.0.0.1:1")
+    profile = profiles.parse("standalone", "master: spark://127.0.0.1:1", "standalone.yaml")
+    with pytest.raises(ClusterError) as caught:
+        applications._create_context(profile)
+    text = str(caught.value)
+    assert "no Spark master accepts connections at spark://127.0.0.1:1 (127.0.0.1:1: Connection refused)" in text
+    assert "Remedy: start the master there" in text and text.endswith("or correct HOPSML_SPARK_MASTER")
 
 
 def test_spark_without_java_is_a_cluster_error_of_the_verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

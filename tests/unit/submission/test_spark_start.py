@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from hopsml import submission
 from hopsml.core import profiles
 from hopsml.submission import spark_start
+from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -42,3 +45,21 @@ def test_java_of_an_unknown_spark_is_only_rejected_if_no_spark_supports_it(tmp_p
     variables = {"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     assert "Java 8 at" in spark_start.why_submit_fails(PROFILE, variables)
     assert spark_start.why_submit_fails(PROFILE, {**variables, "SPARK_HOME": "/opt/spark"}) == ""
+
+
+def test_master_that_starts_later_is_awaited() -> None:
+    refused = threading.Event()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # refuses connections until it listens
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+        assert spark_start.why_master_unreachable(master, "HOPSML_SPARK_MASTER") is not None
+        starter = threading.Thread(target=lambda: (refused.wait(END_S), server.listen()))
+        starter.start()
+        refused.set()
+        assert spark_start.why_master_unreachable(master, "HOPSML_SPARK_MASTER", END_S) is None
+        starter.join()
+
+
+@pytest.mark.parametrize("master", ["yarn", "local[2]", "k8s://https://127.0.0.1:1"])
+def test_only_standalone_masters_are_probed(master: str) -> None:
+    assert spark_start.why_master_unreachable(master, "master") is None
