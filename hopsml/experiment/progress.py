@@ -319,7 +319,7 @@ def search_line(view: SearchSnapshot) -> str:
         config = config if len(config) <= 100 else config[:99] + "…"
         parts.append(f"best {name_of(view.metric)} {view.best['value']:.6g}  {config}")
     if view.ended is None:
-        parts.append(f"executors busy {view.busy} of {view.executors}")
+        parts.append(f"slots busy {view.busy} of {view.executors}")
         left, outlook = view.seconds_left(), view.outlook()
         if left is not None:
             parts.append(f"{'at most' if outlook is None or outlook.seconds > left else 'about'} {_time(left)} left")

@@ -46,7 +46,7 @@ def view_of_search(search: SearchSnapshot, is_told: bool = False) -> View:
         for name in ("running", "stopped", "paused", "failed")
         if search.counts.get(name)
     ]
-    numbers += [] if over else [("executors busy", f"{search.busy} of {search.executors}")]
+    numbers += [] if over else [("slots busy", f"{search.busy} of {search.executors}")]
     best: Pairs = ()
     if search.best is not None:
         config = search.best["config"].items()

@@ -48,7 +48,7 @@ def state() -> SearchState:
 def test_view_of_a_running_search_shows_counts_best_trial_and_curves(state: SearchState) -> None:
     state.began -= 30
     shown = html.render_text(view_of_search(state.snapshot()))
-    assert shown.startswith("digits (app_1): RUNNING, 30.") and "running 1  failed 1  executors busy 1 of 4" in shown
+    assert shown.startswith("digits (app_1): RUNNING, 30.") and "running 1  failed 1  slots busy 1 of 4" in shown
     assert "] trials 3 of 9, 36 %, about 60 s left" in shown  # 10 s each; one has 8 s left, and there is no other place
     assert "best: accuracy 0.75  act <b>" in shown and "act=<relu>" in shown and "▁▂▄▆█ 0 … 0.4" in shown
     assert "best accuracy so far (1 improvement) 0.75  ▁█ 0.5 … 0.75" in shown
