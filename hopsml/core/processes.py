@@ -369,22 +369,6 @@ def _machine() -> str:
     return f"{boot}-{namespace.removeprefix('pid:[').removesuffix(']')}"
 
 
-def main(arguments: list[str]) -> None:
-    """Execute a program in this process, at lower priority, with a death signal for the parent's end, which survives exec.
-
-    Args:
-        arguments: Pid of the parent, the program's path and arguments, and what ``python_child`` appends.
-    """
-    parent, *command, _ = arguments
-    die_with_parent(int(parent))
-    os.nice(NICENESS)
-    os.execv(command[0], command)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 def run_with_deadline(command: list[str], timeout_s: float = 15.0, cwd: str | None = None) -> tuple[str, str]:
     """Run a process, and return its output (including standard error) and its problem; it is killed at the deadline."""
     try:
@@ -402,3 +386,19 @@ def run_with_deadline(command: list[str], timeout_s: float = 15.0, cwd: str | No
         return "", error.strerror or str(error)
     output = done.stdout.decode(errors="replace")
     return output, "" if done.returncode == 0 else f"it ended with status {done.returncode}: {output.strip()[-200:]}"
+
+
+def main(arguments: list[str]) -> None:
+    """Execute a program in this process, at lower priority, with a death signal for the parent's end, which survives exec.
+
+    Args:
+        arguments: Pid of the parent, the program's path and arguments, and what ``python_child`` appends.
+    """
+    parent, *command, _ = arguments
+    die_with_parent(int(parent))
+    os.nice(NICENESS)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

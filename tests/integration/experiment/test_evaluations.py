@@ -246,7 +246,7 @@ def return_text(folder: Path) -> str:
 def test_invalid_evaluation_arguments_are_refused(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
-    with pytest.raises(ArgumentError, match=r"there is no .*run.json"):
+    with pytest.raises(ArgumentError, match=r"has no run with this id or name"):
         experiment.evaluate(judge, "nobody")
     with pytest.raises(
         ArgumentError, match=r"must accept the folder of a checkpoint .*unexpected keyword argument 'x'"

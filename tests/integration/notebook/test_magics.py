@@ -86,10 +86,10 @@ def test_logs_magic_prints_a_rank_or_the_newest_run(notebook: Kernel, ids: list[
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%logs nothing_1", "UsageError: run 'nothing_1': there is no "),
+        ("%logs nothing_1", "UsageError: run 'nothing_1': file://"),
         ("%logs --rank 9", "UsageError: "),
         ("%logs --rank first", "UsageError: argument --rank: invalid int value: 'first'"),
-        ("%tensorboard_run nothing_1", "UsageError: run 'nothing_1': there is no "),
+        ("%tensorboard_run nothing_1", "UsageError: run 'nothing_1': file://"),
     ],
 )
 def test_magic_with_a_wrong_argument_prints_one_sentence(
