@@ -61,7 +61,7 @@ def grow(file: str) -> None:
                 with open(file, "a") as steps:
                     steps.write(json.dumps([size, float(self.model.optimizer.learning_rate.numpy())]) + "\n")
             if size < self.wanted:
-                time.sleep(0.5)  # until the other worker has started
+                time.sleep(2.0)  # so that the other worker, however slowly it starts, joins before the end
 
     with hopsml.tensorflow.strategy().scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])

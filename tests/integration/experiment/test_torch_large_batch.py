@@ -78,7 +78,7 @@ def grow() -> dict[str, Any]:
         optimizer.step()
         state.steps = [*state.steps, [data.world_size, data.batch_size, data.learning_rate_scale]]
         if data.world_size < SIZES.workers(data.epoch):
-            time.sleep(0.5)  # until the other worker has started
+            time.sleep(2.0)  # so that the other worker, however slowly it starts, joins before the end
         state.commit(every=1)
     return {"steps": state.steps}
 
