@@ -112,7 +112,8 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
     first_target: int | None = None  # target size until it is resized (``first_workers``); None: ``size``
     stopped_s: float = 5.0  # lower, as a stopped worker can be replaced
     heartbeat_timeout_s: Seconds = 5.0
-    join_s: float = 1.0  # seconds for which group start-up with min_size workers waits for more
+    # shortest wait of the group's start with min_size workers for more; longer if these needed longer to connect
+    join_s: float = 1.0
     drain_s: float = 30.0  # seconds that a node has after its warning, if the cluster does not report them
     min_workers_timeout_s: Seconds = 600.0  # seconds for which a group that has shrunk below min_size waits
     # seconds for which a paused member waits for the others' commits; one that all hold need not be sent

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.generations import END_S, JOIN_MOST_S
 from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.pace import AT_ONCE_S, Pace
@@ -50,12 +50,29 @@ def test_group_at_its_minimum_waits_a_second_for_more_agents():
     assert machine.handle(events.Tick(), 1.0) == [events.StartGeneration(0, ("a", "b"))]
 
 
-def test_wait_for_more_agents_restarts_if_the_minimum_was_lost():
-    machine = restarting_group(spec())
+@pytest.mark.parametrize(("came", "starts"), [(0.5, 1.5), (3.0, 6.0), (4.0, 7.0), (8.0, 9.0)])
+def test_wait_for_more_agents_is_as_long_as_the_first_ones_needed(came: float, starts: float) -> None:
+    machine = restarting_group(spec())  # start timeout: 10 s
     machine.begin(0.0)
-    grant(machine, "a", "b")
-    machine.handle(events.MemberLost("b", "gone"), 0.5)
-    assert machine.handle(events.Tick(), 0.6) == []
+    assert grant(machine, "a", "b", now=came) == []
+    assert machine.handle(events.Tick(), starts - 0.1) == []
+    assert machine.handle(events.Tick(), starts) == [events.StartGeneration(0, ("a", "b"))]
+
+
+def test_wait_for_more_agents_is_limited() -> None:
+    machine = restarting_group(spec(start_timeout_s=600))
+    machine.begin(0.0)
+    assert grant(machine, "a", "b", now=60.0) == []
+    assert machine.handle(events.Tick(), 60.0 + JOIN_MOST_S - 0.1) == []
+    assert machine.handle(events.Tick(), 60.0 + JOIN_MOST_S) == [events.StartGeneration(0, ("a", "b"))]
+
+
+def test_wait_for_more_agents_restarts_if_the_minimum_was_lost():
+    machine = restarting_group(spec(start_timeout_s=600))
+    machine.begin(4.5)
+    grant(machine, "a", "b", now=4.5)
+    machine.handle(events.MemberLost("b", "gone"), 4.6)
+    assert machine.handle(events.Tick(), 4.7) == []
     assert grant(machine, "c", now=5.0) == [] and machine.handle(events.Tick(), 5.9) == []
     assert machine.handle(events.Tick(), 6.0) == [events.StartGeneration(0, ("a", "c"))]
 

@@ -20,6 +20,7 @@ from hopsml.cluster.gang.machine import Failure, MemberState, root_failure
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.storage.backoff import pause_s
 
+JOIN_MOST_S = 10.0  # longest wait of the first generation for the agents that are still missing
 END_S = 10.0  # for ending the workers of a generation: they are killed without a request
 STORE_FIRST_S, STORE_MOST_S = 2.0, 30.0  # first and longest pause between attempts to reach shared storage
 DIVERGED = "members called different operations"  # part of the collective's error message, the same in all frameworks
@@ -38,10 +39,20 @@ def start_if_enough(group: ElasticGroupState, now: float) -> list[Action]:
         return []
     if group.generation == 0 and len(usable) < membership.target:
         if membership.start_at is None:
-            membership.start_at = now + group.elastic_options.join_s
+            membership.start_at = now + _join_wait_s(group, now)
         if now < membership.start_at:
             return []
     return _form(group, usable, now)
+
+
+def _join_wait_s(group: ElasticGroupState, now: float) -> float:
+    """Return the seconds for which the first generation waits for the missing agents, once the minimum is there.
+
+    Agents of slow or busy hosts come as far apart as they need to start: the wait is as long as the first ones needed,
+    and at most half of what is left of the start timeout.
+    """
+    left = (group.deadline or now) - now
+    return max(group.elastic_options.join_s, min(now - group.membership.requested_at, JOIN_MOST_S, left / 2))
 
 
 def _form(group: ElasticGroupState, usable: list[str], now: float) -> list[Action]:

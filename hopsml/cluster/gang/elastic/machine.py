@@ -424,7 +424,7 @@ class ElasticGroupMachine(ElasticGroupState):
         Args:
             now: Monotonic time in seconds, as everywhere.
         """
-        self.membership.target = self.spec.size
+        self.membership.target, self.membership.requested_at = self.spec.size, now
         if self.spec.regroups:
             limits, policy = self.elastic_options, self.policy
             self.membership.target = limits.first_size

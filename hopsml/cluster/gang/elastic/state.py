@@ -24,6 +24,7 @@ class Membership:
     spares: dict[str, bool] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)  # agents that are about to end -> why
+    requested_at: float = 0.0  # when the first agents were requested
     start_at: float | None = None  # when a new group starts without the agents that are still missing
 
     def staying(self, agent_ids: Iterable[str]) -> list[str]:
