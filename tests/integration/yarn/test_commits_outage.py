@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import signal
 import time
@@ -85,9 +86,12 @@ def test_checkpoint_attempts_during_a_namenode_outage_are_few(
     run.write_run({"run_id": "app_1"})
     place = tmp_path / "agent"
     place.mkdir()
+    began = time.monotonic()
     reports, commits = asyncio.run(training(run, place, hadoop, how))
+    # Pauses double, so the number of attempts grows with the logarithm of the time, which a busy machine prolongs.
+    most = 4 + 2 * math.log2(1 + time.monotonic() - began)
     failed = [one for one in reports if one.problem]
     behind = reports[reports.index(failed[-1]) + 1]
-    assert 1 <= len(failed) <= 8, f"{len(failed)} attempts while {commits} commits were made"
+    assert 1 <= len(failed) <= most, f"{len(failed)} attempts while {commits} commits were made"
     assert behind.missed >= len(failed) and checkpoints.latest_complete(run.checkpoints) == reports[-1].step
     assert [one for one in filesystem.walk(run.checkpoints) if urls.is_temporary(one.url)] == []
