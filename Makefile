@@ -29,7 +29,7 @@ TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies chaos features matrix soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies mission chaos features matrix soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -111,8 +111,9 @@ test: lint $(COMPILED) $(NATIVE)  ## run all tests except variants: lint, the fa
 # Airflow's tests run last and alone: its deadlines, such as two seconds for a task, are too short next to other tests.
 test-all: lint $(COMPILED) $(NATIVE)  ## run all tests with variants, which repeat tests on each backend, and fuzz for a minute per target; three closing lines
 	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
-	@status=0; $(BIN)/python -m pytest -q -m "not airflow and not secure" $(SIDE_BY_SIDE) || status=$$?; \
-	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 || status=$$?; \
+	@rm -rf .cache/test-results; status=0; \
+	    $(BIN)/python -m pytest -q -m "not airflow and not secure" $(SIDE_BY_SIDE) --junitxml=.cache/test-results/all.xml || status=$$?; \
+	    $(BIN)/python -m pytest -q -m airflow --durations=10 --durations-min=5 --junitxml=.cache/test-results/airflow.xml || status=$$?; \
 	    $(BIN)/python -m tools.fuzz --minutes $(MINUTES) --targets "$(TARGETS)" || status=$$?; exit $$status
 
 test-secure: $(STAMP) $(NATIVE)  ## play the scenarios on Kerberized clusters, and print one closing line of JSON; SECURE="-k tokens" selects some
@@ -129,6 +130,9 @@ chaos: $(STAMP) $(NATIVE)  ## inject failures into trainings on this machine, Sp
 
 soak: $(STAMP) $(NATIVE)  ## repeat jobs, runs, views and recoveries, and print the resources that grow as one line of JSON; SOAK_MINUTES=120 for longer, SOAK="--parts service" selects parts
 	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK)
+
+mission: $(STAMP)  ## compare docs/mission.md with the results of the last test-all: one closing line of JSON
+	@$(BIN)/python -m tools.mission
 
 features: $(STAMP) $(NATIVE)  ## compare one process with several workers, feature by feature: writes docs/features.md, prints one closing line of JSON
 	@$(BIN)/python -m tools.features

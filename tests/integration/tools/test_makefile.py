@@ -40,6 +40,7 @@ RUN_BY = {
     "studies": "integration/tools/test_makefile.py::test_studies_makes_a_picture",
     "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
     "features": "unit/tools/test_features.py::test_every_feature_is_equal_or_refused_with_several_workers",
+    "mission": "integration/tools/test_makefile.py::test_mission_compares_the_page_with_test_results",
     "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
     "fuzz": "integration/tools/test_makefile.py::test_fuzz_names_the_targets_that_can_be_selected",
     "test-secure": "integration/tools/test_makefile.py::test_test_secure_fails_without_a_selected_scenario",
@@ -102,6 +103,21 @@ def test_every_make_target_is_run_by_a_test() -> None:
     for place in RUN_BY.values():
         file, _, name = place.partition("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text()
+
+
+@pytest.mark.local
+def test_mission_compares_the_page_with_test_results(tree: Path) -> None:
+    (tree / "docs").mkdir()
+    shutil.copy(ROOT / "docs/mission.md", tree / "docs/mission.md")
+    (tree / "tests").symlink_to(ROOT / "tests")
+    assert "run `make test-all` first" in make(tree, "mission").stderr
+    (tree / ".cache/test-results").mkdir()
+    case = '<testcase classname="tests.integration.spark.test_digits" name="{}"/>'
+    name = "test_accuracy_and_equal_weights_do_not_depend_on_the_number_of_workers"
+    (tree / ".cache/test-results/all.xml").write_text(f"<testsuite>{case.format(name)}</testsuite>")
+    report = json.loads(made(tree, "mission").splitlines()[-1])
+    assert (report["rows"], report["met"], report["tests_missing"], report["tests_failed"]) == (61, 1, [], [])
+    assert len(report["tests_not_run"]) > 60
 
 
 @pytest.mark.local
