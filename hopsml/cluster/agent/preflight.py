@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from hopsml.cluster.agent.gpu_state import gpu_facts, needed_cuda
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.framing import framed, receive_frame
-from hopsml.cluster.shared.protocol import GpuFacts, Message, PeerProbed, PreflightFacts, ProbePeer
+from hopsml.cluster.shared.protocol import Message, PeerProbed, PreflightFacts, ProbePeer
 from hopsml.cluster.worker import server_guard
 from hopsml.core import ownership, settings
 from hopsml.core.newer_python import asyncio_timeout
@@ -66,6 +66,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         disk_problem=disk_problem,
         versions=versions(),
         gpus=gpu_facts(gpu_indices),
+        needed_cuda=needed_cuda() if gpu_indices else 0,
         core_mb_s=core_speed(),
         others=other_users(),
         guards=server_guard.are_servers_guarded(),
@@ -149,45 +150,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def gpu_facts(indices: Sequence[int]) -> tuple[GpuFacts, ...]:
-    """Return the state of these GPUs; () without NVML, which is not an error."""
-    if not indices:
-        return ()
-    try:
-        import pynvml
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_gpu(pynvml, index) for index in indices)
-    except pynvml.NVMLError:  # an emulated resource: the index is not that of a real GPU
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _gpu(nvml: Any, index: int) -> GpuFacts:
-    """Return the state of one GPU; 0 for values that are not available."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
-    def query(question: Any, *arguments: Any) -> Any:
-        try:
-            return question(handle, *arguments)
-        except nvml.NVMLError:  # not supported by this model, or not permitted in this container
-            return None
-
-    uncorrected, since_load = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    return GpuFacts(
-        index=index,
-        ecc_errors=int(query(nvml.nvmlDeviceGetTotalEccErrors, uncorrected, since_load) or 0),
-        temperature_c=int(query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU) or 0),
-        processes=len(query(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
-    )
 
 
 EXCHANGED = 1 << 20  # bytes each way

@@ -297,6 +297,13 @@ class GpuFacts(msgspec.Struct, frozen=True):
     ecc_errors: int  # uncorrected, since the driver was loaded; 0 if the GPU counts none
     temperature_c: int
     processes: int  # other processes that compute on it
+    driver: str = ""  # version of the GPU driver; "" if unknown
+    driver_cuda: int = 0  # newest CUDA that it supports, as 12040 for 12.4; 0: unknown
+    throttling: tuple[str, ...] = ()  # why the hardware lowers its clocks now, apart from idleness and power limits
+    rows_pending: bool = False  # True if a faulty row of memory is replaced at the next reset
+    rows_failed: bool = False  # True if a faulty row could not be replaced
+    persistent: bool | None = None  # False: the driver is loaded anew by each program; None: unknown
+    xids: tuple[int, ...] = ()  # Xid errors of broken hardware in the kernel's log
 
 
 class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
@@ -314,6 +321,7 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     disk_problem: str
     versions: dict[str, str]
     gpus: tuple[GpuFacts, ...] = ()
+    needed_cuda: int = 0  # major version of CUDA that the frameworks bring; 0: none
     core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
     others: tuple[str, ...] = ()  # other users who have processes on the host, as far as they are visible
     guards: bool = False  # True if TensorFlow's server there accepts only members of its group

@@ -316,11 +316,14 @@ class Gate:
     def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
         """Publish the findings, and admit or exclude the waiting agents."""
         actions: list[Action] = []
+        members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
+        warnings = [("driver", rules.driver_warnings(members))]
         if group.size > 1:  # a single worker starts no server
-            members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
-            for host, text in rules.shared_host_warnings(members).items():
-                if (host, "shared") not in group.noted:
-                    group.noted.add((host, "shared"))
+            warnings.append(("shared", rules.shared_host_warnings(members)))
+        for kind, texts in warnings:
+            for host, text in texts.items():
+                if (host, kind) not in group.noted:
+                    group.noted.add((host, kind))
                     actions.append(PublishWarning(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:

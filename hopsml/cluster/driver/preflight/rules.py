@@ -91,7 +91,7 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
         ),
     )
     found = [Fault(rule, f"{rule}: {text}") for failed, rule, text in checks if failed]
-    return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, limits)]
+    return found + [fault for gpu in facts.gpus for fault in _gpu_faults(gpu, facts.needed_cuda, limits)]
 
 
 def open_files_of_worker(members: int, limits: SlotLimits = LIMITS) -> int:
@@ -141,10 +141,36 @@ def _below(value: float, least: float) -> bool:
     return value != _UNLIMITED and value < least
 
 
-def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
-    """Return the faults of one GPU."""
+def _gpu_faults(gpu: GpuFacts, needed_cuda: int, limits: SlotLimits) -> list[Fault]:
+    """Return the faults of one GPU, for frameworks with this major version of CUDA (0: unknown)."""
+    major, minor = gpu.driver_cuda // 1000, gpu.driver_cuda % 1000 // 10
     checks = (
+        # Within a major version older drivers serve newer runtimes (NVIDIA, "CUDA Compatibility").
+        (
+            0 < major < needed_cuda,
+            "GPU driver",
+            f"driver {gpu.driver} supports CUDA {major}.{minor}, the installed frameworks need CUDA {needed_cuda}; update "
+            f"the driver, or install frameworks for CUDA {major}",
+        ),
+        (
+            bool(gpu.xids),
+            "GPU Xid",
+            f"the kernel's log has Xid {', '.join(map(str, gpu.xids))} since the host's start, none of broken hardware is "
+            "allowed; reset the GPU, and have it replaced if the error comes back",
+        ),
         (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is allowed; reset the GPU"),
+        (
+            gpu.rows_failed or gpu.rows_pending,
+            "GPU memory rows",
+            "a faulty row of memory could not be replaced; have the GPU replaced"
+            if gpu.rows_failed
+            else "a faulty row of memory is replaced at the next reset; reset the GPU",
+        ),
+        (
+            bool(gpu.throttling),
+            "GPU throttling",
+            f"its clocks are lowered ({', '.join(gpu.throttling)}); check its cooling and power supply",
+        ),
         (
             gpu.temperature_c > limits.gpu_temperature_c,
             "GPU temperature",
@@ -158,6 +184,19 @@ def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
         ),
     )
     return [Fault(rule, f"{rule}: GPU {gpu.index}: {text}") for failed, rule, text in checks if failed]
+
+
+def driver_warnings(members: Sequence[PreflightFacts]) -> dict[str, str]:
+    """Return a warning for each host whose GPU driver is not persistent: each program that starts waits for its load.
+
+    It is no fault of a slot: the training is as fast, its start is seconds slower.
+    """
+    return {
+        facts.host: f"{facts.host}: the GPU driver's persistence mode is off, so each start loads the driver anew "
+        "(seconds); switch it on with nvidia-smi -pm 1 or nvidia-persistenced"
+        for facts in members
+        if any(gpu.persistent is False for gpu in facts.gpus)
+    }
 
 
 def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Fault]]:

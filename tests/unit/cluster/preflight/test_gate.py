@@ -21,7 +21,7 @@ from hopsml.cluster.driver.preflight.gate import (
     ReplaceAgents,
     RequestProbe,
 )
-from hopsml.cluster.shared.protocol import PeerProbed
+from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed
 from hopsml.cluster.shared.spec import PreflightMode
 from tests.helpers.operations import operations
 from tests.unit.cluster.preflight.test_rules import facts_with
@@ -37,7 +37,7 @@ def gate(mode: PreflightMode, size: int = 2, whole: bool = True, connected: bool
 
 
 def report_facts(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
-    facts = facts_with(host=f"10.0.0.{agent_id[1:]}", **changed)
+    facts = facts_with(**{"host": f"10.0.0.{agent_id[1:]}", **changed})
     return found.facts_received(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
 
 
@@ -319,6 +319,19 @@ def test_shared_host_is_warned_about_once_and_not_excluded() -> None:
     )
     assert actions[-1] == AdmitAgents("run", ("a1", "a2"))
     assert [action for action in found.agent_left("a2", NOW) if isinstance(action, PublishWarning)] == []
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_driver_without_persistence_mode_is_noted_once_for_each_host(size: int) -> None:
+    found = gate("strict", size=size)
+    found.check_granted("run", ("a1", "a2")[:size], NOW)
+    actions: list[Any] = []
+    for agent_id in ("a1", "a2")[:size]:
+        gpu = GpuFacts(0, 0, 50, 0, persistent=False)
+        actions += report_facts(found, agent_id, host="10.0.0.1", gpus=(gpu,))
+    actions += answer_probes(found, actions)
+    assert sum("persistence mode is off" in one.text for one in actions if isinstance(one, PublishWarning)) == 1
+    assert actions[-1] == AdmitAgents("run", ("a1", "a2")[:size])
 
 
 def test_shared_host_is_not_warned_about_if_servers_are_guarded() -> None:

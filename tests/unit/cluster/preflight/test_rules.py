@@ -52,11 +52,37 @@ def test_good_slot_and_unlimited_resources_have_no_fault() -> None:
         ({"gpus": (GpuFacts(0, 0, 50, 0), GpuFacts(3, 2, 50, 0))}, "GPU ECC", "GPU 3: 2 uncorrected"),
         ({"gpus": (GpuFacts(0, 0, 97, 0),)}, "GPU temperature", "97 °C, at most 90"),
         ({"gpus": (GpuFacts(1, 0, 50, 2),)}, "GPU processes", "GPU 1: 2 processes of other users"),
+        (
+            {"gpus": (GpuFacts(0, 0, 50, 0, "535.183.01", 12020),), "needed_cuda": 13},
+            "GPU driver",
+            "driver 535.183.01 supports CUDA 12.2, the installed frameworks need CUDA 13",
+        ),
+        ({"gpus": (GpuFacts(2, 0, 50, 0, xids=(79, 94)),)}, "GPU Xid", "GPU 2: the kernel's log has Xid 79, 94"),
+        ({"gpus": (GpuFacts(0, 0, 50, 0, rows_pending=True),)}, "GPU memory rows", "replaced at the next reset"),
+        ({"gpus": (GpuFacts(0, 0, 50, 0, rows_failed=True),)}, "GPU memory rows", "could not be replaced"),
+        ({"gpus": (GpuFacts(0, 0, 50, 0, throttling=("power brake",)),)}, "GPU throttling", "(power brake)"),
     ],
 )
 def test_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
     (fault,) = rules.own_faults(facts_with(**changed), 1000.0, 1000.0)
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
+
+
+@pytest.mark.parametrize(("driver_cuda", "needed_cuda"), [(12020, 12), (13000, 12), (0, 13), (12020, 0)])
+def test_driver_of_the_same_or_a_newer_cuda_or_of_an_unknown_one_is_no_fault(
+    driver_cuda: int, needed_cuda: int
+) -> None:
+    gpu = GpuFacts(0, 0, 50, 0, "535.183.01", driver_cuda)
+    assert rules.own_faults(facts_with(gpus=(gpu,), needed_cuda=needed_cuda), 1000.0, 1000.0) == []
+
+
+def test_driver_without_persistence_mode_is_a_warning_and_no_fault() -> None:
+    off, on, unknown = (
+        facts_with(host=f"h{one}", gpus=(GpuFacts(0, 0, 50, 0, persistent=one),)) for one in (False, True, None)
+    )
+    assert list(rules.driver_warnings((off, on, unknown))) == ["hFalse"]
+    assert "nvidia-smi -pm 1" in rules.driver_warnings((off,))["hFalse"]
+    assert rules.own_faults(off, 1000.0, 1000.0) == []
 
 
 @pytest.mark.parametrize(("members", "needed"), [(1, 258), (2, 260), (384, 1024), (1024, 2304)])
