@@ -28,6 +28,7 @@ from hopsml.core.versions import (
     versions_text,
 )
 from hopsml.doctor.facts import AddressFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.submission import spark_connect
 from hopsml.submission.spark_start import JavaFacts, install_java, java_version, why_java_fails
 
 
@@ -133,7 +134,7 @@ def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
 def spark(
     facts: SparkFacts, packages: Mapping[str, str], needs: Needs, python: tuple[int, int, int] = (0, 0, 0)
 ) -> Finding:
-    """Check pyspark with this Python, its Hadoop client, and the Spark in SPARK_HOME.
+    """Check pyspark with this Python, its Hadoop client, the Spark in SPARK_HOME, and that sessions are classic ones.
 
     ``python``: version of this Python; (0, 0, 0): not compared. Missing pyspark fails only if the profile needs Spark.
     """
@@ -148,6 +149,9 @@ def spark(
             + "; Airflow's Spark provider needs a separate environment",
             **known,
         )
+    if problem := spark_connect.why_no_classic_session(facts.connect, needs_spark=needs.spark):
+        cause, _, remedy = problem.partition(". Remedy: ")
+        return Finding("spark", needs.status_if_missing(needs.spark), cause, remedy, known)
     if not facts.pyspark:
         summary = f"pyspark is not installed; profile {needs.profile} {'needs it' if needs.spark else 'does without'}"
         return fail("spark", summary, install, **known) if needs.spark else ok("spark", summary, **known)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from hopsml.core.hadoop_http import AccessError, NoAnswer
 from hopsml.core.variables import Settings
 from hopsml.errors import HopsmlError, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
+from hopsml.submission import spark_connect
+from hopsml.submission.spark_connect import ConnectFacts
 from hopsml.yarn import rm_web_addresses
 
 STEP_S = 5.0
@@ -229,6 +231,7 @@ class SparkFacts:
     hadoop_client: str  # version in the jars that spark-submit would use
     home: str  # SPARK_HOME
     home_version: str  # version of the Spark in SPARK_HOME
+    connect: ConnectFacts = field(default_factory=ConnectFacts)
 
 
 def find_spark(packages: dict[str, str]) -> SparkFacts:
@@ -242,6 +245,7 @@ def find_spark(packages: dict[str, str]) -> SparkFacts:
         hadoop_client=_jar_version(jars, "hadoop-client-api"),
         home=home,
         home_version=_jar_version(Path(home, "jars"), "spark-core_*") if home else "",
+        connect=spark_connect.find_connect(),
     )
 
 

@@ -32,7 +32,7 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ClusterError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
-from hopsml.submission import spark_command, spark_start
+from hopsml.submission import spark_command, spark_connect, spark_start
 from hopsml.tracking.mlflow.link import LINK
 
 if TYPE_CHECKING:
@@ -184,16 +184,29 @@ def set_profile_variables(profile_name: str | None = None) -> None:
 
     Raises:
         ArgumentError: The profile is unknown, even if it is given too late to have an effect.
+        ClusterError: This process is a client of Spark Connect.
     """
     with _lock:
         alive = any(application.coordinator.is_alive for application in _applications.values())
         profile, context = None, _active_context()
+        _check_connect(profile_name, context)
         if not alive and context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
             _set_variables(profile)
         _identify(context, profile)
         if profile is None and profile_name:
             profiles.check(profile_name, may_lie_elsewhere=_under_spark_submit())
+
+
+def _check_connect(profile_name: str | None, context: Any) -> None:
+    """Raise ClusterError for a client of Spark Connect, unless the user has selected a profile without Spark."""
+    facts = spark_connect.find_connect()
+    if facts == spark_connect.ConnectFacts():
+        return
+    has_context = context is not None
+    needs_spark = has_context or _under_spark_submit() or profiles.load(profile_name).uses_spark
+    if needs_spark or not (profile_name or SETTINGS.profile):
+        spark_connect.check_session(facts, has_context=has_context, needs_spark=needs_spark)
 
 
 def current_id() -> str:
@@ -594,6 +607,7 @@ def spark(profile: str | None = None) -> SparkSession:
 
     Raises:
         ArgumentError: The profile has no Spark; otherwise the errors of Spark's start.
+        ClusterError: The session would be one of Spark Connect.
     """
     set_profile_variables(profile)
     context = getattr(get_or_start(profile).backend, "context", None)
@@ -602,6 +616,9 @@ def spark(profile: str | None = None) -> SparkSession:
             "this profile runs without Spark (master: none); choose another one with profile= or HOPSML_PROFILE; "
             "`hopsml profiles` lists them"
         )
+    spark_connect.check_session(
+        spark_connect.find_connect()
+    )  # with a context, too, the builder would create such a session
     from pyspark.sql import SparkSession
 
     found: SparkSession = SparkSession.builder.getOrCreate()  # of the existing context

@@ -23,6 +23,7 @@ from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
+from hopsml.submission import spark_connect
 from hopsml.training.data import push
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import (
@@ -66,6 +67,7 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
             "function's arguments: data={'clicks': df}"
         )
     for name, frame in data.items():
+        spark_connect.check_frame(frame, f"data={{{name!r}: ...}}")
         if not hasattr(frame, "mapInArrow"):
             is_pandas = type(frame).__module__.partition(".")[0] == "pandas"
             kind = f"pandas {type(frame).__name__}" if is_pandas else type(frame).__name__
@@ -133,7 +135,7 @@ def check_feed(names: Collection[str], frames: Mapping[str, Any], application: A
 
 
 def _of_other_session(name: str, context: Any) -> str:
-    """Return the message about a DataFrame whose SparkContext is not that of the workers; None under Spark Connect."""
+    """Return the message about a DataFrame whose SparkContext is not that of the workers."""
     if context is not None and context._jsc is None:
         return (
             f"data={name!r} is a DataFrame of a Spark session that has been stopped; create a session, by "
@@ -141,7 +143,7 @@ def _of_other_session(name: str, context: Any) -> str:
         )
     return (
         f"data={name!r} is not a DataFrame of the Spark session that the workers run on; start the run in the same "
-        "application, by SparkSession.builder.getOrCreate() without Spark Connect"
+        "application, by SparkSession.builder.getOrCreate()"
     )
 
 

@@ -24,6 +24,7 @@ from hopsml.model.flavors import contract
 from hopsml.model.flavors.contract import LoadedModel
 from hopsml.model.version import Version
 from hopsml.storage import trust
+from hopsml.submission import spark_connect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +81,7 @@ def predict(
         raise ArgumentError(
             f"batch_size={batch_size!r}: it must be a whole number from 1, or None to choose one automatically"
         )
+    spark_connect.check_frame(df, "df")
     found = registry.find(name, version, project)
     signature = _signature(found)
     kind = type(df).__module__.partition(".")[0]
@@ -195,7 +197,7 @@ def _on_spark(
 
 def _check_session(df: Any) -> None:
     """Raise ArgumentError for a DataFrame whose Spark session has been stopped."""
-    context = getattr(getattr(df, "sparkSession", None), "_sc", None)  # None under Spark Connect
+    context = getattr(getattr(df, "sparkSession", None), "_sc", None)
     if context is not None and context._jsc is None:
         raise ArgumentError(
             "df is a DataFrame of a Spark session that has been stopped; create a session, by experiment.spark() or "

@@ -20,6 +20,7 @@ from hopsml.core import delegation_tokens, extras, redact
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
+from hopsml.submission import spark_connect
 from hopsml.submission.script import check_py_files
 from hopsml.submission.shipping import Shipment, check_imports
 
@@ -178,11 +179,13 @@ def build_command(
     Raises:
         ArgumentError: for a script that does not exist, has a syntax error, or imports modules that will be missing;
             for a missing file of spark.submit.pyFiles, and for Spark's settings under a profile without Spark.
+        ClusterError: for variables of Spark Connect.
     """
     shipment = shipment or Shipment()
     if not profile.uses_spark:
         check_imports(script, shipment, {}, profile)
         return [*_without_spark(profile, num_workers, conf or {}), sys.executable, script, *arguments]
+    spark_connect.check_submission()
     settings = spark_settings(profile, num_workers=num_workers, conf=conf)
     if tags:
         named = [tag for tag in settings.get("spark.yarn.tags", "").split(",") if tag]

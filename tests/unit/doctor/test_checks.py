@@ -10,6 +10,7 @@ from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor import checks
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok
 from hopsml.doctor.facts import AddressFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
+from hopsml.submission.spark_connect import ConnectFacts
 from hopsml.submission.spark_start import JavaFacts, java_version
 
 pytestmark = pytest.mark.fast
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.fast
 LOCAL = Needs()
 SPARK = Needs(profile="local-cluster", spark=True, master="local-cluster[2,2,1024]")
 YARN = Needs(profile="yarn", spark=True, yarn=True, distributed=True, master="yarn")
+REMOTE, CLIENT = ConnectFacts(setting="SPARK_REMOTE"), ConnectFacts(is_client_only=True)
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 GIB = 1 << 30
 
@@ -129,6 +131,10 @@ def test_spark_is_checked_against_the_python_version(
         (SparkFacts("3.2.1", "3.3.4", "", ""), {}, LOCAL, WARN, ["3.2.1", "pip install"]),
         (SparkFacts("", "", "", ""), {}, YARN, FAIL, ["not installed", "pip install"]),
         (SparkFacts("", "", "", ""), {}, LOCAL, OK, ["does without"]),
+        (SparkFacts("4.3.0", "3.5.0", "", "", REMOTE), {}, YARN, FAIL, ["SPARK_REMOTE is set", "without SPARK_REMOTE"]),
+        (SparkFacts("4.3.0", "3.5.0", "", "", REMOTE), {}, LOCAL, WARN, ["SPARK_REMOTE is set"]),
+        (SparkFacts("", "", "", "", CLIENT), {}, YARN, FAIL, ["only pyspark-client", "pip uninstall pyspark-client"]),
+        (SparkFacts("", "", "", "", CLIENT), {}, LOCAL, OK, ["does without"]),
         (SparkFacts("4.3.0", "", "", ""), {"pyspark-client": "4.3.0"}, LOCAL, FAIL, ["overwrite", "pip uninstall"]),
     ],
 )
