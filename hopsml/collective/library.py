@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import socket
 from enum import IntEnum
 from pathlib import Path
 
@@ -91,8 +92,12 @@ def load(path: Path = PATH) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        remedy = "build it by make setup, or a wheel with it by make wheel, with a C++ compiler (apt-get install g++)"
-        raise CollectiveUnavailable(f"hopsml's own collective cannot be loaded: {error} ({remedy})") from error
+        remedy = (
+            "install hopsml's wheel for Linux (manylinux) on every node, which contains it, or build it by make setup, or "
+            "a wheel with it by make wheel, with a C++ compiler (apt-get install g++)"
+        )
+        text = f"hopsml's own collective cannot be loaded on {socket.gethostname()}: {error} ({remedy})"
+        raise CollectiveUnavailable(text) from error
     for name, (returned, *arguments) in _RETURNS.items():
         function = getattr(library, f"hopsml_{name}")
         function.restype, function.argtypes = returned, arguments

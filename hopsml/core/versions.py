@@ -7,10 +7,12 @@ its cell of ``make matrix``, and run ``python -m tools.supported_versions``.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
 
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import UnsupportedVersion
@@ -28,6 +30,7 @@ class SupportedVersions:
         supported: versions in ascending order.
         oldest: versions below it are known to fail; () if none is.
         why_not_older: reason for ``oldest``, for the message.
+        remedy: what installs or selects ``{version}``; by default pip's command.
     """
 
     package: str
@@ -35,6 +38,7 @@ class SupportedVersions:
     supported: tuple[Version, ...]
     oldest: Version = ()
     why_not_older: str = ""
+    remedy: str = "pip install '{package}=={version}.*'"
 
     def verdict(self, version: str) -> str:
         """Return "works", "unknown" (not tested) or "broken" (older than the oldest that works)."""
@@ -50,15 +54,17 @@ class SupportedVersions:
         return version_text(below[-1] if below else self.supported[0])
 
     def install_command(self, version: str) -> str:
-        """Return the command that installs the supported version closest to ``version``."""
-        return f"pip install '{self.package}=={self.nearest(version)}.*'"
+        """Return what installs or selects the supported version closest to ``version``."""
+        return self.remedy.format(package=self.package, version=self.nearest(version))
 
 
 def _minors(major: int, first: int, last: int) -> tuple[Version, ...]:
     return tuple((major, minor) for minor in range(first, last + 1))
 
 
-PYTHON = SupportedVersions("python", "Python", _minors(3, 10, 13), (3, 10), "it uses syntax of Python 3.10")
+PYTHON = SupportedVersions(
+    "python", "Python", _minors(3, 10, 13), (3, 10), "it uses syntax of Python 3.10", "use Python {version}"
+)
 PYSPARK = SupportedVersions("pyspark", "Spark (pyspark)", (*_minors(3, 3, 5), *_minors(4, 0, 3)))
 TENSORFLOW = SupportedVersions(
     "tensorflow", "TensorFlow", _minors(2, 16, 21), (2, 16), "Keras 3 needs TensorFlow 2.16 or later"
@@ -74,7 +80,7 @@ TORCH = SupportedVersions("torch", "PyTorch", _minors(2, 4, 15))
 JAX = SupportedVersions("jax", "JAX", _minors(0, 9, 12))
 NUMPY = SupportedVersions("numpy", "NumPy", ((1, 26), *_minors(2, 0, 5)), (1, 26), "it uses functions of NumPy 1.26")
 PANDAS = SupportedVersions("pandas", "pandas", ((2,), (3,)))
-HADOOP = SupportedVersions("hadoop", "Hadoop", _minors(3, 3, 5))
+HADOOP = SupportedVersions("hadoop", "Hadoop", _minors(3, 3, 5), remedy="a cluster with Hadoop {version} was tried")
 ALL = (PYTHON, PYSPARK, TENSORFLOW, KERAS, TORCH, JAX, NUMPY, PANDAS, HADOOP)
 
 
@@ -142,20 +148,52 @@ def check_version(known: SupportedVersions, version: str) -> None:
     With ``HOPSML_ANY_VERSION=1`` a broken version is a warning, too, and other versions none.
     """
     found = known.verdict(version)
+    if found != "works":
+        _report(known, version, known.why_not_older if found == "broken" else "")
+
+
+def check_installed(known: SupportedVersions) -> None:
+    """Check the installed version of a package as ``check_version`` does, without an import; a missing one is accepted."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        check_version(known, metadata.version(known.package))
+
+
+def check_spark(pyspark: str, python: str) -> None:
+    """Check a version of Spark, and the driver's Python together with it, as ``check_version`` does."""
+    check_version(PYSPARK, pyspark)
+    needs = spark_needs(pyspark)
+    if parse_version(python)[:2] > needs.newest_python:
+        suitable = tuple(one for one in PYTHON.supported if one <= needs.newest_python)
+        why = f"the cloudpickle of Spark {version_text(needs.spark)} does not serialize its functions"
+        _report(replace(PYTHON, supported=suitable), python, why)
+
+
+def check_java(java: int, pyspark: str) -> None:
+    """Check a feature version of Java for a version of Spark, as ``check_version`` does."""
+    needs = spark_needs(pyspark)
+    suitable = tuple((one,) for one in needs.javas)
+    why = f"it is too old for Spark {version_text(needs.spark)}"
+    remedy = "install Java {version}, and set JAVA_HOME to its folder"
+    check_version(SupportedVersions("java", "Java", suitable, suitable[0], why, remedy), str(java))
+
+
+def _report(known: SupportedVersions, version: str, why_broken: str) -> None:
+    """Raise or warn about a version that is broken, or, without a reason for that, has not been tried."""
     supported, setting = versions_text(known.supported), Settings.any_version.name
-    if found == "works" or (found == "unknown" and SETTINGS.any_version):
+    if not why_broken and SETTINGS.any_version:
         return
-    if found == "broken" and not SETTINGS.any_version:
+    if why_broken and not SETTINGS.any_version:
         raise UnsupportedVersion(
-            f"{known.package} {version} does not work with hopsml: {known.why_not_older}; supported: {supported}. "
+            f"{known.package} {version} does not work with hopsml: {why_broken}; supported: {supported}. "
             f"Remedy: {known.install_command(version)}, or {setting}=1 to continue regardless"
         )
     if known.package not in _warned:
         _warned.add(known.package)
-        what = "does not work" if found == "broken" else "has not been tried"
+        what = "does not work" if why_broken else "has not been tried"
+        hide = "" if why_broken else f"; {setting}=1 hides this warning"
         warnings.warn_explicit(
             f"{known.package} {version} {what} with hopsml; supported: {supported}. Training continues; if it fails "
-            f"for no clear reason, {known.install_command(version)}.",
+            f"for no clear reason, {known.install_command(version)}{hide}.",
             RuntimeWarning,
             "hopsml",  # instead of a line of the preparation of a worker, which is not the user's
             1,

@@ -17,6 +17,8 @@ from hopsml.core.profiles import Profile
 from hopsml.core.versions import (
     JAX,
     KERAS,
+    NUMPY,
+    PANDAS,
     PYSPARK,
     PYTHON,
     SPARK_NEEDS,
@@ -181,11 +183,12 @@ def spark(
 
 
 def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
-    """Check the versions of TensorFlow and Keras, and for combinations that are known to fail."""
+    """Check the versions of frameworks, NumPy and pandas, and for combinations that are known to fail."""
     names = (*TENSORFLOWS, "keras", "tf-keras", "torch", "jax")
     known = {name: packages[name] for name in names if name in packages}
+    arrays = {name: packages[name] for name in ("numpy", "pandas") if name in packages}
     listed = ", ".join(f"{name} {version}" for name, version in known.items())
-    problems = [*_broken(known), *_bad_combinations(packages, environment)]
+    problems = [*_broken({**known, **arrays}), *_bad_combinations(packages, environment)]
     if problems:
         worst = Status.FAIL if any(status is Status.FAIL for status, _, _ in problems) else Status.WARN
         summary = f"{listed}: " if listed else ""
@@ -201,7 +204,8 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
 
 def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
     """Return status, problem and remedy of each framework whose version is untested or known to fail."""
-    tables = {**dict.fromkeys(TENSORFLOWS, TENSORFLOW), "keras": KERAS, "torch": TORCH, "jax": JAX}
+    tables = dict.fromkeys(TENSORFLOWS, TENSORFLOW)
+    tables |= {one.package: one for one in (KERAS, TORCH, JAX, NUMPY, PANDAS)}
     problems = []
     for name in known:
         if name not in tables:

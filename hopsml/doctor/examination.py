@@ -20,6 +20,7 @@ from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import SETTINGS
+from hopsml.core.versions import HADOOP, versions_text
 from hopsml.doctor import checks, facts, kerberos
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok, warn
 from hopsml.doctor.facts import HdfsFacts, StoreFacts, YarnFacts
@@ -151,6 +152,8 @@ def check_yarn(facts: YarnFacts, needs: Needs) -> Finding:
         return Finding("yarn", missing, f"no ResourceManager answers: {facts.problem}", remedy, known)
     size = f"{facts.nodes} nodes, {facts.cores} cores, {facts.memory_mb / 1024:.1f} GiB"
     told = f"{facts.answered}, version {facts.version}: {size}"
+    if facts.version and HADOOP.verdict(facts.version) != "works":
+        told += f"; this Hadoop has not been tried (supported: {versions_text(HADOOP.supported)})"
     if facts.nodes == 0:
         remedy = (
             "start NodeManagers; yarn node -list -all shows the state of known nodes (UNHEALTHY often means a "

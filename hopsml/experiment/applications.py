@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import platform
 import secrets
 import shutil
 import signal
@@ -29,6 +30,7 @@ from hopsml.cluster.shared import acceptor
 from hopsml.core import processes, profiles, redact
 from hopsml.core import settings as hopsml_settings
 from hopsml.core.variables import SETTINGS
+from hopsml.core.versions import NUMPY, check_installed, check_java, check_spark
 from hopsml.errors import ArgumentError, ClusterError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
@@ -129,6 +131,8 @@ def get_or_start(
             profile = profiles.load(profile_name)
             _set_variables(profile)
         _identify(context, profile)
+        if context is not None or profile is None or profile.uses_spark:
+            check_spark(_spark_version(context), platform.python_version())
         zygote = _start_zygote(preload, context, profile)
         try:
             if context is None and (profile is None or profile.uses_spark):
@@ -190,6 +194,7 @@ def set_profile_variables(profile_name: str | None = None) -> None:
         alive = any(application.coordinator.is_alive for application in _applications.values())
         profile, context = None, _active_context()
         _check_connect(profile_name, context)
+        check_installed(NUMPY)
         if not alive and context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
             _set_variables(profile)
@@ -337,6 +342,15 @@ def _active_context() -> Any:
     return context
 
 
+def _spark_version(context: Any) -> str:
+    """Return the version of the session's Spark; without a session, that of the pyspark that will create one."""
+    if context is not None:
+        return str(context.version)
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
 def _had_spark() -> bool:
     """Return True if a Spark session has been started in this process, by hopsml or by the user."""
     module = sys.modules.get("pyspark")
@@ -380,6 +394,9 @@ def _create_context(profile: profiles.Profile | None) -> Any:
             SparkContext._ensure_initialized(conf=shown)
         except Exception as error:  # PySpark raises various errors if its JVM does not start
             raise ClusterError(_jvm_failure(str(error), profile)) from error
+        java = spark_start.java_version(f'version "{SparkContext._jvm.java.lang.System.getProperty("java.version")}"')
+        if java is not None:
+            check_java(java, _spark_version(None))
         messages = spark_executors.collect(SparkContext._jvm)  # before the first executor is granted
         try:
             context = SparkContext.getOrCreate(conf)

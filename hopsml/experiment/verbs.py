@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -14,10 +15,13 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.checks import present_names
 from hopsml.cluster.shared.spec import Roles
 from hopsml.core import suggestions
+from hopsml.core.versions import PYTHON, check_version
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RuleError
 from hopsml.experiment import applications
 from hopsml.search.space.space import parameters_of
 from hopsml.storage import privacy
+
+check_version(PYTHON, platform.python_version())  # at the import of the verbs: another version may fail anywhere
 
 
 def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[int | None, int | None]:

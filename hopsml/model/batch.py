@@ -16,6 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml.core.variables import SETTINGS
+from hopsml.core.versions import PANDAS, check_installed
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model import columns, registry
 from hopsml.model.columns import Binding, InputColumns
@@ -25,6 +26,7 @@ from hopsml.model.flavors.contract import LoadedModel
 from hopsml.model.version import Version
 from hopsml.storage import trust
 from hopsml.submission import spark_connect
+from hopsml.training.data import push
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,6 +161,7 @@ def _on_pandas(
     """Return a pandas DataFrame with the predictions."""
     import pyarrow as pa
 
+    check_installed(PANDAS)
     table = arrow_of(df)
     if df.empty and df.shape[1]:  # in this case pandas has no type of list elements, and there are no rows to compute
         if inputs is not None or len(signature.inputs) > 1 or next(iter(signature.inputs.values())).features:
@@ -186,6 +189,7 @@ def _on_spark(
     from pyspark.sql.types import StructType
 
     _check_session(df)
+    push.check_pandas()
     work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
     added = from_arrow_schema(pa.schema(work.fields))
     whole = StructType([*df.schema.fields, *added.fields])

@@ -16,7 +16,7 @@ from pathlib import Path
 from hopsml.core import processes, suggestions
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import SETTINGS, Settings
-from hopsml.core.versions import SPARK_NEEDS, spark_needs, version_text
+from hopsml.core.versions import SPARK_NEEDS, check_java, spark_needs, version_text
 
 STEP_S = 5.0  # seconds for a connection to a master
 MASTER_WAIT_S = 10.0  # seconds for a master that starts at the same time
@@ -118,6 +118,24 @@ def why_submit_fails(profile: Profile, variables: Mapping[str, str]) -> str:
     cause = why_jvm_fails(find_java(variables), version, master, variables, source)
     cause = cause or why_master_unreachable(master, source)
     return f"Spark cannot start with profile {profile.name!r}: {cause[0]}. Remedy: {cause[1]}" if cause else ""
+
+
+def check_submission_java(variables: Mapping[str, str]) -> None:
+    """Raise UnsupportedVersion if Java is too old for spark-submit, or warn if it has not been tried with its Spark.
+
+    A missing Java is left to spark-submit. Of the Spark in SPARK_HOME only the oldest Java of all versions is known.
+
+    Args:
+        variables: environment of spark-submit.
+    """
+    found = java_version(find_java(variables).output)
+    if found is None:
+        return
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        if not variables.get("SPARK_HOME"):
+            check_java(found, metadata.version("pyspark"))
+        elif found < SPARK_NEEDS[0].javas[0]:
+            check_java(found, version_text(SPARK_NEEDS[0].spark))
 
 
 def master_setting(profile: Profile) -> str:

@@ -122,6 +122,8 @@ def run(
             rpc=_rpc(planned),
         )
         return ended.status
+    if profile.uses_spark:
+        spark_start.check_submission_java(environment(profile))
     _ship(planned, waiter)
     with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
         status = _accompany(job, yarn, planned.tag, waiter, waiting_timeout_s)
@@ -142,6 +144,7 @@ def _resource_manager(profile: Profile) -> ResourceManager:
 
 def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> str:
     """Run spark-submit, wait until YARN lists the application, and return its id."""
+    spark_start.check_submission_java(environment(planned.profile))
     _ship(planned, waiter)
     to_stderr(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
     with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:

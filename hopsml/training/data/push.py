@@ -12,11 +12,15 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hopsml.core import extras
+from hopsml.core.versions import PANDAS, check_installed
+from hopsml.errors import ArgumentError
 from hopsml.training.data.frame_log import (
     StageAddress,
     StagedPartition,
@@ -189,6 +193,7 @@ class PythonPush:
             frame: the DataFrame.
             has_classes: whether its JVM can load ``native/spark_push``; else all results arrive at the end of a job.
         """
+        check_pandas()
         answers = frame.mapInArrow(push_function(name), RESULT)
         self._context = frame.sparkSession.sparkContext
         self._rows: Any = jvm_classes(frame).AnswerRows(answers._jdf.queryExecution()) if has_classes else None
@@ -213,6 +218,16 @@ class PythonPush:
         else:
             rows = self._context.runJob(self._answers, list, list(partitions))
             arrived([decode_task_result(row.answer) for row in rows])
+
+
+def check_pandas() -> None:
+    """Raise ArgumentError without pandas, which ``DataFrame.mapInArrow`` imports; warn about an untried version."""
+    if find_spec("pandas") is None:
+        raise ArgumentError(
+            "Spark needs pandas to pass rows of these types to Python, in the driver and on executors; "
+            + extras.install_command("spark")
+        )
+    check_installed(PANDAS)
 
 
 def push_function(name: str) -> PushBatches:

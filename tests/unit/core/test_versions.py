@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,9 @@ from hopsml.core.versions import (
     TENSORFLOW,
     TORCH,
     SupportedVersions,
+    check_installed,
+    check_java,
+    check_spark,
     check_version,
     parse_version,
     spark_needs,
@@ -101,12 +107,51 @@ def test_broken_version_is_a_warning_if_any_version_is_allowed(monkeypatch: pyte
 
 
 def test_untested_version_is_warned_about_once() -> None:
-    with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
+    with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried.*HOPSML_ANY_VERSION=1 hides"):
         check_version(KERAS, "3.99.0")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_version(KERAS, "3.99.0")
         check_version(KERAS, "3.15.1")
+
+
+def test_spark_is_checked_together_with_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_spark("4.3.0", "3.13.1")
+        check_spark("3.3.4", "3.10.13")
+    refused = r"python 3\.11\.7 does not work.*cloudpickle of Spark 3\.3.*use Python 3\.10, or HOPSML_ANY_VERSION=1"
+    with pytest.raises(UnsupportedVersion, match=refused):
+        check_spark("3.3.4", "3.11.7")
+    with pytest.warns(RuntimeWarning, match=r"pyspark 3\.2\.1 has not been tried.*pip install 'pyspark==3\.3\.\*'"):
+        check_spark("3.2.1", "3.10.1")
+    monkeypatch.setenv("HOPSML_ANY_VERSION", "1")
+    with pytest.warns(RuntimeWarning, match=r"python 3\.11\.7 does not work"):
+        check_spark("3.3.4", "3.11.7")
+
+
+def test_java_is_checked_against_the_spark_that_it_runs() -> None:
+    with pytest.raises(
+        UnsupportedVersion, match=r"java 11 does not work.*too old for Spark 4\.0.*install Java 17, and set"
+    ):
+        check_java(11, "4.0.1")
+    with pytest.warns(RuntimeWarning, match=r"java 21 has not been tried with hopsml; supported: 8, 11, 17"):
+        check_java(21, "3.5.9")
+    check_java(8, "3.5.9")
+
+
+def test_installed_package_is_checked_without_an_import() -> None:
+    check_installed(NUMPY)
+    check_installed(replace(NUMPY, package="no-such-package"))
+    with pytest.raises(UnsupportedVersion, match=r"numpy \d.*does not work with hopsml: too old.*==99\.0\.\*"):
+        check_installed(replace(NUMPY, supported=((99, 0),), oldest=(99, 0), why_not_older="too old"))
+
+
+def test_python_is_checked_at_the_import_of_the_verbs() -> None:
+    program = "import platform; platform.python_version = lambda: '3.15.0'; import hopsml.experiment"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.count("python 3.15.0 has not been tried with hopsml; supported: 3.10 to 3.13") == 1
+    assert "use Python 3.13" in done.stderr
 
 
 def test_each_supported_spark_has_requirements() -> None:

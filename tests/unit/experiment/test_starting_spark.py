@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from hopsml import experiment
 from hopsml.core import profiles
-from hopsml.errors import ClusterError
+from hopsml.errors import ClusterError, UnsupportedVersion
 from hopsml.experiment import applications
 from hopsml.submission import spark_start
 from tests.helpers.clock import END_S
@@ -164,3 +165,50 @@ def test_spark_without_java_is_a_cluster_error_of_the_verbs(monkeypatch: pytest.
     profile = profiles.parse("tiny", "master: local-cluster[1,1,1024]", "tiny.yaml")
     with pytest.raises(ClusterError, match=r"gone/bin/java \(from JAVA_HOME\) does not work.* Remedy: install Java 17"):
         applications._create_context(profile)
+
+
+def test_spark_that_cannot_serialize_functions_of_this_python_is_refused_before_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", "3.3.4")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # which the profile would set
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    monkeypatch.delenv("HOPSML_ANY_VERSION", raising=False)
+    with pytest.raises(
+        UnsupportedVersion, match=r"cloudpickle of Spark 3\.3 .* use Python 3\.10, or HOPSML_ANY_VERSION=1"
+    ):
+        experiment.launch(lambda: 1.0, profile="local-cluster", progress=False)
+    assert pyspark.SparkContext._active_spark_context is None
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("spark", ["3.3", "4.3"])
+def test_context_is_stopped_with_the_exit_status_that_its_spark_can_take(
+    monkeypatch: pytest.MonkeyPatch, spark: str, failed: bool
+) -> None:
+    """Spark 3.3 has no ``stop(int)``: py4j raises a Py4JError then."""
+    from py4j.protocol import Py4JError
+
+    calls: list[str] = []
+
+    class Scala:
+        def stop(self, status: int) -> None:
+            if spark == "3.3":
+                raise Py4JError("Method stop([class java.lang.Integer]) does not exist")
+            calls.append(f"stop({status})")
+
+    class Stoppable:
+        def __init__(self) -> None:
+            self._jsc = self
+
+        def sc(self) -> Scala:
+            return Scala()
+
+        def stop(self) -> None:
+            calls.append("stop")
+
+    monkeypatch.setattr(applications, "_failed", failed)
+    applications._stop(Stoppable())
+    assert calls == (["stop(1)", "stop"] if failed and spark == "4.3" else ["stop"])

@@ -11,6 +11,7 @@ import pytest
 
 from hopsml import submission
 from hopsml.core import profiles
+from hopsml.errors import UnsupportedVersion
 from hopsml.submission import spark_start
 from tests.helpers.clock import END_S
 
@@ -45,6 +46,26 @@ def test_java_of_an_unknown_spark_is_only_rejected_if_no_spark_supports_it(tmp_p
     variables = {"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     assert "Java 8 at" in spark_start.why_submit_fails(PROFILE, variables)
     assert spark_start.why_submit_fails(PROFILE, {**variables, "SPARK_HOME": "/opt/spark"}) == ""
+
+
+def test_java_that_is_too_old_is_refused_before_the_submission(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"'\n")
+    program.chmod(0o755)
+    script = tmp_path / "job.py"
+    script.write_text("print(1)\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("HOPSML_ANY_VERSION", raising=False)
+    refused = r"java 11 does not work.*too old for Spark 4.*Remedy: install Java 17.*HOPSML_ANY_VERSION=1 to continue"
+    with pytest.raises(UnsupportedVersion, match=refused):
+        submission.run(submission.plan(PROFILE, str(script)))
+    assert not capfd.readouterr().err
+    variables = {"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"], "SPARK_HOME": "/opt/spark"}
+    spark_start.check_submission_java(variables)  # some Spark works with this Java
 
 
 def test_master_that_starts_later_is_awaited() -> None:
