@@ -13,6 +13,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import CoordinatorLost, HopsmlError
+from hopsml.experiment import applications
 from tests.helpers import wheels
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.backend_contract import check_run_dir, submit
@@ -72,6 +73,10 @@ def test_executor_without_the_collective_library_is_named_with_file_and_remedy(
 ) -> None:
     shutil.copytree(ROOT / "hopsml", tmp_path / "hopsml", ignore=shutil.ignore_patterns("__pycache__", "lib"))
     monkeypatch.setitem(spark.environment, "PYTHONPATH", f"{tmp_path}:{ROOT}")
+
+    coordinator = applications.get_or_start("local-cluster").coordinator
+    monkeypatch.setattr(coordinator, "zygote", None)  # as on another machine: workers fork from the executor's own process
+    monkeypatch.setattr(coordinator, "sys_path", ())
 
     def train() -> float:
         import numpy as np
