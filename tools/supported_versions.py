@@ -15,10 +15,16 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "versions.md
 _HEAD = """# Supported versions
 
 This page is generated (`python -m tools.supported_versions`) from `hopsml/core/versions.py`, which `hopsml doctor`, the
-extras of the package and the warnings in workers read, too.
+extras of the package, the verbs and the warnings in workers read, too.
 
-A worker refuses a framework below the second column, and names the nearest supported version. Another version outside the
-first column causes one warning. To continue regardless set [`HOPSML_ANY_VERSION=1`](settings.md).
+A version below the second column is refused with the nearest supported version, and another one outside the first
+column causes one warning: of Python when the verbs are imported, of NumPy when one is called, of Spark and Java when
+Spark starts or `hopsml submit` is called, of pandas when rows pass through it, of a framework in the worker. So is a
+Python, or a Java, that the table of Spark below does not have. `hopsml doctor` checks all of them, and notes the
+version of the ResourceManager's Hadoop. To continue regardless set [`HOPSML_ANY_VERSION=1`](settings.md).
+
+The [trials by new users](../decisions/2026-11-29-trials-of-users.md) record the first minutes with the wheel of
+`dist/` alone on Python 3.12 (Keras), 3.13 (PyTorch) and 3.11 (Spark).
 """
 _SPARK = """
 ## Spark, Java and Python
@@ -27,6 +33,15 @@ Driver and executors need the same minor version of Python. Python 3.14 is not s
 to 2.21 has a wheel for it, and hopsml was not tried with it. Java 21 under Spark 4 is supported by Spark, but was not tried
 with hopsml; under Spark 3.5, `data=` and predictions fail on it, because Spark's Arrow does.
 NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
+"""
+_BOUNDS = """
+## Upper bounds of dependencies
+
+The package has an upper bound only where newer versions are known to fail, or change what hopsml extends: below the next
+minor version for `tensorflow`, whose operations are built for each one, and `torch`, of which newer versions have failed;
+below the next major version for `pyspark`, `apache-airflow-core`, `mlflow-skinny`, `pydantic` and `sqlalchemy`, whose last
+major version changed interfaces that hopsml uses. No next major version of these had been released on 29 November 2026. The
+core has no upper bounds; `tests/unit/test_dependencies.py` lists the reason for each of its packages.
 """
 _CELLS = """
 ## Combinations that are tested together
@@ -68,6 +83,7 @@ def page() -> str:
         (
             _HEAD + "\n" + _table(("package", "supported", "refused below"), versions),
             _SPARK + "\n" + _table(("Spark", "Java", "Python"), sparks),
+            _BOUNDS,
             _CELLS + "\n" + _table(("cell", "Python", "Java", "packages"), [_row(cell) for cell in CELLS]),
             _HADOOP,
         )

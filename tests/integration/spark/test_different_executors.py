@@ -75,7 +75,9 @@ def test_executor_without_the_collective_library_is_named_with_file_and_remedy(
     monkeypatch.setitem(spark.environment, "PYTHONPATH", f"{tmp_path}:{ROOT}")
 
     coordinator = applications.get_or_start("local-cluster").coordinator
-    monkeypatch.setattr(coordinator, "zygote", None)  # as on another machine: workers fork from the executor's own process
+    monkeypatch.setattr(
+        coordinator, "zygote", None
+    )  # as on another machine: workers fork from the executor's own process
     monkeypatch.setattr(coordinator, "sys_path", ())
 
     def train() -> float:
