@@ -14,7 +14,7 @@
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
     │   └── MetricsError (AssertionError)     metrics of a model that are no dict of numbers by name
     ├── EnvironmentConflict                   the user's environment already has a variable that hopsml would set
-    ├── UnsupportedVersion                    a framework version that is known not to work
+    ├── UnsupportedVersion                    a version that is known not to work
     ├── RunError (RuntimeError)               a run that was started and did not finish
     │   ├── StartTimeout                      members missing at the start deadline, each with its reason
     │   ├── NotEnoughSlots                    the run needs more slots than the cluster can provide
@@ -187,7 +187,7 @@ class EnvironmentConflict(HopsmlError):
 
 
 class UnsupportedVersion(HopsmlError):
-    """Error raised for a framework version that is known not to work; the message lists those that do."""
+    """Error raised for a version that is known not to work, of a package, Python or Java; the message lists those that do."""
 
 
 class RunError(HopsmlError, RuntimeError):
