@@ -187,7 +187,7 @@ class EnvironmentConflict(HopsmlError):
 
 
 class UnsupportedVersion(HopsmlError):
-    """Error raised for a version that is known not to work, of a package, Python or Java; the message lists those that do."""
+    """Error raised for a version that is known not to work, of a package, Python or Java; it lists those that do."""
 
 
 class RunError(HopsmlError, RuntimeError):
