@@ -32,6 +32,7 @@ from tools.hadoop.krb5 import ensure_krb5
 from tools.hadoop.ports import free_ports
 from tools.hadoop.rest import ApplicationState, ResourceManager, Web
 from tools.hadoop.settings import PORTS_OF, Settings, Shape, host, kind, write_conf
+from tools.hadoop.shuffle_service import compile_service, with_shuffle_service
 from tools.hadoop.state import State
 
 DEFAULT_HOME = CACHE / "run"
@@ -158,6 +159,8 @@ class Cluster:
         for name in (*storage, *managers, *data, *work):
             self._reserve_ports(name)
         (self.home / "exclude").write_text("")
+        if shape.shuffle_port:
+            compile_service(self.home, self.state.jars)
         if self.state.security:
             self.kdc.create(principals(self.state.ports), ensure_krb5(), ticket_s=self.state.security.ticket_s)
             self.kdc.kinit(ADMIN)
@@ -349,14 +352,15 @@ class Cluster:
             raise HadoopError(f"no daemon is called {name!r}; there are {', '.join(self.names())}")
 
     def _reserve_ports(self, name: str) -> None:
-        taken = {port for own in self.state.ports.values() for port in own.values()}
+        taken = {port for own in self.state.ports.values() for port in own.values()} | {self.state.shape.shuffle_port}
         purposes = PORTS_OF[kind(name)]
         self.state.ports[name] = dict(zip(purposes, free_ports(len(purposes), host(name), taken), strict=True))
 
     def _write_conf(self, name: str) -> None:
         def change(plain: Settings) -> Settings:
-            ports, security = self.state.ports, self.state.security
+            ports, security, shuffle_port = self.state.ports, self.state.security, self.state.shape.shuffle_port
             changed = with_two_namenodes(plain, self.home, name, ports) if ha.is_ha(ports) else plain
+            changed = with_shuffle_service(changed, self.home, shuffle_port) if shuffle_port else changed
             return secured(changed, self.kdc.folder, security) if security else changed
 
         write_conf(self.home, name, self.state.ports, self.state.shape, change)

@@ -45,6 +45,7 @@ class Shape:
     node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
     resourcemanagers: int = 1  # 0: HDFS alone; of two, rm and rm2, one is active; ``Cluster.fail_over`` selects it
     log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: no limit, Hadoop's default
+    shuffle_port: int = 0  # of Spark's external shuffle service at each NodeManager's address; 0: there is none
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -56,6 +57,7 @@ class Shape:
             ("memory_mb", 64),
             ("vcores", 1),
             ("log_mb", 0),
+            ("shuffle_port", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least {least}")

@@ -128,7 +128,17 @@ def remain_uncopied(folder: Path) -> None:
     remain(folder, have_copied)
 
 
-PLAYS = (launch, lose_worker, lose_agent, lose_executor, search, remain, remain_uncopied)
+def shuffle(folder: Path) -> None:
+    """Spark exchanges rows between its tasks, which other settings may change, while the agents are idle."""
+    from pyspark import SparkContext
+
+    numbers = SparkContext._active_spark_context.parallelize(range(6000), 6)
+    assert dict(numbers.map(lambda n: (n % 6, 1)).reduceByKey(lambda a, b: a + b, 3).collect()) == dict.fromkeys(
+        range(6), 1000
+    )
+
+
+PLAYS = (launch, lose_worker, lose_agent, lose_executor, search, shuffle, remain, remain_uncopied)
 
 
 def main() -> None:
