@@ -59,8 +59,8 @@ def play(
 
 def merged_blocks(events: list[dict[str, Any]]) -> int:
     """Count blocks that Spark's tasks have read after a shuffle service had merged them."""
-    ended = [event["Task Metrics"] for event in events if event["Event"] == "SparkListenerTaskEnd"]
-    pushed = [metrics["Shuffle Read Metrics"]["Push Based Shuffle"] for metrics in ended if metrics]
+    measured = [event["Task Metrics"] for event in events if "Task Metrics" in event]  # a lost task has none
+    pushed = [metrics["Shuffle Read Metrics"]["Push Based Shuffle"] for metrics in measured]
     return sum(each["Merged Local Blocks Fetched"] + each["Merged Remote Blocks Fetched"] for each in pushed)
 
 
