@@ -157,6 +157,23 @@ def test_each_cluster_profile_builds_its_command(
     assert not dynamic or known.get("spark.executor.instances", "0") == "0"
 
 
+@pytest.mark.parametrize("profile", ["emr", "dataproc", "cdp"])
+def test_profile_of_a_distribution_overrides_its_defaults(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "hdfs://ns1/Projects/p")
+    done = cli("submit", job, "--profile", profile, "--num-workers", "3", "--dry-run")
+    assert done.status == 0, done.err
+    words, known = shlex.split(done.out), settings(done.out)
+    assert words[1:5] == ["--master", "yarn", "--deploy-mode", "cluster"]
+    assert known["spark.dynamicAllocation.enabled"] == "false" and known["spark.executor.instances"] == "3"
+    assert known["spark.executor.resource.gpu.amount"] == "0" and known["spark.yarn.maxAppAttempts"] == "2"
+    assert known["spark.yarn.dist.archives"].startswith("hdfs://ns1/Projects/p/environments/")
+    secure = {known.get(f"spark.{key}") for key in ("authenticate", "network.crypto.enabled", "io.encryption.enabled")}
+    assert secure == ({"true"} if profile == "cdp" else {None})
+
+
 @pytest.mark.parametrize(
     ("arguments", "passed"),
     [

@@ -20,6 +20,7 @@ from tools.hadoop.errors import HadoopError
 from tools.hadoop.kerberos import Security, principals, secured
 from tools.hadoop.ports import FIRST, LAST, free_ports
 from tools.hadoop.settings import PORTS_OF, Shape, kind, write_conf
+from tools.hadoop.shuffle_service import compile_service, with_shuffle_service
 from tools.hadoop.spark import spark_conf, submit_command, submit_env
 
 pytestmark = pytest.mark.fast
@@ -132,6 +133,30 @@ def test_two_namenodes_are_one_name_service(tmp_path: Path) -> None:
     assert shape_of(parser().parse_args(["start", "--ha"])).namenodes == 2
     with pytest.raises(ValueError, match="at most 2 of each"):
         Shape(namenodes=3)
+
+
+def test_nodemanagers_start_the_shuffle_service_at_one_port_with_its_own_classes(tmp_path: Path) -> None:
+    ports = {
+        each: {use: 20000 + i for i, use in enumerate(PORTS_OF[kind(each)])} for each in ("nn", "rm", "dn1", "nm1")
+    }
+    conf = write_conf(tmp_path, "nm1", ports, Shape(), lambda plain: with_shuffle_service(plain, tmp_path, 23456))
+    found = read_xml(conf / "yarn-site.xml")
+    assert found["yarn.nodemanager.aux-services"] == "spark_shuffle"
+    assert found["yarn.nodemanager.aux-services.spark_shuffle.classpath"].startswith(f"{tmp_path}/shuffle-service:")
+    assert found["spark.shuffle.service.port"] == "23456" and found["yarn.nodemanager.hostname"] == "127.0.0.11"
+
+
+def test_failed_compilation_of_the_shuffle_service_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "javac").write_text("#!/bin/sh\necho cannot find symbol >&2; exit 1\n")
+    (tmp_path / "javac").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(HadoopError, match=r"javac ShuffleService.java ended with 1: cannot find symbol"):
+        compile_service(tmp_path, "jars")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(HadoopError, match="javac is missing"):
+        compile_service(tmp_path, "jars")
 
 
 def test_spnego_of_yarn_is_an_option(tmp_path: Path) -> None:
