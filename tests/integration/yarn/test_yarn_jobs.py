@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -66,6 +67,27 @@ def test_yarn_job_succeeds_with_one_gpu_per_worker(hadoop, settings, deploy_mode
     assert len({(worker["executor"], *worker["gpu_indices"]) for worker in status["workers"]}) == 2
     assert read(f"{run}/.outputs.json")["tasks"] == 2
     wait_until(lambda: not remaining_processes(settings))
+
+
+@pytest.mark.variant
+def test_gpus_are_assigned_if_yarn_does_not_know_their_type(hadoop, settings, tmp_path):
+    """Spark then requests containers without GPUs, and the discovery script assigns those of the node."""
+    conf_dir = shutil.copytree(hadoop.conf_dir, tmp_path / "conf")
+    (conf_dir / "resource-types.xml").unlink()
+    command = spark.submit_command(JOBS / "train.py", "succeed", conf=settings)
+    job = subprocess.run(
+        command,
+        env=spark.submit_env(conf_dir),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert job.returncode == 0, job.stdout[-3000:]
+    application = hadoop.applications()[-1]["id"]
+    workers = read(f"{project_of(settings)}/Experiments/{application}_1/status.json")["workers"]
+    assert len({(worker["host"], *worker["gpu_indices"]) for worker in workers}) == 2
+    assert all(len(worker["gpu_indices"]) == 1 for worker in workers)
+    assert "YARN doesn't know about resource yarn.io/gpu" in hadoop.application_logs(application)
 
 
 @pytest.mark.parametrize(("how", "deploy_mode"), FAILURES)
