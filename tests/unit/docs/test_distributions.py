@@ -1,4 +1,4 @@
-"""Tests that each statement about a distribution of Hadoop has a mark for its evidence, and that each has the same topics."""
+"""Tests that each statement about a distribution of Hadoop names its evidence, and that each has the same topics."""
 
 from __future__ import annotations
 
