@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from hopsml.core import listeners, log_stream, processes, proxies
+from hopsml.core import file_locks, listeners, log_stream, proxies
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.storage import backoff
@@ -196,7 +196,7 @@ class ServiceConnection:
                 raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
         if refusal is not None:
             raise refusal
-        if starting := starting_message(state_folder()):
+        if self._recorded is not None and (starting := starting_message(state_folder())):
             raise ServiceError(starting)
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
@@ -254,17 +254,17 @@ class ServiceConnection:
         )
 
 
-STARTING = "starting"  # file in the state folder that names the process of a server which does not accept requests yet
+STARTING = "starting"  # file in the state folder that a server locks which does not accept requests yet
 
 
 def starting_message(state: Path) -> str:
     """Return the error message if this user's server is just starting; "" if it is not."""
+    file = state / STARTING
     try:
-        file = state / STARTING
-        process, age_s = file.read_text(), time.time() - file.stat().st_mtime
-    except (OSError, ValueError):
-        return ""
-    if processes.has_named_process_ended(process):
+        if not file_locks.is_locked(file):
+            return ""
+        age_s = time.time() - file.stat().st_mtime
+    except OSError:
         return ""
     return (
         f"this user's job service has been starting for {max(0.0, age_s):.0f} s and does not accept requests yet; repeat "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -207,7 +209,7 @@ def server(
 
     folder = state or service_connection.state_folder()
     typer.echo(f"starting the job service (its data is in {folder}); the address follows when it is ready", err=True)
-    starting = _announced(folder / service_connection.STARTING)
+    end_announcement = _announce(folder / service_connection.STARTING)
     from hopsml.service.rest import server as servers
 
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
@@ -242,26 +244,38 @@ def server(
     )
 
     def ready(address: str) -> None:
-        starting.unlink(missing_ok=True)
+        end_announcement()
         print(address, flush=True)
 
     try:
         run_server(wanted, ready)
     finally:
-        starting.unlink(missing_ok=True)
+        end_announcement()
 
 
-def _announced(file: Path) -> Path:
-    """Write the file by which commands see that the server is starting, and return it."""
-    from hopsml.core import processes
+def _announce(file: Path) -> Callable[[], None]:
+    """Lock the file by which commands see that the server is starting; return the function that deletes it.
+
+    The kernel releases the lock of a server that is killed. Another server that starts with the same state may hold it.
+    """
+    from hopsml.core import file_locks
     from hopsml.errors import ArgumentError
     from hopsml.storage import durable
 
     try:
         durable.make_folder(file.parent)
-        file.write_text(processes.process_name())
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if file_locks.try_lock(descriptor):
+            os.utime(descriptor)  # the start, for the messages of commands
     except OSError as error:
         raise ArgumentError(
             f"--state {file.parent}: it cannot be written ({error.strerror}); name another folder"
         ) from None
-    return file
+    open_files = [descriptor]
+
+    def end() -> None:
+        file.unlink(missing_ok=True)
+        while open_files:
+            os.close(open_files.pop())
+
+    return end

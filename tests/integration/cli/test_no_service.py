@@ -13,7 +13,7 @@ import pytest
 
 from hopsml import service_connection
 from hopsml.client import Client
-from hopsml.core import processes
+from hopsml.core import file_locks
 from hopsml.errors import ArgumentError, ServiceError
 from tests.helpers.command_line import Cli
 
@@ -228,17 +228,15 @@ def test_starting_server_is_reported(tmp_path: Path, cli: Cli, monkeypatch: pyte
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for name in ("HOPSML_SERVER", "HOPSML_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / service_connection.STARTING).write_text(processes.process_name())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         unused = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    for known in (None, {"address": unused, "token": "x"}):
-        if known is not None:
-            (tmp_path / "client.json").write_text(json.dumps(known))
-        ended = cli("jobs", "ls")
-        assert ended.status == 1 and "has been starting for" in ended.err
-        assert "repeat the command when `hopsml server` has printed its address" in ended.err
-    machine, _, start = processes.process_name().rpartition(".")[0].rpartition(".")
-    (tmp_path / service_connection.STARTING).write_text(
-        f"{machine}.{int(start) + 1}.abcd"
-    )  # another process has its id now
-    assert "does not answer" in cli("jobs", "ls").err
+    with file_locks.locked(tmp_path / service_connection.STARTING):
+        for known in (None, {"address": unused, "token": "x"}):
+            if known is not None:
+                (tmp_path / "client.json").write_text(json.dumps(known))
+            ended = cli("jobs", "ls")
+            assert ended.status == 1 and "has been starting for" in ended.err
+            assert "repeat the command when `hopsml server` has printed its address" in ended.err
+        with pytest.raises(ServiceError, match="does not answer"):  # another server, named by the caller
+            Client(unused, "x").jobs()
+    assert "does not answer" in cli("jobs", "ls").err  # the file of a server that was killed has no lock
