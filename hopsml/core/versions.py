@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 
@@ -67,7 +67,18 @@ PYTHON = SupportedVersions(
 )
 PYSPARK = SupportedVersions("pyspark", "Spark (pyspark)", (*_minors(3, 3, 5), *_minors(4, 0, 3)))
 TENSORFLOW = SupportedVersions(
-    "tensorflow", "TensorFlow", _minors(2, 16, 21), (2, 16), "Keras 3 needs TensorFlow 2.16 or later"
+    "tensorflow",
+    "TensorFlow",
+    _minors(2, 16, 21),
+    (2, 16),
+    "Keras 3 needs TensorFlow 2.16 or later (with TF_USE_LEGACY_KERAS=1 and tf_keras 2.15, TensorFlow 2.15 works, too)",
+)
+TENSORFLOW_WITH_KERAS_2 = SupportedVersions(
+    "tensorflow",
+    "TensorFlow with Keras 2 (tf_keras)",
+    _minors(2, 15, 21),
+    (2, 15),
+    "the oldest one that was tried with tf_keras is 2.15",
 )
 KERAS = SupportedVersions(
     "keras",
@@ -81,7 +92,7 @@ JAX = SupportedVersions("jax", "JAX", _minors(0, 9, 12))
 NUMPY = SupportedVersions("numpy", "NumPy", ((1, 26), *_minors(2, 0, 5)), (1, 26), "it uses functions of NumPy 1.26")
 PANDAS = SupportedVersions("pandas", "pandas", ((2,), (3,)))
 HADOOP = SupportedVersions("hadoop", "Hadoop", _minors(3, 3, 5), remedy="a cluster with Hadoop {version} was tried")
-ALL = (PYTHON, PYSPARK, TENSORFLOW, KERAS, TORCH, JAX, NUMPY, PANDAS, HADOOP)
+ALL = (PYTHON, PYSPARK, TENSORFLOW, TENSORFLOW_WITH_KERAS_2, KERAS, TORCH, JAX, NUMPY, PANDAS, HADOOP)
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,16 @@ SPARK_NEEDS = (
     *(SparkNeeds(version, (17, 21), (3, 13)) for version in _minors(4, 0, 2)),
     SparkNeeds((4, 3), (17, 21, 25), (3, 13)),
 )
+
+
+def uses_keras_2(environment: Mapping[str, str]) -> bool:
+    """Return True if the user has chosen tf_keras, Keras 2, in place of Keras 3."""
+    return environment.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True")
+
+
+def tensorflow_versions(environment: Mapping[str, str]) -> SupportedVersions:
+    """Return the supported versions of TensorFlow with the Keras that the environment variables choose."""
+    return TENSORFLOW_WITH_KERAS_2 if uses_keras_2(environment) else TENSORFLOW
 
 
 def spark_needs(pyspark: str) -> SparkNeeds:

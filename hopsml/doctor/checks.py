@@ -22,10 +22,11 @@ from hopsml.core.versions import (
     PYSPARK,
     PYTHON,
     SPARK_NEEDS,
-    TENSORFLOW,
     TORCH,
     parse_version,
     spark_needs,
+    tensorflow_versions,
+    uses_keras_2,
     version_text,
     versions_text,
 )
@@ -188,7 +189,7 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
     known = {name: packages[name] for name in names if name in packages}
     arrays = {name: packages[name] for name in ("numpy", "pandas") if name in packages}
     listed = ", ".join(f"{name} {version}" for name, version in known.items())
-    problems = [*_broken({**known, **arrays}), *_bad_combinations(packages, environment)]
+    problems = [*_broken({**known, **arrays}, environment), *_bad_combinations(packages, environment)]
     if problems:
         worst = Status.FAIL if any(status is Status.FAIL for status, _, _ in problems) else Status.WARN
         summary = f"{listed}: " if listed else ""
@@ -202,10 +203,12 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
     return ok("frameworks", listed, **known)
 
 
-def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
+def _broken(known: Mapping[str, str], environment: Mapping[str, str]) -> list[tuple[Status, str, str]]:
     """Return status, problem and remedy of each framework whose version is untested or known to fail."""
-    tables = dict.fromkeys(TENSORFLOWS, TENSORFLOW)
+    tables = dict.fromkeys(TENSORFLOWS, tensorflow_versions(environment))
     tables |= {one.package: one for one in (KERAS, TORCH, JAX, NUMPY, PANDAS)}
+    if uses_keras_2(environment):
+        del tables["keras"]  # its version does not matter: tf_keras is used in its place
     problems = []
     for name in known:
         if name not in tables:
@@ -230,7 +233,7 @@ def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str
         status = Status.FAIL if both[0] != both[1] else Status.WARN
         remedy = "pip uninstall tensorflow tensorflow-cpu, then install one of them"
         problems.append((status, "tensorflow and tensorflow-cpu overwrite each other's files", remedy))
-    legacy = environment.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True")
+    legacy = uses_keras_2(environment)
     if legacy and "tf-keras" not in packages:
         remedy = "pip install tf-keras --no-deps, or unset the variable"
         problems.append((Status.FAIL, "TF_USE_LEGACY_KERAS is set, but tf-keras is not installed", remedy))

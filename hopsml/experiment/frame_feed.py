@@ -324,7 +324,7 @@ class FrameFeed:
                             time.monotonic() - self._started_at if self._started_at else 0.0
                         )  # without partitions there is no job
                         text = describe_table(action.table, self._wanted if self._divides else 1)
-                        self._note(f"{text}, brought in {took_s:.1f} s")
+                        self._note(f"{text}, sent by {self._spark.sender(frame_log.name)} in {took_s:.1f} s")
                 case EndRun():
                     self._fail(action.reason)
 
@@ -370,6 +370,10 @@ class _SparkJobs:
                 done(0, _cause(str(error)))
 
         self._start(name, make)
+
+    def sender(self, name: str) -> str:
+        """Return what sends the rows of a planned DataFrame, for notes."""
+        return self._plans[name].sender
 
     def push(
         self,

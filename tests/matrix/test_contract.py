@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
 import os
 import signal
@@ -11,24 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hopsml import experiment, model
+import hopsml
+from hopsml import experiment
+from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.experiment.run import Run
+from hopsml.storage import checkpoints
 from tests.helpers.clock import END_S, wait_until
 from tests.helpers.cluster.finding import agent_of
 from tests.integration.spark.conftest import ROOT, spark_environment
+from tests.matrix.conftest import needs
 
 pytestmark = [pytest.mark.matrix, pytest.mark.variant, pytest.mark.spark]
-
-ROWS = 100
-IDENTITY = [[1.0, 0.0], [0.0, 1.0]]
-
-
-def needs(framework: str) -> pytest.MarkDecorator:
-    """Skip a test in a cell without this framework, which is not imported here."""
-    return pytest.mark.skipif(importlib.util.find_spec(framework) is None, reason=f"this cell has no {framework}")
 
 
 def run_module(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,6 +35,12 @@ def run_module(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str
             [sys.executable, "-m", *arguments],
             cwd=folder, capture_output=True, text=True, timeout=END_S,
         )  # fmt: skip
+
+
+def record(run_dir: str, name: str) -> dict[str, Any]:
+    """Read a record of a run's directory."""
+    found: dict[str, Any] = json.loads(Path(run_dir.removeprefix("file://"), name).read_text())
+    return found
 
 
 def test_each_worker_contributes_and_the_chief_returns_a_value(store: Path) -> None:
@@ -58,24 +59,11 @@ def test_each_worker_contributes_and_the_chief_returns_a_value(store: Path) -> N
 
 
 def test_error_of_a_worker_is_raised_with_its_text(store: Path) -> None:
-    from hopsml.errors import WorkerFailed
-
     def train() -> None:
         raise ValueError("seventeen rows are missing")
 
     with pytest.raises(WorkerFailed, match="seventeen rows are missing"):
         experiment.collective_all_reduce(train, num_workers=2, progress=False)
-
-
-def test_arrays_are_reduced_over_the_group(store: Path) -> None:
-    def train() -> float:
-        import numpy as np
-
-        import hopsml
-
-        return float(hopsml.all_reduce(np.ones(1000, np.float32), "sum").sum())
-
-    assert experiment.collective_all_reduce(train, num_workers=2, progress=False).value == 2000.0
 
 
 @pytest.mark.tensorflow
@@ -84,11 +72,16 @@ def test_arrays_are_reduced_over_the_group(store: Path) -> None:
 def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
 
     def train(over: str) -> float:
-        import keras
+        import os
+
         import numpy as np
 
         import hopsml
 
+        if os.environ.get("TF_USE_LEGACY_KERAS") == "1":
+            import tf_keras as keras
+        else:
+            import keras
         x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
         with hopsml.tensorflow.strategy(implementation=over).scope():
             made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -143,46 +136,6 @@ def test_jax_sums_over_the_devices_of_all_workers(store: Path) -> None:
     assert experiment.jax(train, num_workers=2, progress=False).value == 6.0
 
 
-def test_each_row_of_a_data_frame_is_trained_on_once(spark: Any, store: Path) -> None:
-    from pyspark.sql import SparkSession
-
-    def train(rows: Any) -> list[int]:
-        import numpy as np
-
-        import hopsml
-
-        mine = [int(one) for batch in rows.batch(8) for one in batch["id"]]
-        return [int(one) for one in hopsml.all_reduce(np.bincount(mine, minlength=100), "sum")]
-
-    frame = SparkSession.builder.getOrCreate().range(ROWS)
-    run = experiment.submit(train, data={"rows": frame}, num_workers=2, progress=False).result(END_S)
-    assert run.value == [1] * ROWS
-
-
-@pytest.mark.tensorflow
-@needs("tensorflow")
-def test_exported_model_predicts_a_data_frame(
-    spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pyspark.sql import SparkSession
-
-    def train(kernel: list[list[float]]) -> None:
-        import keras
-        import numpy as np
-
-        import hopsml
-
-        made = keras.Sequential([keras.Input((2,), name="x"), keras.layers.Dense(2, use_bias=False)])
-        made.layers[-1].set_weights([np.array(kernel)])
-        hopsml.model.export(made, "identity")
-
-    monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
-    experiment.collective_all_reduce(train, args={"kernel": IDENTITY}, num_workers=1, progress=False)
-    frame = SparkSession.builder.getOrCreate().createDataFrame([([1.0, 2.0],), ([3.0, 4.0],)], "x array<float>")
-    rows = model.predict(frame, "identity").collect()
-    assert sorted(np.ravel(list(row)[-1]).tolist() for row in rows) == [[1.0, 2.0], [3.0, 4.0]]
-
-
 def test_elastic_group_continues_after_a_worker_is_killed(store: Path, tmp_path: Path) -> None:
     def train(folder: str) -> tuple[int, int]:
         import time
@@ -211,6 +164,143 @@ def test_elastic_group_continues_after_a_worker_is_killed(store: Path, tmp_path:
     assert seen == 20 and generation > 0
 
 
+def test_elastic_group_grows_during_its_training(store: Path, tmp_path: Path) -> None:
+    def train(folder: str) -> tuple[int, int]:
+        import time
+        from pathlib import Path
+
+        import hopsml
+
+        state = hopsml.elastic.State(seen=0)
+        for _ in state.resume(hopsml.elastic.Sampler(400, global_batch_size=20, seed=1, epochs=1)):
+            state.seen += 1
+            Path(folder, "began").touch()
+            while state.batches == 5 and not Path(folder, "grow").exists():
+                time.sleep(0.01)
+            if hopsml.distributed.world_size() == 1 and state.batches > 5:
+                time.sleep(0.1)
+            state.commit(every=1)
+        return state.seen, hopsml.distributed.world_size()
+
+    run: Run = experiment.submit(
+        train, args={"folder": str(tmp_path)}, min_workers=1, max_workers=2, first_workers=1, progress=False
+    )
+    wait_until((tmp_path / "began").exists, "the first step")
+    run.resize(2)
+    (tmp_path / "grow").touch()
+    assert tuple(run.result(END_S).value) == (20, 2)
+
+
+def test_failed_run_is_resumed_from_its_checkpoint(store: Path, tmp_path: Path) -> None:
+    def train(folder: str) -> tuple[int, int]:
+        import time
+        from pathlib import Path
+
+        import hopsml
+
+        state = hopsml.elastic.State(processes=[])
+        first = 0
+        for _ in state.resume(hopsml.elastic.Sampler(400, global_batch_size=20, seed=1, epochs=1)):
+            first = first or state.batches
+            state.commit(every=1)
+            if state.batches == 10 and not Path(folder, "resumed").exists():
+                while not Path(folder, "stored").exists():
+                    time.sleep(0.01)
+                raise ValueError("it breaks off")
+        return first, state.batches
+
+    run: Run = experiment.submit(
+        train, args={"folder": str(tmp_path)}, min_workers=1, max_workers=1, reset_limit=0, checkpoint_every_s=0.1,
+        progress=False,
+    )  # fmt: skip
+    stored = f"{run.run_dir}/checkpoints"
+    wait_until(lambda: checkpoints.latest_complete(stored), "a checkpoint")
+    (tmp_path / "stored").touch()
+    with pytest.raises(WorkerFailed, match="it breaks off"):
+        run.result(END_S)
+    (tmp_path / "resumed").touch()
+    first, last = experiment.resume(run.run_dir, progress=False).value
+    assert first > 1 and last == 20
+
+
+def test_driver_and_workers_exchange_values(store: Path) -> None:
+    def train() -> str:
+        import hopsml
+
+        hopsml.send("ready")
+        return str(hopsml.receive(timeout=600))
+
+    run: Run = experiment.submit(train, num_workers=1, progress=False)
+    run.on_message(lambda rank, value: run.send(f"{value} {rank}"))
+    assert run.result(END_S).value == "ready 0"
+
+
+def test_cancelled_run_ends_as_cancelled(store: Path, tmp_path: Path) -> None:
+    def train(folder: str) -> None:
+        import time
+        from pathlib import Path
+
+        Path(folder, "began").touch()
+        time.sleep(600)
+
+    run: Run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=2, progress=False)
+    wait_until((tmp_path / "began").exists, "a worker that has begun")
+    run.cancel()
+    with pytest.raises(RunCancelled):
+        run.result(END_S)
+    assert record(run.run_dir, "status.json")["state"] == "CANCELLED"
+
+
+def test_output_and_environment_of_a_run_are_recorded(store: Path, tmp_path: Path) -> None:
+    def train() -> dict[str, float]:
+        import hopsml
+
+        print("forty-two steps")
+        hopsml.report(step=1, accuracy=0.5)
+        return {"accuracy": 0.75}
+
+    run: Run = experiment.submit(train, name="logged", num_workers=2, progress=False)
+    assert run.result(END_S).value == {"accuracy": 0.75}
+    assert "forty-two steps" in run.logs(1)
+    assert record(run.run_dir, "status.json")["state"] == "FINISHED"
+    assert record(run.run_dir, "environment.json")["packages"]["pyspark"] == importlib.metadata.version("pyspark")
+    shown = run_module("hopsml", "runs", "logs", run.run_dir, folder=tmp_path)
+    assert shown.returncode == 0 and "forty-two steps" in shown.stdout, shown.stderr
+    listed = run_module("hopsml", "runs", "ls", "--project", f"file://{store}", folder=tmp_path)
+    assert listed.returncode == 0 and "logged" in listed.stdout, listed.stderr
+
+
+def test_last_of_three_workers_is_the_evaluator(store: Path, tmp_path: Path) -> None:
+    def train(folder: str) -> None:
+        import json
+        import os
+        from pathlib import Path
+
+        task = json.loads(os.environ["TF_CONFIG"])["task"]
+        Path(folder, f"{task['type']}-{task['index']}").touch()
+
+    experiment.collective_all_reduce(
+        train, args={"folder": str(tmp_path)}, num_workers=3, evaluator=True, progress=False
+    )
+    assert {one.name for one in tmp_path.glob("*-?")} == {"chief-0", "worker-0", "evaluator-0"}
+
+
+def test_model_of_the_registry_is_found_and_loaded(store: Path, tmp_path: Path) -> None:
+    def train() -> None:
+        from pathlib import Path
+
+        import hopsml
+
+        Path("weights.bin").write_bytes(b"0123")
+        hopsml.model.export("weights.bin", "digits", metrics={"accuracy": 0.75})
+
+    run = experiment.collective_all_reduce(train, num_workers=1, progress=False)
+    found = hopsml.model.get_best_model("digits", "accuracy", "MAX")
+    assert found is not None and found.description.lineage.run_url == run.run_dir
+    (tmp_path / "cache").mkdir(mode=0o700)
+    assert (found.local_files(tmp_path / "cache") / "weights.bin").read_bytes() == b"0123"
+
+
 def test_search_finds_the_best_configuration(store: Path) -> None:
     def train(a: int) -> dict[str, Any]:
         return {"accuracy": float(-((a - 2) ** 2))}
@@ -219,6 +309,51 @@ def test_search_finds_the_best_configuration(store: Path) -> None:
         train, {"a": [1, 2, 3]}, direction="max", optimization_key="accuracy", progress=False
     )
     assert config == {"a": 2} and outputs["accuracy"] == 0.0
+
+
+def test_random_search_runs_its_trials(store: Path) -> None:
+    def train(rate: float, kind: str) -> float:
+        assert kind in ("a", "b")
+        return rate
+
+    result = experiment.search(
+        train, {"rate": ("DOUBLE", [0.0, 1.0]), "kind": ("CATEGORICAL", ["a", "b"])}, searcher="random", num_trials=6,
+        progress=False,
+    )  # fmt: skip
+    assert result.counts["completed"] == 6
+    assert result.value == max(row["value"] for row in result.rows) and 0 <= result.value <= 1
+
+
+def test_asha_stops_bad_trials_early(store: Path) -> None:
+    def train(level: int) -> None:
+        import time
+
+        import hopsml
+
+        for step in range(1, 9):
+            time.sleep(0.1)  # a report waits for the stopper's answer, at most a tenth of the time between two
+            hopsml.report(step=step, accuracy=float(level))
+
+    result = experiment.search(
+        train, {"level": ("DISCRETE", [8, 7, 6, 5, 4, 3, 2, 1])}, searcher="grid", num_trials=None, stopper="asha",
+        stopper_args={"reduction_factor": 2, "mode": "stop"}, metric="accuracy", progress=False,
+    )  # fmt: skip
+    assert result.value == 8.0 and result.counts["stopped"] >= 1
+    assert max(len(curve) for curve in result.curves.values()) == 8
+
+
+def test_trials_can_be_distributed_trainings(store: Path) -> None:
+    def train(x: int) -> float:
+        import numpy as np
+
+        import hopsml
+
+        return float(hopsml.all_reduce(np.array([x]), "sum")[0])
+
+    result = experiment.search(
+        train, {"x": ("DISCRETE", [1, 2])}, searcher="grid", num_trials=None, workers_per_trial=2, progress=False
+    )
+    assert result.counts["completed"] == 2 and result.value == 4.0
 
 
 def test_submitted_script_trains(tmp_path: Path) -> None:

@@ -105,7 +105,13 @@ JAR = Path(__file__).parent / "lib" / "hopsml-spark-push.jar"
 
 
 class JvmPush:
-    """Plan of one DataFrame and its transfer jobs in the JVM; failures raise py4j's errors."""
+    """Plan of one DataFrame and its transfer jobs in the JVM; failures raise py4j's errors.
+
+    Attributes:
+        sender: the implementation, as notes name it.
+    """
+
+    sender = "Spark's JVM"
 
     def __init__(self, frame: Any) -> None:
         """Create the plan of a DataFrame in the JVM; raises py4j's error for a schema that is not supported."""
@@ -183,7 +189,13 @@ def parse_result(answer: str) -> StagedPartition:
 
 
 class PythonPush:
-    """Plan of one DataFrame and its transfer jobs in Python tasks; failures raise py4j's errors."""
+    """Plan of one DataFrame and its transfer jobs in Python tasks; failures raise py4j's errors.
+
+    Attributes:
+        sender: the implementation, as notes name it.
+    """
+
+    sender = "Python"
 
     def __init__(self, name: str, frame: Any, has_classes: bool) -> None:
         """Create the plan of a DataFrame.

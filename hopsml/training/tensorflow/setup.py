@@ -23,7 +23,7 @@ from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import settings
 from hopsml.core.variables import SETTINGS, Settings
-from hopsml.core.versions import KERAS, TENSORFLOW, check_version
+from hopsml.core.versions import KERAS, check_version, tensorflow_versions, uses_keras_2
 from hopsml.errors import ArgumentError, HopsmlError, StartTimeout, StorageError
 from hopsml.storage.remote import hadoop
 from hopsml.training.tensorflow import groups
@@ -131,7 +131,7 @@ def prepare(context: WorkerContext | None = None) -> None:
     with _lock:
         if _prepared:
             return
-        check_version(TENSORFLOW, tf.__version__)
+        check_version(tensorflow_versions(os.environ), tf.__version__)
         _prepared = True
     _guard_server(tf.__file__, context or current())
     _register_hdfs_if_there()
@@ -139,7 +139,7 @@ def prepare(context: WorkerContext | None = None) -> None:
     _explain_merge_call()
     _note_training()
     # TensorFlow imports Keras 3 even if the user has chosen tf_keras; its version does not matter then.
-    if os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
+    if not uses_keras_2(os.environ):
         after_import("keras.src", _check_keras)
         after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
     after_import("tf_keras.src.layers.normalization.batch_normalization", _repair_tf_keras)

@@ -19,6 +19,7 @@ from hopsml.core.versions import (
     PYTHON,
     SPARK_NEEDS,
     TENSORFLOW,
+    TENSORFLOW_WITH_KERAS_2,
     TORCH,
     SupportedVersions,
     check_installed,
@@ -27,6 +28,7 @@ from hopsml.core.versions import (
     check_version,
     parse_version,
     spark_needs,
+    tensorflow_versions,
     version_text,
     versions_text,
 )
@@ -62,6 +64,9 @@ def test_consecutive_versions_are_shown_as_spans() -> None:
         (TENSORFLOW, "2.17.1", "works"),
         (TENSORFLOW, "2.22.1", "unknown"),
         (TENSORFLOW, "2.4.0", "broken"),
+        (TENSORFLOW, "2.15.1", "broken"),
+        (TENSORFLOW_WITH_KERAS_2, "2.15.1", "works"),
+        (TENSORFLOW_WITH_KERAS_2, "2.14.1", "broken"),
         (KERAS, "3.12.2", "works"),
         (KERAS, "3.11.0", "unknown"),
         (KERAS, "3.10.0", "broken"),
@@ -88,6 +93,11 @@ def test_verdict_of_a_version_follows_from_the_supported_range(
 )
 def test_nearest_supported_version_is_named(known: SupportedVersions, version: str, nearest: str) -> None:
     assert known.nearest(version) == nearest
+
+
+def test_keras_that_the_environment_chooses_decides_on_the_versions_of_tensorflow() -> None:
+    assert tensorflow_versions({"TF_USE_LEGACY_KERAS": "1"}) is TENSORFLOW_WITH_KERAS_2
+    assert tensorflow_versions({"TF_USE_LEGACY_KERAS": "0"}) is tensorflow_versions({}) is TENSORFLOW
 
 
 def test_broken_version_is_refused_with_the_nearest_one_and_the_setting() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.cluster.shared.checks import accepts_older
 from hopsml.cluster.worker.context import current
+from hopsml.core.versions import uses_keras_2
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.elastic.sampler import Scaling
@@ -108,7 +109,7 @@ class EventsCallback:
 
 def _is_legacy() -> bool:
     """Return True if the user has chosen tf_keras."""
-    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    return uses_keras_2(os.environ)
 
 
 def _keras(legacy: bool) -> Any:
