@@ -28,8 +28,9 @@ MINUTES ?= 1
 TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
+RELEASES ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies mission chaos features matrix soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies mission chaos features matrix hadoop-versions soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -139,6 +140,10 @@ features: $(STAMP) $(NATIVE)  ## compare one process with several workers, featu
 
 matrix: $(STAMP) $(NATIVE)  ## run tests/matrix in an environment for each supported combination of versions; CELLS="oldest newest" selects some; one closing line of JSON
 	@$(BIN)/python -m tools.version_matrix --cells "$(CELLS)"
+
+hadoop-versions: $(STAMP) $(NATIVE)  ## run tests of HDFS and YARN with Hadoop 3.3.6 and 3.4.1: writes benchmarks/results/hadoop.md; RELEASES="3.3.6" selects some; one closing line of JSON
+	@$(NEEDS) java mvn
+	@$(BIN)/python -m tools.hadoop_versions --releases "$(RELEASES)"
 
 mutants: $(STAMP)  ## run mutation tests of the pure modules with a random sample of 600; writes benchmarks/results/mutants.md; MUTANTS=all for every mutant, or MUTANTS="--sample 1200 --seed 7"
 	@$(BIN)/python -m tools.mutants $(MUTANTS)

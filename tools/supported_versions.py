@@ -30,8 +30,9 @@ _SPARK = """
 ## Spark, Java and Python
 
 Driver and executors need the same minor version of Python. Python 3.14 is not supported: no version of TensorFlow up
-to 2.21 has a wheel for it, and hopsml was not tried with it. Java 21 under Spark 4 is supported by Spark, but was not tried
-with hopsml; under Spark 3.5, `data=` and predictions fail on it, because Spark's Arrow does.
+to 2.21 has a wheel for it, and hopsml was not tried with it. Under Spark 3.5 on Java 21, `data=` and predictions fail,
+because Spark's Arrow does. Under Spark 4 one cell has Java 21, of a package whose runtime lacks `jdk.incubator.vector`:
+it starts JVMs without this module, which Spark's linear algebra uses if it is there.
 NumPy 1.26 needs `pip install 'pyarrow<26'`: pyarrow 26 does not load with it.
 """
 _BOUNDS = """
@@ -43,21 +44,28 @@ below the next major version for `pyspark`, `apache-airflow-core`, `mlflow-skinn
 major version changed interfaces that hopsml uses. No next major version of these had been released on 29 November 2026. The
 core has no upper bounds; `tests/unit/test_dependencies.py` lists the reason for each of its packages.
 """
+_KERAS_2 = """
+## Keras 2
+
+With `TF_USE_LEGACY_KERAS=1` and the `tf_keras` of the same minor version workers use Keras 2: with TensorFlow 2.15 in the
+cell `keras-2`, with 2.21 in the default environment. TensorFlow 2.15 is not within the extras, which require Keras 3:
+`pip install 'hopsml-spark[spark]' tensorflow==2.15.1 tf_keras==2.15.1 'numpy<2' 'pyarrow<26'`.
+"""
 _CELLS = """
 ## Combinations that are tested together
 
-`make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
-rows. Its newest results are in `benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest`
-and `newest`. Versions of PyTorch without a row were tried with a training of two workers, over hopsml's collective and gloo.
-Java 17 and 25 are the machine's; 8 and 11 are runtimes from packages of the Python index.
+`make matrix` creates an environment for each row, runs `tests/matrix` in it, and removes it;
+`make matrix CELLS="oldest newest"` selects rows. Its newest results, with the seconds of each cell, are in
+`benchmarks/results/matrix.md`. `make test` runs parts of the contract in the cells `oldest` and `newest`, whose environments
+it keeps. Java 17 and 25 are the machine's; 8, 11 and 21 are runtimes from packages of the Python index.
 """
 _HADOOP = """
 ## Hadoop
 
-The tests start the daemons of Hadoop 3.5.0 (`tools/hadoop`), of another release with `HADOOP_VERSION`, for instance
-`HADOOP_VERSION=3.3.6 pytest -m "not variant" tests/integration/yarn/test_submit.py`. With 3.3.6 and 3.4.1 the tests of
-submission, of runs on HDFS, of storage and of TensorFlow's `hdfs://` were run on 29 November 2026 (58 tests each, all
-passed; Java 17 needs `--add-opens=java.base/java.lang=ALL-UNNAMED` for these daemons).
+The tests start the daemons of Hadoop 3.5.0 (`tools/hadoop`). `make hadoop-versions` runs those of submission, of runs on
+HDFS, of storage and of TensorFlow's `hdfs://` with 3.3.6 and 3.4.1, and writes `benchmarks/results/hadoop.md`;
+`RELEASES="3.3.6"` selects one. A single test: `HADOOP_VERSION=3.3.6 pytest tests/integration/yarn/test_submit.py`. Java 17
+needs `--add-opens=java.base/java.lang=ALL-UNNAMED` for the daemons of these releases.
 """
 
 
@@ -84,6 +92,7 @@ def page() -> str:
             _HEAD + "\n" + _table(("package", "supported", "refused below"), versions),
             _SPARK + "\n" + _table(("Spark", "Java", "Python"), sparks),
             _BOUNDS,
+            _KERAS_2,
             _CELLS + "\n" + _table(("cell", "Python", "Java", "packages"), [_row(cell) for cell in CELLS]),
             _HADOOP,
         )

@@ -145,7 +145,7 @@ def test_exported_keras_model_predicts_a_data_frame(
 
     monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
     experiment.collective_all_reduce(train, args={"kernel": IDENTITY}, num_workers=1, progress=False)
-    frame = session.createDataFrame([([1.0, 2.0],), ([3.0, 4.0],)], "x array<float>")
+    frame = session.createDataFrame([([1.0, 2.0],), ([3.0, 4.0],)], "x array<float>").coalesce(1)
     rows = model.predict(frame, "identity").collect()
     assert sorted(np.ravel(list(row)[-1]).tolist() for row in rows) == [[1.0, 2.0], [3.0, 4.0]]
 
@@ -168,6 +168,6 @@ def test_exported_estimator_predicts_a_data_frame(
 
     monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
     assert experiment.collective_all_reduce(train, num_workers=1, progress=False).value == 1
-    frame = session.createDataFrame([([4.0],), ([5.0],)], "x array<double>")
+    frame = session.createDataFrame([([4.0],), ([5.0],)], "x array<double>").coalesce(1)
     rows = model.predict(frame, "line").collect()
     assert sorted(float(np.ravel(row[-1])[0]) for row in rows) == pytest.approx([12.0, 15.0])

@@ -42,6 +42,7 @@ RUN_BY = {
     "features": "unit/tools/test_features.py::test_every_feature_is_equal_or_refused_with_several_workers",
     "mission": "integration/tools/test_makefile.py::test_mission_compares_the_page_with_test_results",
     "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
+    "hadoop-versions": "integration/tools/test_makefile.py::test_hadoop_versions_names_the_releases_that_can_be_selected",
     "fuzz": "integration/tools/test_makefile.py::test_fuzz_names_the_targets_that_can_be_selected",
     "test-secure": "integration/tools/test_makefile.py::test_test_secure_fails_without_a_selected_scenario",
     "soak": "soak/test_soak.py::test_short_soak_finds_no_growth",
@@ -126,6 +127,13 @@ def test_matrix_names_the_cells_that_can_be_selected() -> None:
     assert done.returncode != 0
     assert "no cell is named of-no-such-name; there are: " in done.stderr
     assert {"oldest,", "newest,"} <= set(done.stderr.split())
+
+
+@pytest.mark.local
+def test_hadoop_versions_names_the_releases_that_can_be_selected() -> None:
+    done = make(ROOT, "hadoop-versions", RELEASES="2.7")
+    assert done.returncode != 0
+    assert "no release is named 2.7; there are: 3.3.6, 3.4.1" in done.stderr
 
 
 @pytest.mark.local
