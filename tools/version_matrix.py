@@ -355,6 +355,12 @@ def read_results() -> dict[str, Outcome]:
     return {}
 
 
+def _write_results(results: Mapping[str, Outcome]) -> None:
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps({name: asdict(one) for name, one in results.items()}, indent=1), encoding="utf-8")
+    part.replace(RESULTS)
+
+
 def table(outcomes: Mapping[str, Outcome]) -> str:
     """Return the outcomes as a Markdown table, in the order of the cells."""
     head = ("cell", "Python", "Java", "packages", "result", "set-up, s", "contract, s", "date", "commit")
@@ -423,18 +429,18 @@ def run_cells(cells: Sequence[Cell], again: bool, arguments: Sequence[str]) -> d
     try:
         for number, cell in enumerate(cells):
             earlier = results.get(cell.name)
-            if earlier and (earlier.state, earlier.commit) == ("passed", at) and "+" not in at and not again:
+            is_passed = earlier and (earlier.state, earlier.commit) == ("passed", at) and "+" not in at
+            if is_passed and not again and not arguments:
                 print(f"{cell.name}: passed before at {at}", flush=True)
                 continue
             results[cell.name] = play(cell, at, arguments)
-            written = json.dumps({name: asdict(one) for name, one in results.items()}, indent=1)
-            RESULTS.with_suffix(".part").write_text(written, encoding="utf-8")
-            RESULTS.with_suffix(".part").replace(RESULTS)
+            if not arguments:  # else these were not all tests
+                _write_results(results)
             if cell.spark not in {one.spark for one in cells[number + 1 :]}:
                 shutil.rmtree(UV_CACHE, ignore_errors=True)
     finally:
         shutil.rmtree(UV_CACHE, ignore_errors=True)
-    if {results[cell.name].commit if cell.name in results else "" for cell in CELLS} == {at}:
+    if not arguments and {results[cell.name].commit if cell.name in results else "" for cell in CELLS} == {at}:
         PAGE.write_text(f"# Matrix of versions\n\n`make matrix` on this machine.\n\n{table(results)}", encoding="utf-8")
     return results
 

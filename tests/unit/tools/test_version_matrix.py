@@ -213,6 +213,15 @@ def test_remains_of_an_interrupted_run_do_not_stop_the_next_one(
     assert folders(folder) == set() and len(json.loads((folder / "results.json").read_text())) == len(CELLS)
 
 
+def test_results_of_selected_tests_are_not_recorded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["version_matrix", "--", "-k", "torch"])
+    assert version_matrix.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f'{{"cells": {len(CELLS)}, "failed": []}}'
+    assert not (folder / "results.json").exists() and not (folder / "matrix.md").exists()
+
+
 def test_second_run_at_the_same_time_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with version_matrix.exclusive_lock("run"), pytest.raises(SystemExit, match="2"):
         version_matrix.main()
