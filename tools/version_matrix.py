@@ -303,19 +303,12 @@ def exclusive_lock(name: str, waits: bool = True) -> Iterator[None]:
         yield
 
 
-def run_corner(cell: Cell) -> tuple[str, str]:
-    """Run the tests that `make test` plays in a corner, whose environment is created if necessary; as ``run_contract``."""
-    with exclusive_lock(cell.name):
-        create_environment(cell)
-        return run_contract(cell, PLAYED_IN_CORNERS)
-
-
 def run_contract(cell: Cell, arguments: Sequence[str] = ()) -> tuple[str, str]:
     """Run the tests of a cell in its environment.
 
     Args:
         cell: the cell.
-        arguments: further arguments of pytest.
+        arguments: further arguments of pytest; without a path among them all tests of the contract are selected from.
 
     Returns:
         The last line of pytest, and what failed, "" if all passed.
@@ -327,7 +320,8 @@ def run_contract(cell: Cell, arguments: Sequence[str] = ()) -> tuple[str, str]:
     environment |= dict(cell.variables)
     if home := java_home(cell):
         environment |= {"JAVA_HOME": home, "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}"}
-    selected = ["-m", "matrix", *(arguments or ["tests/matrix"])]
+    has_path = any(one.startswith("tests/") for one in arguments)
+    selected = ["-m", "matrix", *arguments, *([] if has_path else ["tests/matrix"])]
     with log.open("wb") as output:
         command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
         status = subprocess.run(
@@ -381,15 +375,16 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
 
 def play(cell: Cell, at: str, arguments: Sequence[str]) -> Outcome:
     """Run the contract of a cell, print what failed, and remove its environment unless it existed before."""
-    day, took_s, part_s = time.strftime("%Y-%m-%d", time.gmtime()), [0.0, 0.0], 0.0
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    setup_s = contract_s = part_s = 0.0
     with exclusive_lock(cell.name):
         existed = (CACHE / cell.name / "requirements").exists()
         began = time.monotonic()
         try:
             create_environment(cell, UV_CACHE)
-            took_s[0] = time.monotonic() - began
+            setup_s = time.monotonic() - began
             tests, problem = run_contract(cell, arguments)
-            took_s[1] = time.monotonic() - began - took_s[0]
+            contract_s = time.monotonic() - began - setup_s
             if cell.name in CORNERS and not problem:
                 began = time.monotonic()
                 _, problem = run_contract(cell, PLAYED_IN_CORNERS)
@@ -400,7 +395,7 @@ def play(cell: Cell, at: str, arguments: Sequence[str]) -> Outcome:
             if not existed:
                 shutil.rmtree(CACHE / cell.name, ignore_errors=True)
     state = "failed" if problem else "passed"
-    outcome = Outcome(at, day, state, tests, *map(round, took_s), round(part_s))
+    outcome = Outcome(at, day, state, tests, round(setup_s), round(contract_s), round(part_s))
     seconds = f"{outcome.setup_s} s of set-up and {outcome.contract_s} s"
     print(f"{cell.name}: {state} after {seconds}: {tests}", flush=True)
     if problem:

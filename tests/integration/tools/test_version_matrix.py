@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name in CORNERS], ids=lambda cell: cell.name)
 def test_corner_of_the_supported_versions_fulfils_the_contract(cell: Cell) -> None:
     try:
-        tests, problem = version_matrix.run_corner(cell)
+        with version_matrix.exclusive_lock(cell.name):
+            version_matrix.create_environment(cell)
+            tests, problem = version_matrix.run_contract(cell, version_matrix.PLAYED_IN_CORNERS)
     except Unavailable as reason:
         pytest.skip(str(reason))
     assert not problem and "passed" in tests, problem
