@@ -65,8 +65,9 @@ _HADOOP = """
 
 The tests start the daemons of Hadoop 3.5.0 (`tools/hadoop`). `make hadoop-versions` runs those of submission, of runs on
 HDFS, of storage and of TensorFlow's `hdfs://` with 3.3.6 and 3.4.1, and writes `benchmarks/results/hadoop.md`;
-`RELEASES="3.3.6"` selects one. On 29 November 2026 all 58 passed with each. A single test: `HADOOP_VERSION=3.3.6 pytest tests/integration/yarn/test_submit.py`. Java 17
-needs `--add-opens=java.base/java.lang=ALL-UNNAMED` for the daemons of these releases.
+`RELEASES="3.3.6"` selects one. On 29 November 2026 all 58 passed with each. For single tests set the release:
+`HADOOP_VERSION=3.3.6 pytest tests/integration/yarn/test_submit.py`. Java 17 needs
+`--add-opens=java.base/java.lang=ALL-UNNAMED` for the daemons of these releases.
 """
 
 
