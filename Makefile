@@ -29,8 +29,9 @@ TARGETS ?=
 NOTEBOOKS ?=
 CELLS ?=
 RELEASES ?=
+ARCH ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies mission chaos features matrix hadoop-versions soak mutants fuzz hadoop-up hadoop-down hdfs-crates wheel release demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all test-secure bench studies mission chaos features matrix hadoop-versions soak mutants fuzz hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -158,16 +159,13 @@ hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down; 
 hadoop-down: $(STAMP)  ## stop HDFS and YARN, and delete their files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
-# With --jobs=2 the plugin's crates compile while `make setup` waits for packages; without Rust a line says what is missing.
-hdfs-crates:
-	@$(PYTHON) -m tools.build_tf_hdfs --if-possible
-
-wheel: hdfs-crates $(STAMP) $(NATIVE)  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; a minute, and a download of 1.4 GB the first time
-	@rm -rf build dist/hopsml_spark*.whl dist/any-platform
-	@$(BIN)/python -m tools.build_wheel
+# Needs none of `make setup`: only what a wheel needs is installed, into .cache/wheel/venv.
+wheel:  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; two minutes, and a download of 1.4 GB the first time; ARCH=aarch64 for another processor
+	@command -v $(PYTHON) > /dev/null || { echo "wheel: $(PYTHON) is missing: name one: make wheel PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m tools.build_wheel $(if $(ARCH),--arch $(ARCH))
 
 release: wheel  ## also build the source distribution, SHA-256 checksums and a list of components (CycloneDX) in dist/
-	@$(BIN)/python -m tools.release
+	@$(PYTHON) -m tools.release
 
 demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine
 	@$(NEEDS) java

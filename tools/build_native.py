@@ -35,6 +35,7 @@ ROWS_SOURCES = ROOT / "native" / "rows"
 ROWS = ROOT / "hopsml" / "training" / "data" / "lib" / "libhopsml_rows.so"
 PROGRAMS = ROOT / "native" / "collective_tests"
 CACHE = ROOT / ".cache" / "native"
+PLAIN = CACHE / "plain" / "objects"
 TENSORFLOW_SOURCES = ROOT / "native" / "tensorflow"
 TENSORFLOW_LIBRARIES = ROOT / "hopsml" / "training" / "tensorflow" / "lib"
 TENSORFLOW_PACKAGES = ("tensorflow", "tensorflow-cpu")
@@ -118,9 +119,14 @@ def _build(product: Path, sources: Sequence[Path], kind: list[str], sanitize: st
     return product
 
 
-def objects(sources: Sequence[Path]) -> list[Path]:
-    """Compile each source of a library unless that was done, and return the objects; errors as in ``build``."""
-    return _objects(sources, [compiler(), *OPTIONS], CACHE / "plain" / "objects")
+def objects(sources: Sequence[Path], folder: Path = PLAIN) -> list[Path]:
+    """Compile each source of a library unless that was done, and return the objects; errors as in ``build``.
+
+    Args:
+        sources: source files.
+        folder: folder of the objects; one compiler's objects replace older ones in the same folder.
+    """
+    return _objects(sources, [compiler(), *OPTIONS], folder)
 
 
 def _objects(sources: Sequence[Path], command: list[str], folder: Path) -> list[Path]:
@@ -187,15 +193,16 @@ def _options_for_tensorflow(version: str) -> list[str]:
     return ["-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", named]
 
 
-def object_for_tensorflow(version: str, includes: Sequence[str]) -> Path:
+def object_for_tensorflow(version: str, includes: Sequence[str], folder: Path = PLAIN) -> Path:
     """Compile the operations unless that was done, without the collective, and return the object.
 
     Args:
         version: version of TensorFlow.
         includes: the compiler's options for its headers.
+        folder: folder of the object.
     """
     _, wanted = _for_tensorflow(version)
-    made = CACHE / "plain" / "objects" / f"tensorflow-{wanted[:20]}.o"
+    made = folder / f"tensorflow-{wanted[:20]}.o"
     if not made.exists():
         # As one source: TensorFlow's headers are most of the work.
         whole = "".join(f'#include "{path}"\n' for path in _sources_for_tensorflow() if path.suffix == ".cc")

@@ -126,16 +126,29 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def link_portable(library: Path, linker: Path) -> None:
+def link_portable(library: Path, linker: Path, target: str = "") -> None:
     """Build the library, its last step by another linker, into the file ``library``; errors as in ``build``.
 
     Args:
         library: file to write; its folder exists.
         linker: program that links for the oldest glibc that the library must load with.
+        target: Rust's name of another platform, such as "aarch64-unknown-linux-gnu"; "": that of this machine.
     """
+    if target and not _has_standard_library(target):
+        raise NoCargo(f"this machine's Rust cannot compile for {target} (rustup target add {target})")
     with _alone():
-        _by_cargo(CACHE / "sources", "rustc", "--lib", "--quiet", options=("-C", f"linker={linker}"))
-        shutil.copyfile(CACHE / "target" / "release" / LIBRARY.name, library)
+        of_target = ("--target", target) if target else ()
+        _by_cargo(CACHE / "sources", "rustc", "--lib", "--quiet", *of_target, options=("-C", f"linker={linker}"))
+        shutil.copyfile(CACHE / "target" / target / "release" / LIBRARY.name, library)
+
+
+def _has_standard_library(target: str) -> bool:
+    """Return True if Rust's standard library for a platform is installed."""
+    rustc = Path(cargo()).with_name("rustc")
+    asked = subprocess.run(
+        [rustc, "--print", "target-libdir", "--target", target], capture_output=True, text=True, check=False
+    )
+    return asked.returncode == 0 and Path(asked.stdout.strip()).is_dir()
 
 
 def test() -> str:

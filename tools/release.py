@@ -13,10 +13,9 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from tools.build_wheel import CACHE, DIST, ROOT
+from tools.build_wheel import DIST, PYTHON, ROOT, UV
 
 SBOM = "hopsml-sbom.json"
 SUMS = "SHA256SUMS"
@@ -27,12 +26,11 @@ def main() -> None:
     for old in (*DIST.glob("hopsml*.tar.gz"), DIST / SBOM, DIST / SUMS):
         old.unlink(missing_ok=True)
     shutil.rmtree(ROOT / "build", ignore_errors=True)
-    uv = str(Path(sys.executable).with_name("uv"))
-    command = [uv, "build", "--quiet", "--sdist", "--no-build-isolation", "--python", sys.executable]
+    command = [str(UV), "build", "--quiet", "--sdist", "--no-build-isolation", "--python", str(PYTHON)]
     subprocess.run(
         [*command, "--out-dir", str(DIST), str(ROOT)], check=True, env={**os.environ, "HOPSML_LIBRARIES": ""}
     )
-    program = [str(CACHE / "venv" / "bin" / "cyclonedx-py"), "requirements", "requirements/dev.txt"]
+    program = [str(PYTHON.with_name("cyclonedx-py")), "requirements", "requirements/dev.txt"]
     described = ["--pyproject", "pyproject.toml", "--output-reproducible", "--output-file", str(DIST / SBOM)]
     subprocess.run([*program, *described], check=True, cwd=ROOT)
     (DIST / SUMS).write_text(checksums(DIST), encoding="utf-8")

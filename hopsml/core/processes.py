@@ -82,12 +82,18 @@ def write_no_core_dumps(pid: int = 0) -> None:
 
     The hard limit is unchanged, so that a function that is being debugged can raise the limit for itself.
 
+    On platforms that limit only the own process, such as macOS, nothing is done for another one.
+
     Args:
         pid: The process; 0: this one.
 
     Raises:
         ProcessLookupError: It has ended.
     """
+    if not hasattr(resource, "prlimit"):
+        if not pid:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        return
     _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
     resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
 

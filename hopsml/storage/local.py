@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hopsml.core import ownership
+from hopsml.core.platforms import descriptor_path
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, durable, privacy, trust, urls, waiting
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
@@ -93,7 +94,7 @@ class LocalFileSystem(FileSystem):
             open(local, "rb", opener=trust.opener) as source,
             self._appearing(url, overwrite) as fresh,
         ):
-            shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
+            shutil.copyfile(descriptor_path(source.fileno()), fresh)
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         """Copy one file to a local path, completely or not at all; an existing file is replaced."""
@@ -103,7 +104,7 @@ class LocalFileSystem(FileSystem):
                 open(_path(url), "rb", opener=trust.opener) as source,
                 self._appearing(os.path.abspath(local), True) as fresh,
             ):
-                shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
+                shutil.copyfile(descriptor_path(source.fileno()), fresh)
 
     def open_read(self, url: str) -> BinaryIO:
         """Open one file for reading in binary mode."""

@@ -70,13 +70,16 @@ def buffered_reader(read_range: Callable[[int, int], bytes], length: int) -> Bin
 class SpooledWriter(io.RawIOBase):
     """Writer to local disk; ``finish(path)`` uploads the file at close, unless the ``with`` block failed.
 
-    The local file has no name, so that nothing remains of it when the process is killed; ``path`` is its entry in
-    ``/proc``, which helper processes of the same user can open.
+    On Linux the local file has no name, so that nothing remains of it when the process is killed; ``path`` is its entry
+    in ``/proc``, which helper processes of the same user can open. Elsewhere it has a name.
     """
 
     def __init__(self, finish: Callable[[str], None]) -> None:
         self._finish = finish
-        self._file = tempfile.TemporaryFile(prefix="hopsml-spool-")  # noqa: SIM115
+        with_name = not os.path.isdir("/proc")
+        kind = tempfile.NamedTemporaryFile if with_name else tempfile.TemporaryFile
+        self._file = kind(prefix="hopsml-spool-")
+        self._path = self._file.name if with_name else f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
         self._failed = False
 
     def writable(self) -> bool:
@@ -113,7 +116,7 @@ class SpooledWriter(io.RawIOBase):
         try:
             self._file.flush()
             if not self._failed:
-                self._finish(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
+                self._finish(self._path)
         finally:
             self._file.close()
             super().close()

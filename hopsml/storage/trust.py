@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from hopsml.core import settings
+from hopsml.core.platforms import descriptor_path
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, PermissionRefused, StorageError
 from hopsml.storage import urls
@@ -188,7 +189,7 @@ def read_bytes(
         check_trusted(status, what, owners)
         return system.read_bytes(url, most), status
     with system.open_read(url) as file:
-        status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
+        status = replace(system.status(descriptor_path(file.fileno())), url=url)
         check_trusted(status, what, owners)
         check_length(url, status.length, most)
         return file.read(), status
@@ -201,7 +202,7 @@ def download(url: str, local: str | os.PathLike[str], what: str, timeout_s: floa
         check_trusted(system.status(url), what)
         return system.download(url, local)
     with system.open_read(url) as file:
-        opened = f"/proc/self/fd/{file.fileno()}"
+        opened = descriptor_path(file.fileno())
         check_trusted(replace(system.status(opened), url=url), what)
         return system.download(opened, local)
 

@@ -90,17 +90,6 @@ def _escaped(text: str, besides: str = "") -> str:
     return f"\\{text}" if text[:1] == " " else text
 
 
-def create_memory_file(content: bytes) -> int:
-    """Return the descriptor of an anonymous file in memory with this content, for a child process to inherit.
-
-    The file disappears with the last process that has it open.
-    """
-    descriptor = os.memfd_create("hopsml-submit", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content)
-    return descriptor
-
-
 def read_spark_defaults(program: str, environment: Mapping[str, str]) -> tuple[bytes, list[str]]:
     """Return what makes spark-submit read spark-defaults.conf besides a properties file.
 

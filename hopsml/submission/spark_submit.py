@@ -18,6 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Protocol
 
+import psutil
+
+from hopsml.core import platforms
 from hopsml.core.newer_python import OWN_PROCESS_GROUP
 from hopsml.submission import spark_command
 
@@ -37,7 +40,7 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._read, self._write = platforms.nonblocking_pipe()
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
@@ -90,6 +93,7 @@ _REAP_S = 5.0  # seconds until the system has reaped killed processes
 _GATEWAY = b"PYSPARK_GATEWAY_PORT"  # variable by which spark-submit gives a script the port of its JVM
 # the guard gets the group's number before the process becomes the command
 _REPORT_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'
+_PROC = Path("/proc")
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -110,12 +114,12 @@ class SparkSubmit:
             line, hidden_settings = spark_command.split_command(command)
             if shutil.which(line[0], path=environment.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
-            passed = []
+            passed: list[int] = []
             if hidden_settings:
                 defaults, options = spark_command.read_spark_defaults(line[0], environment)
-                passed.append(spark_command.create_memory_file(defaults + spark_command.to_properties(hidden_settings)))
-                undo.callback(os.close, passed[0])
-                line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", *options]
+                content = defaults + spark_command.to_properties(hidden_settings)
+                file, passed = platforms.hidden_file(content, "hopsml-submit", undo)
+                line[1:1] = ["--properties-file", file, *options]
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_GUARD), str(GRACE_S)], stdin=subprocess.PIPE, start_new_session=True
             )
@@ -130,7 +134,7 @@ class SparkSubmit:
                 **OWN_PROCESS_GROUP,  # Ctrl-C at a terminal is for this process, which passes it on once
             )
             undo.callback(self.end, signal.SIGKILL)
-            self.ended = os.pidfd_open(self._process.pid)  # readable once the process has ended
+            self.ended = platforms.end_descriptor(self._process)  # readable once the process has ended
             undo.callback(os.close, self.ended)
             self._resources = undo.pop_all()
 
@@ -212,18 +216,35 @@ def _children(pid: int) -> list[int]:
 
 def _variables(pid: int) -> set[bytes]:
     """Return the names of the variables with which a process was started; none if it has ended."""
+    if not _PROC.is_dir():
+        try:
+            return {name.encode() for name in psutil.Process(pid).environ()}
+        except psutil.Error:
+            return set()
     try:
-        return {entry.partition(b"=")[0] for entry in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")}
+        return {entry.partition(b"=")[0] for entry in Path(_PROC, str(pid), "environ").read_bytes().split(b"\0")}
     except OSError:
         return set()
 
 
 def _processes() -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the id of each process, with its state, parent, group and further fields of /proc/PID/stat."""
-    for entry in os.listdir("/proc"):
+    """Yield the id of each process, with its state, parent and group as in /proc/PID/stat."""
+    if not _PROC.is_dir():
+        yield from _processes_of_psutil()
+        return
+    for entry in os.listdir(_PROC):
         if entry.isdigit():
             try:
-                facts = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
+                facts = Path(_PROC, entry, "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:  # ended since
                 continue
             yield int(entry), facts
+
+
+def _processes_of_psutil() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the same where there is no /proc, for instance on macOS."""
+    for process in psutil.process_iter(["ppid", "status"]):
+        with contextlib.suppress(OSError):  # ended since
+            group = os.getpgid(process.pid)
+            state = b"Z" if process.info["status"] == psutil.STATUS_ZOMBIE else b"R"
+            yield process.pid, [state, str(process.info["ppid"]).encode(), str(group).encode()]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopsml.core import processes, redact, settings
+from hopsml.core.platforms import core_count
 
 if TYPE_CHECKING:
     from hopsml.tracking.inputs import WorkerFacts
@@ -80,7 +81,7 @@ def record_worker(context: WorkerFacts) -> None:
 def hardware_facts() -> dict[str, Any]:
     """Return the cores that this process may use, memory in bytes, processor and operating system."""
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": core_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "processor": _processor(),
         "system": platform.platform(),

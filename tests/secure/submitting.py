@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml.core import profiles
+from hopsml.core import platforms, profiles
 from hopsml.storage.filesystem import for_url
 from hopsml.submission import spark_command
 from tools.hadoop import spark
@@ -97,21 +98,19 @@ def submit(
     chosen = {**settings(cluster, way, project), **(conf or {})}
     shown, hidden = spark_command.split_hidden(chosen)
     command = spark.submit_command(JOBS / script, *arguments, conf=shown, deploy_mode=way.deploy_mode)
-    file = spark_command.create_memory_file(spark_command.to_properties(hidden))
-    command[1:1] = ["--properties-file", f"/dev/fd/{file}"]
     named = {**environment(cluster, way, project), **(variables or {})}
-    try:
+    with contextlib.ExitStack() as started:
+        file, passed = platforms.hidden_file(spark_command.to_properties(hidden), "hopsml-submit", started)
+        command[1:1] = ["--properties-file", file]
         return subprocess.Popen(
             command,
             env={name: value for name, value in named.items() if value},
-            pass_fds=[file],
+            pass_fds=passed,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-    finally:
-        os.close(file)
 
 
 def use_from_here(monkeypatch: Any, cluster: Any, user: str = "alice") -> None:

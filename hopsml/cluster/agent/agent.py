@@ -30,6 +30,7 @@ from hopsml.cluster.worker import server_guard
 from hopsml.core import file_locks, processes
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.delegation_tokens import OwnTokenFile, parse
+from hopsml.core.platforms import why_not_here
 from hopsml.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ LAST_MESSAGE_BYTES = 4096
 MOST_REASON = 120  # bytes of the reason in a WebSocket close frame (RFC 6455, section 5.5)
 DISMISSED = "dismissed"  # prefix of the exit reason of an agent that the coordinator has dismissed
 NEVER_JOINED = "could not join: "  # prefix of the exit reason of an agent that was never admitted
+WORKERS_NEED = (
+    "workers need Linux",
+    "submit to a cluster (hopsml submit --profile ...) or to a job service (hopsml jobs submit), or use a Linux container",
+)
 
 
 def run_agent(
@@ -79,7 +84,7 @@ def run_agent(
         is_again: True if an earlier agent in this slot was cut off. The cause may persist for a while, so this agent
             retries the connection for two leases.
     """
-    if problem := acceptor.open_files_problem():
+    if problem := why_not_here(*WORKERS_NEED) or acceptor.open_files_problem():
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
     processes.write_no_core_dumps()

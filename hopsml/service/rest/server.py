@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hopsml.cluster.shared import http_connections
 from hopsml.cluster.shared.acceptor import log_once_per_kind
 from hopsml.core import extras
+from hopsml.core.platforms import why_not_here
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ _NEEDS = ("starlette", "uvicorn")
 
 
 def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> None:
-    """Raise ArgumentError if a package that the server needs is not installed.
+    """Raise ArgumentError if the platform is not Linux, or a package that the server needs is not installed.
 
     Args:
         command: The command, for the message.
         more: Packages that are needed in addition to those of the page.
     """
+    if problem := why_not_here(f"{command} needs Linux", "start it on a Linux host, or in a container"):
+        raise ArgumentError(problem)
     missing = [name for name in (*_NEEDS, *more) if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install_command('service')}")

@@ -50,7 +50,6 @@ RUN_BY = {
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down_start_and_stop_the_cluster",
     "hadoop-down": "integration/tools/test_makefile.py::test_hadoop_up_and_down_start_and_stop_the_cluster",
     "wheel": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
-    "hdfs-crates": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
     "release": "integration/tools/test_makefile.py::test_release_builds_wheels_checksums_and_sbom",
     "demo": "integration/tools/test_makefile.py::test_demo_trains_on_spark",
     "demo-yarn": "integration/tools/test_makefile.py::test_demo_runs_on_yarn",
@@ -154,7 +153,7 @@ def test_test_secure_fails_without_a_selected_scenario() -> None:
 @pytest.mark.local
 def test_help_lists_every_target() -> None:
     listed = {line.split()[0] for line in made(ROOT, "help").splitlines()}
-    assert listed == RUN_BY.keys() - {"types", "style", "hdfs-crates"}
+    assert listed == RUN_BY.keys() - {"types", "style"}
 
 
 @pytest.mark.local

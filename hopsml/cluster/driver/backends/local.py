@@ -18,14 +18,16 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.agent.agent import LAST_MESSAGE_BYTES, NEVER_JOINED, folder_prefix
+from hopsml.cluster.agent.agent import LAST_MESSAGE_BYTES, NEVER_JOINED, WORKERS_NEED, folder_prefix
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, EndWarning, SlotEnded
 from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
 from hopsml.core.newer_python import module_arguments
+from hopsml.core.platforms import core_count, why_not_here
 from hopsml.core.processes import describe_exit
+from hopsml.errors import ClusterError
 
 GRACE_S = 5.0
 LOSS_S = 1.0  # seconds to wait for the exit of an agent's process after its connection has broken
@@ -57,7 +59,9 @@ class LocalBackend:
     cores_per_agent = 0
 
     def __init__(self, slots: int | None = None) -> None:
-        devices, cores = len(gpus.host_gpus()), len(os.sched_getaffinity(0))
+        if problem := why_not_here(*WORKERS_NEED):
+            raise ClusterError(problem)
+        devices, cores = len(gpus.host_gpus()), core_count()
         self.gpus_per_agent = 1 if devices else 0
         self.slots = slots or devices or cores
         self._together = slots or max(devices, cores)
