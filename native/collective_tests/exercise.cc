@@ -203,7 +203,11 @@ void as_processes(int size, Machines machines, hopsml_algorithm algorithm) {
 
 }  // namespace
 
-int main() {
+int main(int count, char**) {
+  if (count > 1) { /* a little of each transport, for emulated processors */
+    for (Machines machines : {kUnknown, kOne}) as_processes(2, machines, HOPSML_AUTO);
+    return 0;
+  }
   for (Machines machines : {kUnknown, kOne, kTwo}) {
     for (int size : {2, 3}) as_processes(size, machines, HOPSML_AUTO);
     for (int size : {2, 4}) as_threads(size, machines, HOPSML_AUTO);

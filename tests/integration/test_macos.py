@@ -127,7 +127,7 @@ def test_commands_and_client_use_a_job_service(on_macos: Run, tmp_path: Path) ->
             assert server.stdout is not None and "?token=" in server.stdout.readline()
             submitted = on_macos("-m", "hopsml", "jobs", "submit", "job.yaml", "--wait", **state)
             listed = on_macos("-m", "hopsml", "jobs", "ls", "--all", **state)
-            code = "from hopsml.client import Client; print(*(one.name for one in Client.of_environment().jobs().jobs))"
+            code = "from hopsml.client import Client; print(*(one.name for one in Client.of_environment().jobs()))"
             connected = on_macos("-c", code, **state)
         finally:
             server.terminate()
@@ -141,7 +141,7 @@ def test_workers_of_this_machine_are_refused_in_one_sentence(on_macos: Run, tmp_
     done = on_macos("small.py")
     assert done.returncode == 1
     sentence = "workers need Linux, and this is macOS: submit to a cluster (hopsml submit"
-    assert done.stderr.splitlines()[-1].startswith(f"hopsml.errors.ClusterError: {sentence}")
+    assert [sentence in line for line in done.stderr.splitlines() if "Linux" in line] == [True], done.stderr
     agent = on_macos("-c", "from hopsml.cluster.agent.agent import run_agent; print(run_agent(None, 0))")
     assert agent.stdout.startswith(f"could not join: {sentence}"), agent.stderr  # a Spark task of such a machine
     for command in (["server"], ["ui"]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MAKE = str(shutil.which("make"))
 CURRENT = [word for file in (".venv/.complete", ".cache/native/built", ".cache/compiled") for word in ("-o", file)]
 
+JAR = "hopsml-spark-push.jar"
 WITHOUT_CARGO = {"CARGO": "no-such-cargo"}  # whose library takes minutes
 
 # Target -> the file and the name of a test that runs it.
@@ -283,7 +283,7 @@ def jars() -> Path:
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_release_builds_wheels_checksums_and_sbom() -> None:
+def test_release_builds_wheels_checksums_and_sbom(tmp_path: Path) -> None:
     """Built in the repository, so that downloaded headers and compiled objects serve the next run."""
     output = made(ROOT, "release", timeout_s=880)
     assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in output
@@ -294,14 +294,32 @@ def test_release_builds_wheels_checksums_and_sbom() -> None:
     held = {Path(name).name for name in zipfile.ZipFile(linux).namelist()}
     operations = {f"libhopsml_tensorflow-{version[0]}.{version[1]}.so" for version in versions.TENSORFLOW.supported}
     assert {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so", *operations} <= held
+    assert (JAR in held) is (shutil.which("javac") is not None)
     assert ("libhopsml_tf_hdfs.so" in held) is (shutil.which(os.environ.get("CARGO") or "cargo") is not None)
     assert not [name for name in zipfile.ZipFile(linux).namelist() if ".data/" in name and "scripts" not in name]
     assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
-    sums = [line.split() for line in (dist / "SHA256SUMS").read_text().splitlines()]
-    assert {linux.name, str(pure.relative_to(dist)), "hopsml-sbom.json"} <= {name for _, name in sums}
-    assert all(hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest for digest, name in sums)
+    (sources,) = dist.glob("hopsml_spark-*.tar.gz")
+    named = {line.split()[1] for line in (dist / "SHA256SUMS").read_text().splitlines()}
+    assert {linux.name, str(pure.relative_to(dist)), sources.name, "hopsml-sbom.json"} <= named
+    checked = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=dist, capture_output=True, text=True)
+    assert checked.returncode == 0 and checked.stdout.count(": OK\n") == len(named), checked.stderr
     components = {one["name"] for one in json.loads((dist / "hopsml-sbom.json").read_text())["components"]}
     assert {"cloudpickle", "pyarrow"} <= components
+    _build_from(sources, tmp_path)
+
+
+def _build_from(sources: Path, folder: Path) -> None:
+    """Build a wheel from a source distribution as pip does, but without optimization, to save time."""
+    compiler = folder / "g++"
+    compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
+    compiler.chmod(0o755)
+    command = [ROOT / ".venv/bin/uv", "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", folder]
+    command += ["--python", ROOT / ".venv/bin/python", sources]
+    subprocess.run(command, check=True, env={**os.environ, "CXX": str(compiler), "TMPDIR": str(folder)})
+    (wheel,) = folder.glob("hopsml_spark-*.whl")
+    held = {Path(name).name for name in zipfile.ZipFile(wheel).namelist()}
+    assert {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so", "profiles.py"} <= held
+    assert (JAR in held) is (shutil.which("javac") is not None)
 
 
 @pytest.mark.spark
