@@ -16,6 +16,7 @@ It starts with the standard library only, and installs what it needs into ``.cac
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.util
 import os
 import platform
@@ -99,7 +100,10 @@ def main(arguments: Sequence[str]) -> None:
     own = platform.machine()
     parser.add_argument("--arch", choices=MACHINES, default=own, help=f"processor of the wheel; default: {own}")
     machine = parser.parse_args(arguments).arch
-    build(Target(machine, machine == own))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # builds share folders
+        build(Target(machine, machine == own))
 
 
 def build(target: Target) -> None:

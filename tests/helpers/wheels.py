@@ -25,6 +25,13 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
+def build_portable_wheel(folder: Path) -> Path:
+    """Build the wheel of ``make wheel``, whose downloads and objects are reused, and return a copy in ``folder``."""
+    subprocess.run([sys.executable, "-m", "tools.build_wheel"], cwd=ROOT, check=True)
+    (wheel,) = (ROOT / "dist").glob("hopsml_spark-*.whl")
+    return Path(shutil.copy(wheel, folder))
+
+
 def copy_sources(target: Path, *without: str) -> Path:
     """Copy the sources of the package into a new folder, except entries of the names ``without``."""
     target.mkdir()

@@ -16,7 +16,7 @@ def train(rows: Any) -> dict[str, Any]:
     import hopsml
 
     fed = np.concatenate([batch["x"] for batch in rows.batch(8)])
-    strategy = hopsml.tensorflow.strategy()
+    strategy = hopsml.tensorflow.strategy(implementation="hopsml")  # by the library of the wheel
     x = np.linspace(-1, 1, 64, dtype="float32").reshape(-1, 1)
     with strategy.scope():
         model = keras.Sequential([keras.Input((1,), name="x"), keras.layers.Dense(1)])
