@@ -19,6 +19,7 @@ import pytest
 
 import hopsml
 from tests.helpers import wheels
+from tests.helpers.clock import END_S
 from tools import build_native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +134,40 @@ def test_sdist_contains_all_sources_of_a_wheel(wheel: Path) -> None:
     for folder in ("native/collective", "native/server", "native/tensorflow", "conf"):
         assert {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir() if path.is_file()} <= held, folder
     assert {"tools/build_native.py", "setup.py", "pyproject.toml", "LICENSE", "README.md"} <= held
+
+
+@pytest.mark.local
+@pytest.mark.variant  # the packages of an extra are fetched
+def test_folder_of_wheels_is_installed_without_an_index_as_the_page_says(wheel: Path, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "first-steps.md").read_text().partition("### Install without a network")[2]
+    gather, install = (part.partition("```")[0] for part in section.partition("###")[0].split("```sh\n")[1:])
+    (tmp_path / "dist").mkdir()
+    shutil.copy(wheel, tmp_path / "dist")
+
+    def run(command: str, environment: str, **variables: str) -> None:
+        folder = tmp_path / environment
+        venv.create(folder, with_pip=True)
+        path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        kept = {name: value for name, value in os.environ.items() if name not in ("PIP_FIND_LINKS", "PYTHONPATH")}
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=tmp_path,
+            env={**kept, **variables, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+    run(gather, "connected")
+    shutil.rmtree(tmp_path / "dist")
+    run(install, "offline", PIP_INDEX_URL="http://127.0.0.1:9/", PIP_CACHE_DIR=str(tmp_path / "empty"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = caller(tmp_path / "offline", tmp_path, END_S)("python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert Path(json.loads(done.stdout.splitlines()[-1])["library"]).is_relative_to(tmp_path / "offline")
+    assert (
+        caller(tmp_path / "offline", tmp_path, END_S)("python", "-c", "import optuna").returncode == 0
+    )  # of the extra
 
 
 @pytest.mark.local
