@@ -235,7 +235,15 @@ def _unpacked(target: Target, version: str) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         tags = [f"--platform={tag}_{target.machine}" for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_27")]
-        command = [PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command: list[str | Path] = [
+            PYTHON,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         command += ["--only-binary=:all:", "--python-version=3.11", *tags, f"--dest={part}"]
         setup_environment.fetch(*command, f"{target.tensorflow}=={version}")
         (wheel,) = part.glob("*.whl")
