@@ -97,7 +97,7 @@ class Client(ServiceConnection):
         return cls(*_recorded(state), recorded=lambda: _recorded(state))
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
-        """Queue the job of a file, and upload the code that it names as its workspace.
+        """Queue the job of a file, and upload the code that it names.
 
         Args:
             job_file: path of the job file.
@@ -116,13 +116,13 @@ class Client(ServiceConnection):
         return self._as(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
 
     def _uploaded(self, job_file: str | Path) -> dict[str, str]:
-        """Upload the workspace of a job file, and return the request that refers to it."""
-        from hopsml.service import spec, workspaces
-        from hopsml.service.render import spark_submit
+        """Upload the code of a job file, and return the request that refers to it."""
+        from hopsml.service import code, spec, workspaces
 
         job, path = spec.load(job_file), Path(job_file)
-        code = workspaces.zip_folder(spark_submit.workspace_folder(job, path.absolute()))
-        digest = self._text("workspace", self._call("POST", "workspaces", content=code))
+        with code.local_code(job, path.absolute()) as folder:
+            packed = workspaces.zip_folder(folder)
+        digest = self._text("workspace", self._call("POST", "workspaces", content=packed))
         return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 
     def jobs(

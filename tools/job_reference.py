@@ -18,9 +18,11 @@ _TITLES = {
     "Task": "A task",
     "WorkerResources": "`resources` of a task",
     "TaskEnvironment": "`environment` of a task",
+    "Dataset": "`datasets`, each a URL or a table",
     "Search": "`search`",
 }
 _WORDS = {"string": "text", "integer": "whole number", "object": "table", "array": "list", "number": "number"}
+_WORDS |= {"boolean": "`true`, `false`"}
 
 
 def tables() -> str:
@@ -43,7 +45,11 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def _kind(field: dict[str, Any]) -> str:
-    one = next((each for each in field.get("anyOf", [field]) if each.get("type") != "null"), field)
+    kinds = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
+    return " or ".join(map(_kind_of_one, kinds))
+
+
+def _kind_of_one(one: dict[str, Any]) -> str:
     if "enum" in one:
         return ", ".join(f"`{value}`" for value in one["enum"])
     kind = _WORDS.get(one.get("type", "object"), "table")

@@ -35,12 +35,13 @@ def check(job: JobFile) -> None:
     """
     loaded = load_job_or_exit(job)
     from hopsml.errors import ArgumentError
-    from hopsml.service import spec, workspaces
+    from hopsml.service import code, spec, workspaces
     from hopsml.service.render import spark_submit
 
-    if spark_submit.is_folder_workspace(loaded.workspace):
+    if not spark_submit.is_git_url(loaded.code):  # `hopsml jobs submit` fetches it, and the service checks it
         try:
-            problems = workspaces.missing_in_folder(spark_submit.workspace_folder(loaded, Path(job).absolute()), loaded)
+            with code.local_code(loaded, Path(job).absolute()) as folder:
+                problems = workspaces.missing_in_folder(folder, loaded)
         except ArgumentError as error:
             problems = [str(error)]
         if problems:

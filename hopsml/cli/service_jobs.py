@@ -85,7 +85,7 @@ def run(
         "name": job_name,
         "queue": queue,
         "priority": priority,
-        "workspace": str(path.parent),
+        "code": str(path.parent),
         "tasks": {"main": task},
     }
     with tempfile.TemporaryDirectory(prefix="hopsml-job-") as folder:

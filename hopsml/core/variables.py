@@ -264,6 +264,8 @@ class Settings:
     job_tasks = Variable("names of the tasks of the job with ports, JSON", _text)
     job_secrets_key = Variable("key of the secrets that the job service has stored for a driver", _text)
     dataset = Variable("the dataset of the worker's job", _text)
+    job_workspace = Variable("URL of the folder that the tasks of a job share, if its file has workspace: true", _text)
+    workspace = Variable("path or URL of the folder that the tasks of the worker's job share", _text)
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment

@@ -19,6 +19,7 @@ from hopsml.service.manager import Manager, requests
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.manager.requests import TaskSize
 from hopsml.service.metrics import TURN_BOUNDS_S
+from hopsml.service.render import spark_submit
 from hopsml.service.retention import Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec, limits
@@ -31,7 +32,7 @@ log = logging.getLogger("hopsml.service")
 DAY_S = 86_400.0
 AUDIT_DAYS = 90.0  # days for which an entry of the audit log is retained
 DROP_S = 3600.0  # seconds between two removals of older entries
-PATH_BYTES = 4096  # bytes allowed for the workspace folder's path, which replaces the workspace's name in the job file
+PATH_BYTES = 4096  # bytes allowed for the workspace folder's path, which replaces the code's name in the job file
 LEAST_S = 0.25  # least seconds between two passes: a thousand submissions at once do not cause a thousand passes
 
 
@@ -170,13 +171,14 @@ class JobService:
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
         if missing := self.workspaces.missing(job, workspace):
-            raise ArgumentError(f"job {job.name}: {'; '.join(missing)}; correct the name, or the workspace")
+            raise ArgumentError(f"job {job.name}: {'; '.join(missing)}; correct the name, or the code")
         for name, task in job.tasks.items():
             if task.environment is not None and self.is_local:
                 raise ArgumentError(
                     f"job {job.name}: tasks.{name}.environment: jobs of profile {self.profile} run on this machine in the "
                     "environment of the service: install there what they need, and leave environment out"
                 )
+        spark_submit.check_paths(job, self.profile, self.is_local)
         self.workspaces.check_archives(job)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
@@ -260,5 +262,5 @@ def _check_length(job: JobSpec) -> None:
     if length > limits.FILE_BYTES:
         raise ArgumentError(
             f"job {job.name} has {length} bytes with a line for each value, and a job file has at most {limits.FILE_BYTES}; "
-            "put long lists into a file of the workspace"
+            "put long lists into a file of the code"
         )

@@ -103,7 +103,7 @@ class _Walk:
         )  # fmt: skip
         if why:
             raise ArgumentError(
-                f"workspace {self.folder} has {why}; store data elsewhere, and name a folder that contains only code"
+                f"code {self.folder} has {why}; store data elsewhere, and name a folder that contains only code"
             )
 
 

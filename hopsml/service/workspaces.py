@@ -94,6 +94,7 @@ MOST_OF_A_USER_BYTES, MOST_OF_A_USER_ENTRIES = (
     500_000,
 )  # limits of all workspaces that one user uploaded: bytes; files and folders
 LAUNCHES_OF_A_TRY = 1000
+SHARED = "Workspaces"  # folder of the project with the folders that the tasks of jobs share
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class Workspaces:
                 return digest
         fresh = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
-            _unpack(content, fresh)
+            unpack_zip(content, fresh)
             for parent, _, _ in os.walk(fresh):
                 os.chmod(parent, 0o700)
             durable.sync_tree(fresh)
@@ -283,6 +284,7 @@ class Workspaces:
             "HOPSML_JOB_TAG": launch.tag,
             "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
+            **({"HOPSML_JOB_WORKSPACE": urls.join(self._project_url, SHARED, own)} if spec.workspace is True else {}),
             **trace_variables(row, launch),
         }
 
@@ -294,7 +296,7 @@ class Workspaces:
         def plan() -> SubmissionPlan:
             """Write the job file, and return the plan of the submission."""
             self.check_archives(spec)  # the job may have been stored under other rules
-            named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
+            named = spec.model_copy(update={"code": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"
             path.parent.mkdir(mode=0o700, exist_ok=True)
             path.parent.chmod(0o700)
@@ -332,7 +334,7 @@ def zip_folder(folder: Path) -> bytes:
     total = sum(path.stat().st_size for path in selected.files.values())
     if total > MOST_UNPACKED_BYTES:
         raise ArgumentError(
-            f"workspace {folder} has {len(selected.files)} files of {total >> 20} MiB; at most "
+            f"code {folder} has {len(selected.files)} files of {total >> 20} MiB; at most "
             f"{MOST_UNPACKED_BYTES >> 20} MiB can be uploaded; store data elsewhere, and name a folder that "
             "contains only code"
         )
@@ -345,13 +347,13 @@ def zip_folder(folder: Path) -> bytes:
             try:
                 archive.writestr(entry, path.read_bytes())
             except OSError as error:
-                raise ArgumentError(f"workspace {folder}: {name} cannot be read: {error.strerror or error}") from error
+                raise ArgumentError(f"code {folder}: {name} cannot be read: {error.strerror or error}") from error
         for name in selected.empty_folders:
             archive.writestr(zipfile.ZipInfo(name), b"")
     content = packed.getvalue()
     if len(content) > MOST_BYTES:
         raise ArgumentError(
-            f"workspace {folder} packs to {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are uploaded: keep data "
+            f"code {folder} packs to {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are uploaded: keep data "
             "on the store, and name a folder with code alone"
         )
     return content
@@ -373,7 +375,7 @@ def _has_files(content: bytes, folder: Path) -> bool:
     return True
 
 
-def _unpack(content: bytes, target: Path) -> None:
+def unpack_zip(content: bytes, target: Path) -> None:
     """Unpack a zip into a folder.
 
     Raises:
@@ -401,8 +403,8 @@ def _unpack(content: bytes, target: Path) -> None:
         OSError,
     ) as error:  # damaged, unknown method, encrypted; names that no folder can contain, or duplicate names
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise ServiceError(f"the workspace cannot be stored: {error.strerror}; free space on the server") from error
-        raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
+            raise ServiceError(f"the code cannot be stored: {error.strerror}; free space on the server") from error
+        raise ArgumentError(f"the code is no zip that can be read: {error}") from error
 
 
 def _check_entries(names: Sequence[str]) -> None:
@@ -474,7 +476,7 @@ def _missing(folder: Path, name: str, task: Task) -> str:
     except OSError:  # a name that is too long
         is_there = False
     if not is_there:
-        return f"tasks.{name}.{kind}: there is no file {named!r} in the workspace"
+        return f"tasks.{name}.{kind}: there is no file {named!r} in the code"
     function = (task.function or "").rpartition(":")[2]
     if function and not _binds(folder / named, function):
         return f"tasks.{name}.function: {named} has no function {function!r}"

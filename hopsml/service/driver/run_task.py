@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.core.commands import run_command
-from hopsml.core.variables import SETTINGS
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec, searchspace
 from hopsml.service.spec.task import Task
+from hopsml.storage.filesystem import for_url
 from hopsml.submission import script
-from hopsml.training import discovery
+from hopsml.training import datasets, discovery
+from hopsml.training.datasets import DatasetSource
 from hopsml.training.discovery import TaskPorts, delete_earlier_tries, driver_host, encode_tasks
 from hopsml.training.prepare import register_secrets_first
 
@@ -74,13 +76,15 @@ def run(job_file: str, name: str) -> int:
     listener = _listener(job, name, task)
     secrets = driver_requests.take_secrets(job.secrets, os.environ)
     variables = {**_variables(job, task), **secrets}
+    sources = _dataset_sources(job)
     if task.script is not None:
-        os.environ.update(variables)
+        os.environ.update(variables | datasets.fetch_all(sources))
         if task.ports:
             listener.reserve_and_publish(driver_host(os.environ))
         return _run_script(_code(job, path, task.script), task)
     function = _command(job, path, task) if task.command is not None else _function(job, path, task)
     function = listener.wrap_function(function) if task.ports else function
+    function = datasets.fetch_first(function, sources)  # before ports are published: others may connect at once
     _verb(job, name, task, register_secrets_first(function, tuple(secrets)), variables)
     return 0
 
@@ -103,7 +107,7 @@ def _found(*places: Path) -> Path:
 def _code(job: JobSpec, job_file: Path, named: str) -> Path:
     """Return the path of a workspace file; shipped files are next to the job file or in the working directory."""
     alone = Path(named).name
-    return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
+    return _found(job_file.parent / job.code / named, job_file.parent / alone, Path(alone))
 
 
 def _listener(job: JobSpec, name: str, task: Task) -> TaskPorts:
@@ -127,7 +131,35 @@ def _is_searched(job: JobSpec, name: str) -> bool:
 
 def _variables(job: JobSpec, task: Task) -> dict[str, str]:
     """Return the environment variables of every worker."""
-    return {**_known_addresses(job), **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
+    return {
+        **_known_addresses(job),
+        **({"HOPSML_DATASET": job.dataset} if job.dataset else {}),
+        **datasets.passed_variables(_dataset_sources(job)),
+        **({datasets.WORKSPACE: _shared_folder(job)} if job.workspace else {}),
+        **task.env,
+    }
+
+
+def _dataset_sources(job: JobSpec) -> tuple[DatasetSource, ...]:
+    """Return the job's data sets by name."""
+    return tuple(DatasetSource(name, one.url, one.fetch) for name, one in job.datasets.items())
+
+
+def _shared_folder(job: JobSpec) -> str:
+    """Create the folder that all tasks and tries of the job share, and return its path, or URL if it is not local.
+
+    Raises:
+        ArgumentError: It is to be a folder of the project, and no service has started this driver.
+        StorageError: It cannot be created.
+    """
+    url = job.workspace if isinstance(job.workspace, str) else SETTINGS.job_workspace
+    if not url:
+        raise ArgumentError(
+            f"job {job.name}: workspace: true is a folder that the job service chooses in its project, and no service has "
+            f"started this driver; name a URL, or set {Settings.job_workspace.name} to one"
+        )
+    for_url(url).make_dirs(url)
+    return datasets.local_path(url)
 
 
 def _known_addresses(job: JobSpec) -> dict[str, str]:
@@ -172,7 +204,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     shown = textwrap.shorten(" ".join(line), COMMAND_SHOWN, placeholder=" ...")
     paths = {named: _code(job, job_file, named) for named in task.files() if _is_there(job, job_file, named)}
     files = {named: (path.read_bytes(), os.access(path, os.X_OK)) for named, path in paths.items()}
-    root = (job_file.parent / job.workspace).resolve()
+    root = (job_file.parent / job.code).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
     framework = task.framework
     is_kept = bool(SETTINGS.job_tag)  # by a service, for all jobs: each worker gets a copy
@@ -219,7 +251,7 @@ def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: boo
     """Provide the working directory of a command: the workspace, a private copy, or the folder of shipped files.
 
     Args:
-        root: Folder of the workspace; on some nodes it does not exist.
+        root: Folder of the code; on some nodes it does not exist.
         files: Path -> (content, True if executable) of the shipped files.
         is_kept: True if a service stores the workspace, so that a private copy is used.
     """
@@ -243,7 +275,7 @@ def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
 
 
 def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
-    """Return True if a named file of the workspace can be found."""
+    """Return True if a named file of the code can be found."""
     try:
         return bool(_code(job, job_file, named))
     except ArgumentError:

@@ -43,9 +43,10 @@ def manifests(job: JobSpec, job_file: Path, profile: Profile | None = None) -> l
         raise ArgumentError(
             f"profile '{profile.name}' has master {profile.master}: manifests are for k8s://; name kubernetes"
         )
-    code = spark_submit.workspace_folder(job, job_file)
+    code = spark_submit.code_folder(job, job_file)
+    spark_submit.check_paths(job, profile.name if profile is not None else "kubernetes", is_local=False)
     for name, task in job.tasks.items():
-        spark_submit.check_workspace(name, task, code)
+        spark_submit.check_code(name, task, code)
         _check_name(f"{job.name}-{name}")
     spark = profile.settings() if profile is not None else {}
     applications = [_application(job, name, task, spark) for name, task in job.tasks.items()]
@@ -71,7 +72,7 @@ def _config_map(job: JobSpec, job_file: Path, code: Path, spark: dict[str, str])
     """Return the ConfigMap of job file, driver and the tasks' files, by file name, as a ConfigMap has no folders."""
     sources = {JOB_FILE: job_file, SCRIPT.name: SCRIPT}
     for task in job.tasks.values():
-        for path in spark_submit.workspace_files(task, code):
+        for path in spark_submit.code_files(task, code):
             if sources.setdefault(path.name, path) != path:
                 raise ArgumentError(
                     f"{path} and {sources[path.name]} have one name: in a pod they lie in one folder; rename one"

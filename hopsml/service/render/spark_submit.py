@@ -14,44 +14,74 @@ from pathlib import Path
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import SCRIPT
+from hopsml.service.spec import shared
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 from hopsml.submission import SubmissionPlan, is_detachable, plan
 from hopsml.submission import script as scripts
 
 
-def is_folder_workspace(workspace: str) -> bool:
-    """Return True if a job's workspace is a folder, not a zip or a git URL."""
-    return not ("://" in workspace or workspace.startswith("git@") or workspace.endswith(".zip"))
+def is_git_url(code: str) -> bool:
+    """Return True if the code of a job is in a git repository."""
+    return "://" in code or code.startswith("git@")
 
 
-def workspace_folder(job: JobSpec, job_file: Path) -> Path:
-    """Return the folder of a job's workspace.
+def code_folder(job: JobSpec, job_file: Path) -> Path:
+    """Return the folder of a job's code.
 
     Raises:
-        ArgumentError: The folder does not exist, or the workspace is a zip or git URL, which must be unpacked first.
+        ArgumentError: The folder does not exist, or the code is a zip or git URL, which ``hopsml jobs submit`` unpacks.
     """
-    found = job_file.parent / job.workspace
-    if not is_folder_workspace(job.workspace):
+    found = job_file.parent / job.code
+    if is_git_url(job.code) or job.code.endswith(".zip"):
         raise ArgumentError(
-            f"workspace {job.workspace}: its code is not on this machine as a folder; fetch or unpack it, and name the "
-            "folder as workspace"
+            f"code {job.code}: it is not on this machine as a folder; `hopsml jobs submit` unpacks it, else fetch or unpack "
+            "it yourself, and name the folder"
         )
     if not found.is_dir():
-        raise ArgumentError(f"workspace {job.workspace}: there is no folder {found}; name one that is there")
+        raise ArgumentError(f"code {job.code}: there is no folder {found}; name one that is there{_hint(job)}")
     return found
 
 
-def workspace_files(task: Task, workspace: Path) -> list[Path]:
+def _hint(job: JobSpec) -> str:
+    """Return the end of the message for a folder that is not there, for a path that may have been meant otherwise."""
+    return "; the folder that tasks share is named by workspace next to code" if job.code.startswith("/") else ""
+
+
+def is_local(profile: Profile) -> bool:
+    """Return True if all workers of a profile run on this machine, so that they can use its paths."""
+    return profile.master == "none" or profile.master.startswith("local")
+
+
+def check_paths(job: JobSpec, profile: str, is_local: bool) -> None:
+    """Raise ArgumentError if a data set or the workspace is a path of one machine, and workers run on others.
+
+    Args:
+        job: The job.
+        profile: Name of the profile that it runs under.
+        is_local: True if all workers of the profile run on this machine.
+    """
+    places = {f"datasets.{name}": one.url for name, one in job.datasets.items()}
+    if isinstance(job.workspace, str):
+        places["workspace"] = job.workspace
+    for field, place in places.items():
+        if shared.is_path(place) and not is_local:
+            raise ArgumentError(
+                f"job {job.name}: {field}: {place} is a path of one machine, and workers of profile {profile} run on "
+                f"others: write a URL, or file://{place} if all nodes have it (NFS)"
+            )
+
+
+def code_files(task: Task, workspace: Path) -> list[Path]:
     """Return the files that a task names; of a command, those that exist."""
     return [workspace / named for named in task.files() if task.command is None or (workspace / named).is_file()]
 
 
-def check_workspace(name: str, task: Task, workspace: Path) -> None:
+def check_code(name: str, task: Task, workspace: Path) -> None:
     """Raise ArgumentError if a task's file is missing, is not valid Python, or lacks the task's function."""
     if task.command is not None:
         return
-    (path,) = workspace_files(task, workspace)
+    (path,) = code_files(task, workspace)
     tree = scripts.parse_script(str(path))
     if task.function is None:
         return
@@ -128,7 +158,8 @@ def submission_plans(
     Raises:
         ArgumentError: Code is missing or has a syntax error, or the profile lacks a requested feature.
     """
-    code = workspace_folder(job, job_file)
+    code = code_folder(job, job_file)
+    check_paths(job, profile.name, is_local(profile))
     return {
         name: _plan(job, name, job_file, code, profile, tag, variables or {}, (workers or {}).get(name, task.most))
         for name, task in job.tasks.items()
@@ -147,7 +178,7 @@ def _plan(
 ) -> SubmissionPlan:
     """Return the submission plan of one task."""
     task = job.tasks[name]
-    check_workspace(name, task, code)
+    check_code(name, task, code)
     conf = dict(spark_settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
     if is_detachable(profile):
         conf |= {f"spark.yarn.appMasterEnv.{key}": value for key, value in variables.items()}
@@ -233,7 +264,7 @@ def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
 
 def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator[tuple[str, str]]:
     """Yield the settings that ship the job file and the task's file to a remote driver and to executors."""
-    sources = [str(path) for path in workspace_files(task, code)]
+    sources = [str(path) for path in code_files(task, code)]
     for path in (str(job_file), *sources):
         if "," in path or "#" in path:
             raise ArgumentError(f"{path}: Spark reads , and # in its lists of files as something else: rename it")

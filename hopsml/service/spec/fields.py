@@ -161,13 +161,13 @@ _label = _rule(
     LABEL_PATTERN,
     "a label has 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends: write team-a",
 )
-_in_the_workspace = "it lies outside of the workspace, and only what is in it travels: write its path from there"
+_in_the_code = "it lies outside of the code, and only what is in it travels: write its path from there"
 
 
-def check_in_the_workspace(file: str) -> None:
-    """Raise ValueError if a path leads out of the workspace."""
+def check_in_the_code(file: str) -> None:
+    """Raise ValueError if a path leads out of the code."""
     if file.startswith("/") or ".." in file.split("/"):
-        raise ValueError(_in_the_workspace)
+        raise ValueError(_in_the_code)
 
 
 _variable = _rule(

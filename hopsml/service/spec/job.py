@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from hopsml.core import suggestions
 from hopsml.core.newer_python import Self
 from hopsml.errors import ArgumentError
 from hopsml.search.space.space import Searchspace, check_filled
-from hopsml.service.spec import fields, limits
+from hopsml.service.spec import fields, limits, shared
 from hopsml.service.spec.fields import Duration, Label, Name, Names, SpecPart
 from hopsml.service.spec.schedule import Overlap, Schedule, Zone
+from hopsml.service.spec.shared import Dataset
 from hopsml.service.spec.task import Task
+from hopsml.training import datasets
 
 SearcherName = Literal[
     "random", "grid", "differential_evolution", "tpe", "gp", "cmaes", "bohb", "asha", "hyperband", "none"
@@ -71,6 +74,18 @@ class Search(SpecPart):
         default=None,
         description="Task whose function is tried; not needed if only one task has a function.",
         examples=["train"],
+    )
+    workers_per_trial: int = Field(
+        default=1,
+        ge=1,
+        le=limits.WORKERS,
+        description="Workers of each trial, which form the group of framework.",
+        examples=[2],
+    )
+    framework: Literal["torch", "jax", "distributed"] | None = Field(
+        default=None,
+        description="Framework of the group of a trial's workers; by default that of the task.",
+        examples=["torch"],
     )
 
     @model_validator(mode="after")
@@ -149,11 +164,22 @@ class JobSpec(SpecPart):
         description="URL of its input data; workers get it as HOPSML_DATASET.",
         examples=["hdfs:///data/digits"],
     )
-    workspace: str = Field(
+    datasets: dict[Name, Dataset] = Field(
+        default={},
+        max_length=limits.DATASETS,
+        description="Input data by name: a URL, or a path of this machine; workers get HOPSML_DATASET_<NAME>.",
+        examples=[{"digits": "hdfs:///data/digits", "labels": {"url": "https://host/labels.csv", "fetch": "copy"}}],
+    )
+    code: str = Field(
         default=".",
         min_length=1,
-        description="The code: a folder or a zip, relative to the job file's folder, or a git URL.",
-        examples=["."],
+        description="The code: a folder or a zip, relative to the job file's folder, or a git URL, #BRANCH or #COMMIT behind it.",
+        examples=["src"],
+    )
+    workspace: bool | str = Field(
+        default=False,
+        description="Folder that all tasks and tries can read and write, HOPSML_WORKSPACE: true for one in the project, or a URL.",
+        examples=[True],
     )
     retries: int = Field(
         default=0, ge=0, le=limits.RETRIES, description="Number of further tries after a failure.", examples=[1]
@@ -190,9 +216,32 @@ class JobSpec(SpecPart):
         examples=["yarn"],
     )
 
+    @field_validator("workspace")
+    @classmethod
+    def _is_shared(cls, named: bool | str) -> bool | str:
+        """Raise ValueError for the URL of a store that jobs cannot write to."""
+        if isinstance(named, str):
+            shared.check_workspace(named)
+        return named
+
+    @model_validator(mode="after")
+    def _code_of_earlier_files(self) -> Self:
+        """Use a path as ``workspace`` without ``code`` as the code's path, as earlier job files named it."""
+        if not isinstance(self.workspace, str) or not shared.is_path(self.workspace):
+            return self
+        if "code" not in self.model_fields_set:
+            self.__dict__.update(code=self.workspace, workspace=False)  # a validator in front would not be strict any more
+            self.model_fields_set.add("code")
+            self.model_fields_set.discard("workspace")
+        elif not self.workspace.startswith("/"):
+            raise ValueError(
+                f"workspace: {self.workspace!r}: it must be true, a URL or an absolute path; code names the folder of the code"
+            )
+        return self
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        """Validate rules between fields: number of workers, search, secrets and schedule."""
+        """Validate rules between fields: number of workers, search, secrets, schedule, and ends of tasks."""
         workers = sum(task.most for task in self.tasks.values())
         if workers > limits.WORKERS:
             raise ValueError(
@@ -201,6 +250,8 @@ class JobSpec(SpecPart):
         if self.search is not None:
             self.searched()
         self._check_secrets()
+        self._check_data_variables()
+        self._check_ends()
         if self.schedule is None and (alone := sorted(self.model_fields_set & {"schedule_zone", "overlap"})):
             raise ValueError(f"{alone[0]} is of a schedule, and the job has none: give it one, or leave this out")
         return self
@@ -213,6 +264,26 @@ class JobSpec(SpecPart):
             if given := [task for task, one in self.tasks.items() if variable in one.env]:
                 raise ValueError(
                     f"secret {name} is {variable}, which stands under env of task {given[0]!r}, too: rename one"
+                )
+
+    def _check_data_variables(self) -> None:
+        """Raise ValueError if a task sets the variable of a data set or of the code."""
+        ours = {datasets.variable(name) for name in self.datasets} | {datasets.WORKSPACE} if self.datasets else set()
+        ours |= {datasets.WORKSPACE} if self.workspace else set()
+        for name, task in self.tasks.items():
+            if taken := sorted(ours & set(task.env)):
+                raise ValueError(f"{taken[0]} is set by hopsml: remove it from env of task {name!r}")
+
+    def _check_ends(self) -> None:
+        """Raise ValueError if a task ends with one that is not there, or that does not end by itself."""
+        for name, task in self.tasks.items():
+            if task.ends_with is None:
+                continue
+            others = [other for other, one in self.tasks.items() if one.ends_with is None]
+            if task.ends_with not in others:
+                known = suggestions.suggestion_text(task.ends_with, others, f"there are: {', '.join(others) or 'none'}")
+                raise ValueError(
+                    f"task {name!r} ends with {task.ends_with!r}, which is no task that ends by itself; {known}"
                 )
 
     def searched(self) -> str:

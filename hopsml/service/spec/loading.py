@@ -219,6 +219,8 @@ _Dumper.add_representer(str, _text)
 def dump(job: JobSpec) -> str:
     """Return the job as YAML that ``load`` reads as the same job; default values are omitted."""
     content = job.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if "workspace" in content:
+        content.setdefault("code", job.code)  # a workspace without code may be that of earlier job files
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 

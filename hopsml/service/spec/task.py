@@ -15,10 +15,11 @@ from hopsml.service.spec.fields import (
     URL_PATTERN,
     Label,
     Memory,
+    Name,
     Names,
     SpecPart,
     Variable,
-    check_in_the_workspace,
+    check_in_the_code,
 )
 from hopsml.training import discovery as discovered
 
@@ -33,7 +34,7 @@ class TaskEnvironment(SpecPart):
     packages: str | None = Field(
         default=None,
         pattern=rf"^{FILE_LETTER}+$",
-        description="A requirements file of the workspace; on YARN the submitting environment is shipped.",
+        description="A requirements file of the code; on YARN the submitting environment is shipped.",
         examples=["requirements.txt"],
     )
     archive: str | None = Field(
@@ -51,9 +52,9 @@ class TaskEnvironment(SpecPart):
 
     @field_validator("packages")
     @classmethod
-    def _is_in_the_workspace(cls, named: str | None) -> str | None:
-        """Raise ValueError if the requirements file is outside of the workspace."""
-        check_in_the_workspace(named or "")
+    def _is_in_the_code(cls, named: str | None) -> str | None:
+        """Raise ValueError if the requirements file is outside of the code."""
+        check_in_the_code(named or "")
         return named
 
     @field_validator("archive")
@@ -141,7 +142,7 @@ class Task(SpecPart):
     function: str | None = Field(
         default=None,
         pattern=FUNCTION_PATTERN,
-        description="FILE.py:NAME in the workspace: every worker calls it.",
+        description="FILE.py:NAME in the code: every worker calls it.",
         examples=["train.py:main"],
     )
     command: tuple[str, ...] | None = Field(
@@ -153,7 +154,7 @@ class Task(SpecPart):
     script: str | None = Field(
         default=None,
         pattern=SCRIPT_PATTERN,
-        description="A script of the workspace that calls hopsml; it runs once, and starts the workers of the task.",
+        description="A script of the code that calls hopsml; it runs once, and starts the workers of the task.",
         examples=["train.py"],
     )
     arguments: dict[str, JsonValue] = Field(
@@ -161,9 +162,9 @@ class Task(SpecPart):
         description="Keyword arguments of the function; a script gets them as --name value. Not with a command.",
         examples=[{"batch_size": 64}],
     )
-    framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
+    framework: Literal["tensorflow", "torch", "jax", "distributed", "mpi"] = Field(
         default="tensorflow",
-        description="Framework of the group that the workers of a function, or of a command, form.",
+        description="Framework of the group that the workers of a function, or of a command, form; mpi: of a command.",
         examples=["torch"],
     )
     environment: TaskEnvironment | None = Field(
@@ -188,6 +189,11 @@ class Task(SpecPart):
         description="When it fails: end_all ends the others and tries the job again; relaunch restarts this task alone.",
         examples=["relaunch"],
     )
+    ends_with: Name | None = Field(
+        default=None,
+        description="Task of the job with whose success this one is ended, and then counts as finished.",
+        examples=["train"],
+    )
 
     @property
     def fewest(self) -> int:
@@ -210,9 +216,9 @@ class Task(SpecPart):
 
     @field_validator("function", "script")
     @classmethod
-    def _is_in_the_workspace(cls, named: str | None) -> str | None:
-        """Raise ValueError if the file is outside of the workspace."""
-        check_in_the_workspace((named or "").rpartition(":")[0] or str(named))
+    def _is_in_the_code(cls, named: str | None) -> str | None:
+        """Raise ValueError if the file is outside of the code."""
+        check_in_the_code((named or "").rpartition(":")[0] or str(named))
         return named
 
     @field_validator("env")
@@ -256,6 +262,8 @@ class Task(SpecPart):
                 "a command of several workers cannot form JAX's group by itself: give a function, or framework: distributed "
                 "and call jax.distributed.initialize in it with MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK"
             )
+        if self.framework == "mpi" and (self.command is None or self.min is not None):
+            raise ValueError("framework: mpi starts a command of a fixed count of processes: give command and count")
         if taken := [name for name in map(discovered.port_variable, self.ports) if name in self.env]:
             raise ValueError(f"{taken[0]} is set by hopsml, for the port of this name; remove it from env")
         return self

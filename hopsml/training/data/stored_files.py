@@ -107,7 +107,12 @@ def configured_cache() -> BlockCache:
     Raises:
         ArgumentError: the size is not a number of bytes.
     """
-    return _of(SETTINGS.data_cache or _default_folder(), SETTINGS.data_cache_bytes)
+    return _of(str(cache_folder()), SETTINGS.data_cache_bytes)
+
+
+def cache_folder() -> Path:
+    """Return the folder of this host's caches of data."""
+    return Path(SETTINGS.data_cache or _default_folder())
 
 
 def _default_folder() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,25 @@ def test_check_summarizes_a_valid_job_file_and_lists_problems_of_another(cli: Cl
 def test_check_reports_a_missing_workspace_file_or_function(cli: Cli, tmp_path: Path) -> None:
     path, start = tmp_path / "job.yaml", "name: a\ntasks: {train: {function: "
     for content, message in (
-        (f"{start}train.py:main}}}}", "tasks.train.function: there is no file 'train.py' in the workspace"),
+        (f"{start}train.py:main}}}}", "tasks.train.function: there is no file 'train.py' in the code"),
         (f"{start}other.py:mian}}}}", "tasks.train.function: other.py has no function 'mian'"),
-        (f"{start}other.py:main}}}}\nworkspace: src\n", f"workspace src: there is no folder {tmp_path / 'src'}"),
+        (f"{start}other.py:main}}}}\ncode: src\n", f"code src: there is no folder {tmp_path / 'src'}"),
+        (f"{start}other.py:main}}}}\nworkspace: src\n", f"code src: there is no folder {tmp_path / 'src'}"),
+        (f"{start}other.py:main}}}}\ncode: code.zip\n", f"code code.zip: there is no file {tmp_path / 'code.zip'}"),
     ):
         path.write_text(content)
         (tmp_path / "other.py").write_text("def main(): ...\n")
         done = cli("jobs", "check", str(path))
         assert done.status == 2 and not done.out and done.err.startswith(f"{path}: {message}"), done
-    path.write_text(f"{start}other.py:main}}}}\nworkspace: code.zip\n")  # is unpacked by the service
-    assert cli("jobs", "check", str(path)).status == 0
+
+
+def test_check_reads_the_code_of_a_zip(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.writestr("src/train.py", "def main(): ...\n")
+    for function, status in (("src/train.py:main", 0), ("src/train.py:mian", 2), ("train.py:main", 2)):
+        path.write_text(f"name: a\ntasks: {{train: {{function: {function}}}}}\ncode: code.zip\n")
+        assert cli("jobs", "check", str(path)).status == status, function
 
 
 def test_token_lifetime_of_zero_or_less_is_refused(cli: Cli) -> None:

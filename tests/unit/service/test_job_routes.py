@@ -401,8 +401,8 @@ def test_views_are_stored_shared_and_deleted(served: Served) -> None:
 def test_job_naming_missing_files_or_functions_is_refused(served: Served) -> None:
     for task, said in (
         ("script: other.py", "no file 'other.py'"),
-        ("script: ../train.py", 'tasks.main.script: "../train.py": it lies outside of the workspace'),
-        ("script: /etc/train.py", "it lies outside of the workspace"),
+        ("script: ../train.py", 'tasks.main.script: "../train.py": it lies outside of the code'),
+        ("script: /etc/train.py", "it lies outside of the code"),
         ("function: train.py:main", "train.py has no function 'main'"),
     ):
         refused = served.submit(spec=f"name: digits\ntasks: {{main: {{{task}}}}}\n")

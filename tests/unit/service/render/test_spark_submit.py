@@ -108,9 +108,13 @@ def test_packed_environment_is_sent_with_the_application(job_file: Path) -> None
         ("main\n", "mian\n", "yarn", "train.py has no function mian; there are: main"),
         ("train.py:", "tarin.py:", "yarn", "there is no script"),
         ("memory: 4g", "memory: 1000m", "yarn", "memory 1000m: half of it is the executor's heap, and Spark"),
-        ("workspace: .", "workspace: code", "yarn", "workspace code: there is no folder"),
-        ("workspace: .", "workspace: code.zip", "yarn", "fetch or unpack it, and name the folder as workspace"),
-        ("workspace: .", "workspace: 'https://git/x'", "yarn", "workspace https://git/x: its code is not on this machine"),
+        ("code: .", "code: src", "yarn", "code src: there is no folder"),
+        ("code: .", "code: /no/src", "yarn", "the folder that tasks share is named by workspace next to code"),
+        ("code: .", "workspace: src", "yarn", "code src: there is no folder"),
+        ("code: .", "code: src.zip", "yarn", "it is not on this machine as a folder; `hopsml jobs submit` unpacks it"),
+        ("code: .", "code: 'https://git/x'", "yarn", "code https://git/x: it is not on this machine as a folder"),
+        ("code: .", "code: .\nworkspace: /w", "yarn", "workspace: /w is a path of one machine, and workers of profile yarn"),
+        ("code: .", "datasets: {a: /d}", "yarn", "datasets.a: /d is a path of one machine"),
     ],
 )  # fmt: skip
 def test_job_that_cannot_be_rendered_is_refused(job_file: Path, old: str, new: str, profile: str, words: str) -> None:

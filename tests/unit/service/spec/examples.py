@@ -8,7 +8,7 @@ queue: research
 priority: 80
 time_limit: 2h
 dataset: hdfs:///data/digits
-workspace: .
+code: .
 retries: 1
 tasks:
   train:

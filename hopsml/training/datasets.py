@@ -1,0 +1,250 @@
+"""Data sets of a job on a node: fetched into a cache before user code starts, or passed on by their URLs.
+
+<HOPSML_DATA_CACHE>/datasets/<key>.lock     held shared by each process that uses the copy, exclusively while it changes
+<HOPSML_DATA_CACHE>/datasets/<key>/<name>   the complete copy of one version of a data set, a file or a folder
+
+The key is derived from URL and version (ETag, or lengths and modification times), so that a changed data set is fetched
+again. The first process of a node fetches, the others wait for it. Copies that no process uses are deleted, the oldest
+first, when there is no room for another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from hopsml.core.variables import SETTINGS, Settings
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
+from hopsml.storage import filesystem, privacy, urls
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.waiting import StorageWait
+from hopsml.training.data.stored_files import cache_folder
+
+WORKSPACE = Settings.workspace.name  # variable with the path, or else the URL, of the folder that a job's tasks share
+_PREFIX = "HOPSML_DATASET_"
+_PASSED = ("", "file", "hdfs", "hopsfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that frameworks read by themselves
+_WEB = ("http", "https")
+_FOLDER, _LOCK, _FRESH = "datasets", ".lock", ".tmp-"
+_PIECE = 4 << 20
+_held: list[int] = []  # descriptors of the locks of copies that this process uses
+
+
+def variable(name: str) -> str:
+    """Return the environment variable with the location of a data set: ``train-images`` is HOPSML_DATASET_TRAIN_IMAGES."""
+    return _PREFIX + name.upper().replace("-", "_")
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """Data set as a job file names it; ``fetch`` as there."""
+
+    name: str
+    url: str
+    fetch: Literal["auto", "copy", "pass"] = "auto"
+
+    @property
+    def is_copied(self) -> bool:
+        """True if nodes get a copy, False if user code gets the URL or path itself."""
+        return self.fetch == "copy" or (self.fetch == "auto" and urls.split(self.url)[0] not in _PASSED)
+
+
+def passed_variables(sources: Sequence[DatasetSource]) -> dict[str, str]:
+    """Return the variables of the data sets that are passed on: paths for local files, else URLs."""
+    return {variable(one.name): local_path(one.url) for one in sources if not one.is_copied}
+
+
+def local_path(url: str) -> str:
+    """Return the path of a file:// URL; other URLs and paths unchanged."""
+    return urls.split(url)[2] if urls.is_local(url) else url
+
+
+def fetch_first(function: Callable[..., Any], sources: Sequence[DatasetSource]) -> Callable[..., Any]:
+    """Wrap a function so that each worker has copies of the data sets on its node before it calls the function."""
+    copied = tuple(one for one in sources if one.is_copied)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        os.environ.update(fetch_all(copied))
+        return function(*args, **kwargs)
+
+    return call if copied else function
+
+
+def fetch_all(sources: Sequence[DatasetSource]) -> dict[str, str]:
+    """Fetch the data sets that are copied, unless this node has them, and return the variables with their paths.
+
+    Raises:
+        ArgumentError: The cache has no room for a data set.
+        StorageError: A data set cannot be read.
+    """
+    return {variable(one.name): str(fetch(one)) for one in sources if one.is_copied}
+
+
+@functools.lru_cache(maxsize=None)  # a process reads one version of a data set, trials of a search in one process too
+def fetch(source: DatasetSource) -> Path:
+    """Return the path of this node's copy of a data set, which is fetched if the node does not have its version.
+
+    The copy is not deleted while this process lives. Its files are read-only.
+
+    Raises:
+        ArgumentError: The cache has no room for it.
+        StorageError: It cannot be read.
+    """
+    folder = cache_folder() / _FOLDER
+    try:
+        privacy.ensure_private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with StorageWait():
+            return _fetched(source, _open(source.url), folder)
+    except (OSError, StorageError) as error:
+        raise StorageError(f"data set {source.name}: {source.url} cannot be fetched: {error}", source.url) from error
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Data set at its origin: relative path -> bytes, -1 if unknown; "" for a single file; and what identifies its content."""
+
+    url: str
+    files: Mapping[str, int]
+    version: str
+
+    @property
+    def key(self) -> str:
+        """Name of the copy in the cache."""
+        return hashlib.sha256(f"{self.url}\n{self.version}".encode()).hexdigest()[:32]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files whose length is known."""
+        return sum(max(0, length) for length in self.files.values())
+
+
+def _open(url: str) -> Origin:
+    """Return the files and the version of a data set at its origin."""
+    if urls.split(url)[0] in _WEB:
+        with _web(url, "HEAD") as answer:
+            about = answer.headers
+            version = about.get("ETag") or f"{about.get('Last-Modified')} {about.get('Content-Length')}"
+            return Origin(url, {"": int(about.get("Content-Length") or -1)}, version)
+    found = for_url(url).status(url)
+    if not found.is_dir:
+        return Origin(url, {"": found.length}, f"{found.length} {found.modified_s!r}")
+    files = [one for one in filesystem.walk(url) if not one.is_dir]
+    version = json.dumps([(urls.relative(one.url, url), one.length, one.modified_s) for one in files])
+    return Origin(url, {urls.relative(one.url, url): one.length for one in files}, version)
+
+
+def _fetched(source: DatasetSource, origin: Origin, folder: Path) -> Path:
+    """Return the copy of a data set in the cache's folder, and hold its lock from now on."""
+    target = folder / origin.key / (urls.name(urlsplit(origin.url).path or origin.url) or source.name)
+    lock = os.open(folder / f"{origin.key}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not target.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                _copy(source, origin, folder, target)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if not target.exists():  # deleted between the two locks
+                raise StorageError(f"the copy {target} was deleted; allow more with {Settings.data_cache_bytes.name}")
+    except BaseException:
+        os.close(lock)
+        raise
+    os.utime(target.parent)
+    _held.append(lock)
+    return target
+
+
+def _copy(source: DatasetSource, origin: Origin, folder: Path, target: Path) -> None:
+    """Copy a data set from its origin to the cache, completely or not at all."""
+    most = SETTINGS.data_cache_bytes
+    _make_room(folder, most - origin.size)
+    if origin.size > most:
+        raise ArgumentError(
+            f"data set {source.name} has {origin.size} bytes, and a node's cache at most {most}: set "
+            f"{Settings.data_cache_bytes.name} to more under env of the task, or fetch: pass in the job file"
+        )
+    began_s, fresh = time.monotonic(), Path(tempfile.mkdtemp(prefix=_FRESH, dir=folder))
+    try:
+        for name in origin.files:
+            path = fresh / target.name / name if name else fresh / target.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _download(urls.join(origin.url, name), path)
+            path.chmod(0o400)
+        (fresh / target.name).parent.mkdir(parents=True, exist_ok=True)
+        if not origin.files:
+            (fresh / target.name).mkdir()
+        fresh.rename(target.parent)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    lasted_s = time.monotonic() - began_s
+    size = sum(path.stat().st_size for path in target.parent.rglob("*") if path.is_file())
+    print(f"hopsml: data set {source.name}: {size} bytes of {source.url} fetched in {lasted_s:.1f} s", flush=True)
+
+
+def _download(url: str, path: Path) -> None:
+    """Copy one file to a local path."""
+    if urls.split(url)[0] not in _WEB:
+        filesystem.copy(url, str(path))
+        return
+    with _web(url, "GET") as answer, open(path, "xb") as file:
+        shutil.copyfileobj(answer, file, _PIECE)
+        expected = answer.headers.get("Content-Length")
+        if expected is not None and file.tell() != int(expected):
+            raise StorageError(f"{url} ended after {file.tell()} of {expected} bytes", url)
+
+
+@contextlib.contextmanager
+def _web(url: str, method: str) -> Iterator[Any]:
+    """Send a request over HTTP, and provide the answer."""
+    request = urllib.request.Request(url, method=method, headers={"Accept-Encoding": "identity"})
+    try:
+        with urllib.request.urlopen(request, timeout=SETTINGS.storage_timeout_s) as answer:  # noqa: S310 only _WEB's schemes
+            yield answer
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise PathNotFound(f"{url}: there is no such file", url) from error
+        raise StorageError(f"{method} {url}: HTTP status {error.code} {error.reason}", url) from error
+
+
+def _make_room(folder: Path, most: int) -> None:
+    """Delete the copies that were used longest ago, and that no process uses, until at most ``most`` bytes remain."""
+    copies = sorted(
+        (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(_FRESH)),
+        key=lambda path: path.stat().st_mtime,
+    )
+    sizes = {copy: sum(path.stat().st_size for path in copy.rglob("*") if path.is_file()) for copy in copies}
+    for copy in copies:
+        if sum(sizes.values()) <= most:
+            return
+        if _delete_unused(folder, copy):
+            del sizes[copy]
+
+
+def _delete_unused(folder: Path, copy: Path) -> bool:
+    """Delete a copy; return False if a process uses it."""
+    lock = os.open(folder / f"{copy.name}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        gone = folder / f"{_FRESH}{copy.name}"
+        copy.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
