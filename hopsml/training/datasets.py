@@ -44,7 +44,7 @@ _held: list[int] = []  # descriptors of the locks of copies that this process us
 
 
 def variable(name: str) -> str:
-    """Return the environment variable with the location of a data set: ``train-images`` is HOPSML_DATASET_TRAIN_IMAGES."""
+    """Return the environment variable with the location of a data set: upper case, ``_`` for ``-``."""
     return _PREFIX + name.upper().replace("-", "_")
 
 

@@ -229,3 +229,47 @@ def test_project_url_of_a_server_does_not_depend_on_its_working_directory(tmp_pa
         ended = subprocess.run([sys.executable, "-c", command], cwd=folder, env=known, capture_output=True, text=True)
         found.append(ended.stdout.strip() or ended.stderr)
     assert found == [f"file://{tmp_path}/state/project"] * 2
+
+
+# The trainer appends to a file of the shared folder, and ends its first try with an error; the reader waits for both.
+SHARE = """
+def write():
+    import os, pathlib
+    place = pathlib.Path(os.environ["HOPSML_WORKSPACE"], "written")
+    with place.open("a") as file:
+        file.write(pathlib.Path(os.environ["HOPSML_DATASET_DIGITS"]).read_text())
+    if place.read_text().count("\\n") < 2:
+        raise SystemExit("first try")
+def read(out):
+    import os, pathlib, time
+    place = pathlib.Path(os.environ["HOPSML_WORKSPACE"], "written")
+    while not place.exists() or place.read_text().count("\\n") < 2:
+        time.sleep(0.02)
+    pathlib.Path(out).write_text(place.read_text() + pathlib.Path(os.environ["HOPSML_DATASET_PLAIN"]).read_text())
+"""
+
+
+def test_tasks_share_a_workspace_over_tries_and_read_data_sets_by_name(service: JobService) -> None:
+    (service.code / "src").mkdir()
+    (service.code / "src" / "share.py").write_text(SHARE)
+    data, out = service.jobs / "digits.csv", service.jobs / "out"
+    data.write_text("1,2,3\n")
+    path = service.code / "share.yaml"
+    path.write_text(
+        "name: share\ncode: src\nworkspace: true\nretries: 1\n"
+        f"datasets: {{digits: {{url: {data.as_uri()}, fetch: copy}}, plain: {data}}}\ntasks:\n"
+        "  writer: {function: share.py:write, framework: distributed}\n"
+        f"  reader: {{function: share.py:read, framework: distributed, arguments: {{out: {out}}}}}\n"
+    )
+    service.variables["HOPSML_DATA_CACHE"] = str(service.state / "cache")
+    client = service.start(cores=4)
+    job = client.submit(path)
+    ended = client.wait(job.id, 2 * WAIT_S)
+    assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 2), (ended.cause, client.log(job.id, "writer"))
+    assert out.read_text() == "1,2,3\n" * 3
+    (shared,) = (service.state / "project" / "Workspaces").iterdir()
+    assert shared.name.startswith("share-1-") and (shared / "written").read_text() == "1,2,3\n" * 2
+    assert len(list((service.state / "cache" / "datasets").glob("*/digits.csv"))) == 1
+    client.remove(job.id)
+    assert (shared / "written").exists(), "it is data of the user's, as the runs are"
+    service.stop()

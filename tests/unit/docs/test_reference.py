@@ -26,7 +26,7 @@ pytestmark = pytest.mark.fast
 SETTINGS, COMMANDS = "docs/reference/settings.md", "docs/reference/commands.md"
 OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>(?:_ADDRESSES)?)?")
 PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES",
-            "HOPSML_PORT_": "HOPSML_PORT_<NAME>"}  # fmt: skip
+            "HOPSML_PORT_": "HOPSML_PORT_<NAME>", "HOPSML_DATASET_": "HOPSML_DATASET_<NAME>"}  # fmt: skip
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
 # Variables set by no user: a shell, Jupyter and YARN set them for their own processes.
 TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID", "NM_HOST"}

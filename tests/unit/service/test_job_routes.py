@@ -435,7 +435,7 @@ def test_zip_that_cannot_be_a_folder_is_refused(served: Served, names: tuple[str
             archive.writestr(zipfile.ZipInfo(name), "text")
     refused = served.ask("POST", "workspaces", content=content.getvalue())
     assert (
-        refused.status_code == 400 and "workspace is no zip" in refused.json()["error"]
+        refused.status_code == 400 and "code is no zip" in refused.json()["error"]
     ) or "plain file" in refused.text
 
 

@@ -67,7 +67,7 @@ def test_complete_job_file_is_loaded(tmp_path: Path) -> None:
 
 def test_omitted_fields_have_defaults() -> None:
     job = spec.loads(SMALL)
-    assert (job.queue, job.priority, job.retries, job.workspace, job.secrets) == ("default", 50, 0, ".", ())
+    assert (job.queue, job.priority, job.retries, job.code, job.workspace, job.secrets) == ("default", 50, 0, ".", False, ())
     task = job.tasks["train"]
     assert (task.fewest, task.most, task.restart, task.resources.memory_mib) == (1, 1, "end_all", 1024)
     with pytest.raises(ValueError, match="has no search block"):
