@@ -302,6 +302,7 @@ def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: d
 
     asked = job.search
     assert asked is not None
+    of_groups = {"framework": asked.framework or task.framework} if asked.workers_per_trial > 1 else {}
     result = experiment.search(
         function,
         searchspace(asked.space),
@@ -315,6 +316,8 @@ def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: d
         deadline=asked.deadline_s,
         seed=asked.seed,
         max_executors=task.most,
+        workers_per_trial=asked.workers_per_trial,
+        **of_groups,
         args=dict(task.arguments),
         environment=variables,
         name=job.name,

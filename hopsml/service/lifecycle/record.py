@@ -115,19 +115,21 @@ class TaskRule:
         name: Name of the task.
         relaunch: True if a failed application of the task is submitted again.
         containers: Number of containers, including the driver's, with which the task is complete.
+        ends_with: Name of the task with whose success this one is ended; "" if it ends by itself.
     """
 
     name: str
     relaunch: bool = False
     containers: int = 1
+    ends_with: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLaunch:
     """One application of a task; it is stored before it is submitted.
 
-    Times are in seconds since 1970; 0 if the event has not occurred. ``unseen_since_s`` and ``answer`` are lost at a
-    restart of the service, which only delays conclusions.
+    Times are in seconds since 1970; 0 if the event has not occurred. ``unseen_since_s``, ``closing_since_s`` and
+    ``answer`` are lost at a restart of the service, which only delays conclusions.
 
     Attributes:
         task: Name of the task.
@@ -141,6 +143,8 @@ class TaskLaunch:
         seen_s: Time at which the engine first listed the application.
         cause: Diagnostics of the application's end.
         unseen_since_s: Time since which the engine does not list the application; None if it is listed.
+        closing_since_s: Time since which the launch is being ended with another task, or, after its failure, since which
+            the end of that task is waited for; None if neither is the case.
         answer: The driver's answer to the number of slots that was sent to it.
     """
 
@@ -154,6 +158,7 @@ class TaskLaunch:
     seen_s: float = 0.0
     cause: str = ""
     unseen_since_s: float | None = None
+    closing_since_s: float | None = None
     answer: SlotsAnswer | None = None
 
 
@@ -226,6 +231,15 @@ class JobRecord:
     def living(self) -> tuple[TaskLaunch, ...]:
         """Launches that may still run."""
         return tuple(launch for launch in self.launches if not launch.state.is_final)
+
+    def rule(self, launch: TaskLaunch) -> TaskRule:
+        """Return the rule of a launch's task."""
+        return next(rule for rule in self.tasks if rule.name == launch.task)
+
+    def may_end(self, launch: TaskLaunch) -> bool:
+        """Return True if the task of a launch ends with another task, and that one has finished."""
+        chief = self.rule(launch).ends_with
+        return any(one.task == chief and one.state == Lifecycle.FINISHED for one in self.newest)
 
     @property
     def holds_slots(self) -> bool:

@@ -16,6 +16,8 @@ UNREADABLE_S = 86400.0  # for which a job waits for a cluster that does not answ
 FREE_SUBMISSIONS = 3  # submissions that may fail before an application is seen without counting as failures of the job
 GRACE_S = {Ending.PREEMPTED: 60.0, Ending.PAUSED: 60.0, Ending.NOT_FILLED: 0.0}  # from the end request to the kill
 USUAL_GRACE_S = 10.0
+CLOSING_S = 30.0  # from the end request to the kill of a task that ends with another one
+CHIEF_S = 30.0  # for which the failure of such a task is not counted, as the other one may be about to finish
 SHRINK_S = 180.0  # limit for releasing slots: the next commit is needed, and an executor must be idle for a while
 
 
@@ -155,8 +157,14 @@ def _unlaunched(record: JobRecord) -> str:
 
 
 def _has_finished(record: JobRecord) -> bool:
-    """Return True if each task has an application that has finished; a job without applications has not."""
-    finished = all(launch.state == Lifecycle.FINISHED for launch in record.newest)
+    """Return True if each task has an application that has finished, or has ended with a task that has finished.
+
+    A job without applications has not finished.
+    """
+    finished = all(
+        launch.state == Lifecycle.FINISHED or (launch.state.is_final and record.may_end(launch))
+        for launch in record.newest
+    )
     return bool(record.tasks) and finished and not _unlaunched(record)
 
 
@@ -185,7 +193,12 @@ def _seen(record: JobRecord, launch: TaskLaunch, sight: EngineSnapshot, now: flo
     found = _own(launch, sight.applications.get(launch.tag, ()))
     if found is not None:
         seen = _as_seen(launch, found, now)
-        return _as_requested(record, seen, found.was_interrupted) if record.ending != Ending.NONE else seen
+        if record.ending != Ending.NONE:
+            return _as_requested(record, seen, found.was_interrupted)
+        is_by_request = found.was_interrupted or seen.state == Lifecycle.STOPPED
+        if seen.state.is_final and is_by_request and record.may_end(launch):
+            return replace(seen, state=Lifecycle.STOPPED, cause=f"ended with task {record.rule(launch).ends_with}")
+        return seen
     if launch.tag in sight.submitting:
         return replace(launch, unseen_since_s=None)
     since = now if launch.unseen_since_s is None else launch.unseen_since_s
@@ -242,24 +255,46 @@ def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaun
 def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> NextStep:
     """Return the next step of a job that is not being ended: finish it, continue, relaunch a task, or end it."""
     if _has_finished(record):
-        return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
+        return NextStep(_finished(record, now))
     relaunched: list[TaskLaunch] = []
     for launch in record.newest:
-        if not launch.state.is_final or launch.state == Lifecycle.FINISHED:
+        if not launch.state.is_final or launch.state == Lifecycle.FINISHED or record.may_end(launch):
             continue
         if not launch.application_id and launch.state == Lifecycle.LOST:
             return NextStep(begin_ending(record, Ending.NOT_SUBMITTED, launch.cause, now))
-        index, rule = next((index, rule) for index, rule in enumerate(record.tasks) if rule.name == launch.task)
+        rule = record.rule(launch)
         if not rule.relaunch or not record.retries:
+            if rule.ends_with and now - (launch.closing_since_s or now) < CHIEF_S:
+                record = record.changed(replace(launch, closing_since_s=launch.closing_since_s or now))
+                continue
             said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'no reason given'}"
             return NextStep(begin_ending(record, Ending.FAILED, said, now))
         number = launch.number + 1
-        again = TaskLaunch(
-            launch.task, number, _tag(prefix, record.serial, record.tries, index, number), intended_s=now
-        )
+        tag = _tag(prefix, record.serial, record.tries, record.tasks.index(rule), number)
+        again = TaskLaunch(launch.task, number, tag, intended_s=now)
         record = replace(record.changed(again), retries=record.retries - 1)
         relaunched.append(again)
-    return NextStep(_shrunk(_in_time(_started(record, now), sight, now), sight, now), submit=tuple(relaunched))
+    closing = _closed(record, sight, now)
+    record = _shrunk(_in_time(_started(closing.record, now), sight, now), sight, now)
+    return replace(closing, record=record, submit=tuple(relaunched))
+
+
+def _closed(record: JobRecord, sight: EngineSnapshot, now: float) -> NextStep:
+    """Return the step that ends the launches whose tasks end with one that has finished: request the end, then kill."""
+    closing = [launch for launch in record.newest if not launch.state.is_final and record.may_end(launch)]
+    if new := [launch for launch in closing if launch.closing_since_s is None]:
+        names = ", ".join(launch.task for launch in new)
+        record = replace(record, cause=f"task {record.rule(new[0]).ends_with} has finished, and with it ends: {names}")
+    for launch in new:
+        record = record.changed(replace(launch, closing_since_s=now))
+    late = {launch.tag for launch in closing if now - (launch.closing_since_s or now) >= CLOSING_S}
+    known = [launch for launch in closing if launch.application_id]
+    return NextStep(
+        record,
+        ask=tuple(launch.application_id for launch in known if launch.tag not in late),
+        kill=tuple(launch.application_id for launch in known if launch.tag in late),
+        withdraw=tuple(launch.tag for launch in closing if launch.tag in sight.submitting),
+    )
 
 
 def _started(record: JobRecord, now: float) -> JobRecord:
@@ -336,7 +371,7 @@ def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
 def _ended(record: JobRecord, sight: EngineSnapshot, now: float) -> NextStep:
     """Return the next step of a job that is being ended: request the end, then kill, until no application runs."""
     if _has_finished(record):  # it finished before it could be ended
-        return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
+        return NextStep(_finished(record, now))
     if not record.living:
         return NextStep(_after(record, now))
     seen = tuple(launch.application_id for launch in record.living if launch.application_id)
@@ -370,6 +405,13 @@ def _after(record: JobRecord, now: float) -> JobRecord:
 def _turned(record: JobRecord, state: Lifecycle, cause: str) -> JobRecord:
     """Return a record with another state and cause."""
     return replace(record, state=state, cause=cause)
+
+
+def _finished(record: JobRecord, now: float) -> JobRecord:
+    """Return the record of a job whose tasks have all finished, or have ended with others that have."""
+    ended = [launch.task for launch in record.newest if launch.state != Lifecycle.FINISHED]
+    rest = f"; {', '.join(ended)} ended with the task that is named in the job file" if ended else ""
+    return _over(record, Lifecycle.FINISHED, f"all tasks have finished{rest}", now)
 
 
 def _over(record: JobRecord, state: Lifecycle, cause: str, now: float) -> JobRecord:

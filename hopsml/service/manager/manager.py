@@ -552,4 +552,4 @@ def _is_news(before: JobRecord, after: JobRecord) -> bool:
 
 def _plain(launch: TaskLaunch) -> TaskLaunch:
     """Return a launch without the fields that only serve observation."""
-    return replace(launch, unseen_since_s=None, containers=0, answer=None)
+    return replace(launch, unseen_since_s=None, closing_since_s=None, containers=0, answer=None)

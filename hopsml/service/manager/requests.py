@@ -118,7 +118,7 @@ def _parts(name: str, spec: JobSpec, engine: Engine) -> tuple[SlotGroup, SlotGro
 def record_of_spec(spec: JobSpec) -> JobRecord:
     """Return a job record without history, with the tasks and limits of a job file."""
     tasks = tuple(
-        TaskRule(name, task.restart == "relaunch", containers=1 + _fewest(name, spec))
+        TaskRule(name, task.restart == "relaunch", 1 + _fewest(name, spec), task.ends_with or "")
         for name, task in spec.tasks.items()
     )
     limit = float(spec.time_limit_s) if spec.time_limit_s is not None else None

@@ -79,12 +79,12 @@ class Search(SpecPart):
         default=1,
         ge=1,
         le=limits.WORKERS,
-        description="Workers of each trial, which form the group of framework.",
+        description="Workers of each trial; the task's number of workers is that of all concurrent trials.",
         examples=[2],
     )
-    framework: Literal["torch", "jax", "distributed"] | None = Field(
+    framework: Literal["tensorflow", "torch", "jax", "distributed"] | None = Field(
         default=None,
-        description="Framework of the group of a trial's workers; by default that of the task.",
+        description="Framework of the group that the workers of a trial form; by default that of the task.",
         examples=["torch"],
     )
 
@@ -248,7 +248,7 @@ class JobSpec(SpecPart):
                 f"tasks ask for {workers} workers in all; a job has at most {limits.WORKERS}; request fewer"
             )
         if self.search is not None:
-            self.searched()
+            self._check_trials(self.search, self.tasks[self.searched()])
         self._check_secrets()
         self._check_data_variables()
         self._check_ends()
@@ -265,6 +265,15 @@ class JobSpec(SpecPart):
                 raise ValueError(
                     f"secret {name} is {variable}, which stands under env of task {given[0]!r}, too: rename one"
                 )
+
+    @staticmethod
+    def _check_trials(search: Search, task: Task) -> None:
+        """Raise ValueError if a trial needs more workers than the searched task has."""
+        if search.workers_per_trial > task.fewest:
+            raise ValueError(
+                f"search.workers_per_trial is {search.workers_per_trial}, and the task may have only {task.fewest} workers: "
+                "give it a count, or min, of that many"
+            )
 
     def _check_data_variables(self) -> None:
         """Raise ValueError if a task sets the variable of a data set or of the code."""

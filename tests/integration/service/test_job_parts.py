@@ -273,3 +273,55 @@ def test_tasks_share_a_workspace_over_tries_and_read_data_sets_by_name(service: 
     client.remove(job.id)
     assert (shared / "written").exists(), "it is data of the user's, as the runs are"
     service.stop()
+
+
+# A server that answers until it is ended, a trainer that asks it once, and a program that ignores the request to end.
+CHIEF = """
+def serve():
+    import os, socket
+    import hopsml
+    with socket.create_server((hopsml.distributed.host(), int(os.environ["HOPSML_PORT_RPC"]))) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"answer")
+def train():
+    import socket, time
+    import hopsml
+    (address,) = hopsml.job.addresses("server")
+    hopsml.job.addresses("stubborn")
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), 10) as connection:
+                assert connection.recv(9) == b"answer"
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+"""
+STUBBORN = """
+import signal, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("is here", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_tasks_end_with_their_chief_and_the_job_is_finished(service: JobService) -> None:
+    (service.code / "chief.py").write_text(CHIEF)
+    (service.code / "stubborn.py").write_text(STUBBORN)
+    path = service.code / "chief.yaml"
+    path.write_text(
+        "name: chief\ntasks:\n  train: {function: chief.py:train, framework: distributed}\n"
+        "  server: {function: chief.py:serve, framework: distributed, ports: [rpc], ends_with: train}\n"
+        "  stubborn: {script: stubborn.py, ports: [none], ends_with: train}\n"
+    )
+    client = service.start(cores=4)
+    job = client.submit(path)
+    ended = client.wait(job.id, 3 * WAIT_S)
+    assert ended.state == Lifecycle.FINISHED, (ended.cause, client.log(job.id, "server"))
+    assert "server, stubborn ended with the task that is named in the job file" in ended.cause
+    states = {one.task: (one.state, one.cause) for one in ended.applications}
+    assert states["train"][0] == Lifecycle.FINISHED
+    assert states["server"] == states["stubborn"] == (Lifecycle.STOPPED, "ended with task train")
+    service.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import IO
@@ -296,3 +297,25 @@ def test_failed_command_without_a_traceback_names_its_last_line(job_file: Path) 
     assert re.search(
         r"no such table \(Command 'sh -c .*' returned non-zero exit status 3\)$", end_reason_line(done.stdout)
     )
+
+
+@pytest.mark.local
+def test_trials_of_a_search_form_the_group_of_the_named_framework(job_file: Path) -> None:
+    (job_file.parent / "code" / "trial.py").write_text(
+        "def main(lr):\n    from hopsml.cluster.worker.context import current\n"
+        "    size, framework = current().world_size, current().spec.framework\n"
+        "    print('trial of', size, framework, flush=True)\n    return lr * size\n"
+    )
+    text = (
+        "name: groups\ntasks: {main: {function: code/trial.py:main, count: 2}}\n"
+        "search: {space: {lr: [DISCRETE, [1.0, 0.5]]}, searcher: grid, num_trials: 2, workers_per_trial: 2"
+    )
+    for framework, best in (("", "2.0"), (", framework: distributed", "2.0")):
+        job_file.write_text(f"{text}{framework}}}\n")
+        done = driver(job_file, "main")
+        assert done.returncode == 0 and best in done.stdout, done.stdout
+        project = job_file.parent / "project" / "Experiments"
+        (run,) = [path for path in project.iterdir() if path.is_dir()]
+        logs = "".join(path.read_text() for path in run.rglob("*rank*.log"))
+        assert logs.count("trial of 2") == 4 and ("trial of 2 none" in logs) == bool(framework), logs
+        shutil.rmtree(project)

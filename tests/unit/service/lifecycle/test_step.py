@@ -20,6 +20,8 @@ from hopsml.service.lifecycle import (
 )
 from hopsml.service.lifecycle.record import ended_tags, stray_applications
 from hopsml.service.lifecycle.step import (
+    CHIEF_S,
+    CLOSING_S,
     FILL_S,
     FREE_SUBMISSIONS,
     GONE_S,
@@ -567,3 +569,69 @@ def test_ending_and_released_slots_are_reported_as_changes() -> None:
     assert list(state_changes(shrinking, done)) == [("", Lifecycle.STARTING, "given back")]
     over = replace(done, state=Lifecycle.FINISHED)
     assert list(state_changes(over, replace(over, slots=()))) == []
+
+
+CHIEF, SERVER = TaskRule("train"), TaskRule("server", ends_with="train")
+RUNNING, FINISHED, FAILED, STOPPED = Lifecycle.RUNNING, Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.STOPPED
+
+
+def test_task_is_ended_with_the_one_that_it_ends_with_and_the_job_is_finished() -> None:
+    record = placed(CHIEF, SERVER)
+    record = step_once(record, snapshot(record, RUNNING, RUNNING))
+    running = step(record, snapshot(record, RUNNING, RUNNING), PREFIX, 150.0)
+    assert running.ask == running.kill == ()
+    server = f"app-{record.launches[1].tag}"
+    closing = step(record, snapshot(record, FINISHED, RUNNING), PREFIX, 200.0)
+    assert (closing.ask, closing.kill, closing.record.state) == ((server,), (), RUNNING)
+    assert closing.record.cause == "task train has finished, and with it ends: server"
+    late = step(closing.record, snapshot(record, FINISHED, RUNNING), PREFIX, 200.0 + CLOSING_S)
+    assert (late.ask, late.kill) == ((), (server,))
+    ended = step(late.record, snapshot(record, FINISHED, STOPPED, why="killed"), PREFIX, 240.0).record
+    assert (ended.state, ended.ended_s) == (FINISHED, 240.0)
+    assert ended.cause == "all tasks have finished; server ended with the task that is named in the job file"
+    assert (ended.newest[1].state, ended.newest[1].cause) == (STOPPED, "ended with task train")
+
+
+@pytest.mark.parametrize("rule", [SERVER, replace(SERVER, relaunch=True)])
+def test_failure_of_a_task_that_ends_with_another_counts_unless_that_one_finishes_soon(rule: TaskRule) -> None:
+    record = placed(CHIEF, rule)
+    record = step_once(record, snapshot(record, RUNNING, RUNNING))
+    waits = step_once(record, snapshot(record, RUNNING, FAILED, why="connection lost"), 200.0)
+    waits = step_once(waits, snapshot(record, RUNNING, FAILED), 199.0 + CHIEF_S)
+    assert (waits.state, waits.ending) == (RUNNING, Ending.NONE)
+    finished = step_once(waits, snapshot(record, FINISHED, FAILED), 199.5 + CHIEF_S)
+    assert finished.state == FINISHED and finished.newest[1].state == FAILED
+    failing = step_once(waits, snapshot(record, RUNNING, FAILED), 200.0 + CHIEF_S)
+    assert failing.ending == Ending.FAILED and "server failed: connection lost" in failing.cause
+
+
+def test_failed_task_that_ends_with_another_is_relaunched_only_while_that_one_runs() -> None:
+    record = placed(CHIEF, replace(SERVER, relaunch=True), retries=1)
+    record = step_once(record, snapshot(record, RUNNING, RUNNING))
+    again = step(record, snapshot(record, RUNNING, FAILED), PREFIX, 200.0)
+    assert [launch.task for launch in again.submit] == ["server"] and again.record.retries == 0
+    done = step(record, snapshot(record, FINISHED, FAILED), PREFIX, 200.0)
+    assert done.submit == () and done.record.state == FINISHED
+
+
+def test_submission_of_a_task_that_ends_with_a_finished_one_is_withdrawn() -> None:
+    record = placed(CHIEF, SERVER)
+    tag = record.launches[1].tag
+    seen = replace(snapshot(record, FINISHED), submitting=frozenset({tag}))
+    closing = step(record, seen, PREFIX, 150.0)
+    assert closing.withdraw == (tag,) and closing.ask == ()
+    done = step_once(closing.record, replace(snapshot(record, FINISHED), refused={tag: "withdrawn"}), 150.0 + SETTLE_S)
+    assert done.state == RUNNING or done.state == Lifecycle.STARTING
+    done = step_once(done, replace(snapshot(record, FINISHED), refused={tag: "withdrawn"}), 151.0 + 2 * SETTLE_S)
+    assert done.state == FINISHED
+
+
+def test_other_tasks_continue_when_a_task_ends_that_is_not_theirs() -> None:
+    record = placed(CHIEF, SERVER, TaskRule("evaluate"))
+    record = step_once(record, snapshot(record, RUNNING, RUNNING, RUNNING))
+    closing = step(record, snapshot(record, FINISHED, RUNNING, RUNNING), PREFIX, 200.0)
+    assert closing.ask == (f"app-{record.launches[1].tag}",)
+    rest = step_once(closing.record, snapshot(record, FINISHED, STOPPED, RUNNING), 210.0)
+    assert rest.state == RUNNING
+    failed = step_once(rest, snapshot(record, FINISHED, STOPPED, FAILED), 220.0)
+    assert (failed.state, failed.cause) == (FAILED, "task evaluate failed: no reason given")
