@@ -26,8 +26,9 @@ from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError, StoreError
 from hopsml.service import rules_files, server_record
-from hopsml.service.engine import Engine
+from hopsml.service.engine import Engine, standalone
 from hopsml.service.engine.local import LocalEngine, machine_resources
+from hopsml.service.engine.standalone import StandaloneEngine
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
@@ -120,7 +121,7 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     Raises:
         StoreError: The database cannot be used.
         StorageError: The project's store cannot be used.
-        ArgumentError: A setting is invalid, for example a profile whose jobs would end with the service.
+        ArgumentError: A setting is invalid, for example a profile whose applications the service could not find again.
     """
     from hopsml.service.browse.project import Changes, Project
     from hopsml.service.rest import server
@@ -272,12 +273,12 @@ def create_job_service(wanted: ServerSettings, address: str) -> tuple[JobService
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
-    is_local = isinstance(engine, LocalEngine)
+    has_own_rights = isinstance(engine, LocalEngine)  # drivers are processes of the server's user
     retention = Retention(store, engine, workspaces, manager, _project_url(wanted), wanted.keep_days)
     made = JobService(
         *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
-        is_local=is_local,
-        only_user=settings.login_name() if is_local and not wanted.trust_users else "",
+        is_local=spark_submit.is_local(profile),
+        only_user=settings.login_name() if has_own_rights and not wanted.trust_users else "",
     )
     try:
         _check_accounts(made, wanted)
@@ -330,7 +331,7 @@ def _archives(wanted: ServerSettings) -> tuple[str, ...]:
 
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
-    """Create the engine of a profile. Raises ArgumentError if drivers would end with the service."""
+    """Create the engine of a profile. Raises ArgumentError if the service could not find its applications again."""
     if is_detachable(profile):
         driver_mib = spark_submit.memory_mib(profile.spark.get("spark.driver.memory", "1g"))
         return YarnEngine(prefix, project_url, driver_mib, resizes=profile.can_grow)
@@ -339,9 +340,11 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
 
         told = "" if profile.uses_spark else project_url
         return LocalEngine(state / "applications", machine_resources(get_num_gpus()), told)
+    if profile.master.startswith(standalone.SCHEME):
+        return StandaloneEngine(state / "applications", standalone.status_urls(profile), project_url)
     raise ArgumentError(
-        f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): its drivers would run on this "
-        "machine and end with the service; name a profile of YARN's cluster mode, or a local one"
+        f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): the service cannot find its "
+        "applications again; name a profile of YARN's cluster mode, of standalone Spark, or a local one"
     )
 
 
