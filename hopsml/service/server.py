@@ -341,7 +341,9 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
         told = "" if profile.uses_spark else project_url
         return LocalEngine(state / "applications", machine_resources(get_num_gpus()), told)
     if profile.master.startswith(standalone.SCHEME):
-        return StandaloneEngine(state / "applications", standalone.status_urls(profile), project_url)
+        return StandaloneEngine(
+            state / "applications", machine_resources(0).memory_mib, standalone.status_urls(profile), project_url
+        )
     raise ArgumentError(
         f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): the service cannot find its "
         "applications again; name a profile of YARN's cluster mode, of standalone Spark, or a local one"

@@ -27,6 +27,7 @@ from hopsml.service.scheduler.resources import Resources
 log = logging.getLogger("hopsml.service")
 
 SCHEME = "spark://"
+DRIVER_MIB = 1024  # Spark's default, spark.driver.memory
 UI_PORT = 8080  # Spark's default, spark.master.ui.port
 ANSWER_S = 5.0  # timeout of a request to a master
 MOST_BYTES = 64 << 20  # of an answer
@@ -42,15 +43,17 @@ def status_urls(profile: Profile) -> tuple[str, ...]:
 class StandaloneEngine(LocalEngine):
     """Engine that runs drivers on this machine, and their workers on a standalone Spark cluster."""
 
-    def __init__(self, folder: Path, status: Sequence[str], project_url: str) -> None:
+    def __init__(self, folder: Path, memory_mib: int, status: Sequence[str], project_url: str) -> None:
         """Initialize the engine and create its folders.
 
         Args:
             folder: Folder for the state of applications.
+            memory_mib: Memory of this machine for drivers, in MiB. It is a node without cores, so that no worker is
+                placed there, and drivers are placed there first.
             status: URLs of the masters' status.
             project_url: Storage through which drivers receive requests to end.
         """
-        super().__init__(folder, Resources())
+        super().__init__(folder, Resources(memory_mib=memory_mib))
         self._status, self._requests_url = tuple(status), project_url
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="hopsml-end-requests")
 
@@ -61,7 +64,8 @@ class StandaloneEngine(LocalEngine):
         """
         seen = super().poll()
         try:
-            return replace(seen, nodes=seen_workers(active_master(self._status)["workers"]))
+            workers = seen_workers(active_master(self._status)["workers"])
+            return replace(seen, nodes=(*(seen.nodes or ()), *workers))
         except (OSError, ValueError, LookupError, TypeError) as error:
             problem = f"no master of {', '.join(self._status)} answers as one that is ALIVE: {error}"
             return replace(seen, nodes=None, problem=problem)
@@ -83,8 +87,8 @@ class StandaloneEngine(LocalEngine):
             log.warning("%s could not be requested to end: %s", tag, error)
 
     def driver(self) -> Resources:
-        """Return no resources: drivers run beside the service, on no node of the cluster."""
-        return Resources()
+        """Return the resources of a driver: memory and no core, as for ``LocalEngine``; with that of its JVM."""
+        return Resources(memory_mib=DRIVER_MIB)
 
     def close(self) -> None:
         """End this engine's threads; drivers and their supervisors continue to run."""

@@ -86,16 +86,16 @@ def test_active_master_is_found_and_its_absence_is_a_problem(
     masters: tuple[list[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     urls, active = masters
-    engine = StandaloneEngine(tmp_path, urls, tmp_path.as_uri())
+    engine = StandaloneEngine(tmp_path, 2048, urls, tmp_path.as_uri())
     state = engine.poll()
-    assert state.nodes is not None and [node.name for node in state.nodes] == ["a"] and not state.problem
+    assert state.nodes is not None and [node.name for node in state.nodes] == ["this-machine", "a"] and not state.problem
     for broken in ({"status": "RECOVERING"}, {"status": "ALIVE"}, {"status": "ALIVE", "workers": [{}]}):
         active.clear()
         active.update(broken)
         state = engine.poll()
         assert state.nodes is None and "no master of http://127.0.0.1" in state.problem
         assert state.sight.applications == {}, "those of this machine are known"
-    assert engine.driver() == Resources() and not engine.resizes
+    assert engine.driver() == Resources(memory_mib=1024) and not engine.resizes
     engine.request_end("t-1-1")
     engine.close()
     assert (tmp_path / "Jobs" / "t-1-1.end").exists()
