@@ -211,6 +211,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
 
     def call() -> None:
         from hopsml.cluster.worker import collective_stats
+        from hopsml.training import mpi
 
         variables = dict(os.environ)
         variables |= _group_variables(framework)
@@ -219,7 +220,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         with _workspace(root, files, is_kept) as folder:
             collective_stats.record_command()
-            run_command(line, shown, variables, folder)
+            (mpi.run_ranks if framework == "mpi" else run_command)(line, shown, variables, folder)
 
     return call
 
