@@ -18,7 +18,7 @@ _TITLES = {
     "Task": "A task",
     "WorkerResources": "`resources` of a task",
     "TaskEnvironment": "`environment` of a task",
-    "Dataset": "`datasets`, each a URL or a table",
+    "JobDataset": "`datasets`, each a URL or a table",
     "Search": "`search`",
 }
 _WORDS = {"string": "text", "integer": "whole number", "object": "table", "array": "list", "number": "number"}

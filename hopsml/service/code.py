@@ -60,7 +60,9 @@ def _git(line: tuple[str, ...], folder: Path, code: str) -> None:
     """Run one git command in a folder, without prompts. Raises ArgumentError if it fails."""
     variables = {**os.environ, "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(("git", *line), cwd=folder, env=variables, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            ("git", *line), cwd=folder, env=variables, capture_output=True, text=True, errors="replace"
+        )
     except FileNotFoundError:
         raise ArgumentError(f"code {code}: git is not installed; install it, or name a folder or zip") from None
     if done.returncode:

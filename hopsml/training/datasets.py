@@ -94,7 +94,7 @@ def fetch_all(sources: Sequence[DatasetSource]) -> dict[str, str]:
     return {variable(one.name): str(fetch(one)) for one in sources if one.is_copied}
 
 
-@functools.lru_cache(maxsize=None)  # a process reads one version of a data set, trials of a search in one process too
+@functools.cache  # a process reads one version of a data set, trials of a search in one process too
 def fetch(source: DatasetSource) -> Path:
     """Return the path of this node's copy of a data set, which is fetched if the node does not have its version.
 
@@ -115,8 +115,11 @@ def fetch(source: DatasetSource) -> Path:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Data set at its origin: relative path -> bytes, -1 if unknown; "" for a single file; and what identifies its content."""
+class DatasetOrigin:
+    """Data set at its origin: its URL, relative path -> bytes of each file, and the version of their content.
+
+    The path of a single file is ""; its length is -1 if the origin does not report it.
+    """
 
     url: str
     files: Mapping[str, int]
@@ -133,22 +136,22 @@ class Origin:
         return sum(max(0, length) for length in self.files.values())
 
 
-def _open(url: str) -> Origin:
+def _open(url: str) -> DatasetOrigin:
     """Return the files and the version of a data set at its origin."""
     if urls.split(url)[0] in _WEB:
         with _web(url, "HEAD") as answer:
             about = answer.headers
             version = about.get("ETag") or f"{about.get('Last-Modified')} {about.get('Content-Length')}"
-            return Origin(url, {"": int(about.get("Content-Length") or -1)}, version)
+            return DatasetOrigin(url, {"": int(about.get("Content-Length") or -1)}, version)
     found = for_url(url).status(url)
     if not found.is_dir:
-        return Origin(url, {"": found.length}, f"{found.length} {found.modified_s!r}")
+        return DatasetOrigin(url, {"": found.length}, f"{found.length} {found.modified_s!r}")
     files = [one for one in filesystem.walk(url) if not one.is_dir]
     version = json.dumps([(urls.relative(one.url, url), one.length, one.modified_s) for one in files])
-    return Origin(url, {urls.relative(one.url, url): one.length for one in files}, version)
+    return DatasetOrigin(url, {urls.relative(one.url, url): one.length for one in files}, version)
 
 
-def _fetched(source: DatasetSource, origin: Origin, folder: Path) -> Path:
+def _fetched(source: DatasetSource, origin: DatasetOrigin, folder: Path) -> Path:
     """Return the copy of a data set in the cache's folder, and hold its lock from now on."""
     target = folder / origin.key / (urls.name(urlsplit(origin.url).path or origin.url) or source.name)
     lock = os.open(folder / f"{origin.key}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -169,7 +172,7 @@ def _fetched(source: DatasetSource, origin: Origin, folder: Path) -> Path:
     return target
 
 
-def _copy(source: DatasetSource, origin: Origin, folder: Path, target: Path) -> None:
+def _copy(source: DatasetSource, origin: DatasetOrigin, folder: Path, target: Path) -> None:
     """Copy a data set from its origin to the cache, completely or not at all."""
     most = SETTINGS.data_cache_bytes
     _make_room(folder, most - origin.size)
@@ -213,7 +216,7 @@ def _web(url: str, method: str) -> Iterator[Any]:
     """Send a request over HTTP, and provide the answer."""
     request = urllib.request.Request(url, method=method, headers={"Accept-Encoding": "identity"})
     try:
-        with urllib.request.urlopen(request, timeout=SETTINGS.storage_timeout_s) as answer:  # noqa: S310 only _WEB's schemes
+        with urllib.request.urlopen(request, timeout=SETTINGS.storage_timeout_s) as answer:
             yield answer
     except urllib.error.HTTPError as error:
         if error.code == 404:

@@ -96,4 +96,6 @@ def _proxies(hydra: subprocess.Popen[str]) -> list[list[str]]:
             return found
         if text.startswith(_BEGIN):
             found.append(shlex.split(text.removeprefix(_BEGIN)))
-    raise ArgumentError(f"{_LAUNCHER} has ended with status {hydra.wait()} before it had started; see the log of rank 0")
+    raise ArgumentError(
+        f"{_LAUNCHER} has ended with status {hydra.wait()} before it had started; see the log of rank 0"
+    )

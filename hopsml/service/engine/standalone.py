@@ -106,7 +106,7 @@ def active_master(urls: Iterable[str]) -> Mapping[str, Any]:
     problem: Exception = ValueError("no master is named")
     for url in urls:
         try:
-            with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:  # noqa: S310 http of the profile's master
+            with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
                 status: Mapping[str, Any] = json.loads(answer.read(MOST_BYTES))
             if status["status"] == "ALIVE":
                 return status

@@ -19,7 +19,7 @@ from hopsml.search.space.space import Searchspace, check_filled
 from hopsml.service.spec import fields, limits, shared
 from hopsml.service.spec.fields import Duration, Label, Name, Names, SpecPart
 from hopsml.service.spec.schedule import Overlap, Schedule, Zone
-from hopsml.service.spec.shared import Dataset
+from hopsml.service.spec.shared import JobDataset
 from hopsml.service.spec.task import Task
 from hopsml.training import datasets
 
@@ -164,7 +164,7 @@ class JobSpec(SpecPart):
         description="URL of its input data; workers get it as HOPSML_DATASET.",
         examples=["hdfs:///data/digits"],
     )
-    datasets: dict[Name, Dataset] = Field(
+    datasets: dict[Name, JobDataset] = Field(
         default={},
         max_length=limits.DATASETS,
         description="Input data by name: a URL, or a path of this machine; workers get HOPSML_DATASET_<NAME>.",
@@ -173,12 +173,12 @@ class JobSpec(SpecPart):
     code: str = Field(
         default=".",
         min_length=1,
-        description="The code: a folder or a zip, relative to the job file's folder, or a git URL, #BRANCH or #COMMIT behind it.",
+        description="The code: a folder or a zip, relative to the job file's folder, or a git URL with #REVISION.",
         examples=["src"],
     )
     workspace: bool | str = Field(
         default=False,
-        description="Folder that all tasks and tries can read and write, HOPSML_WORKSPACE: true for one in the project, or a URL.",
+        description="Folder that all tasks and tries share, HOPSML_WORKSPACE: true for one in the project, or a URL.",
         examples=[True],
     )
     retries: int = Field(
@@ -230,12 +230,14 @@ class JobSpec(SpecPart):
         if not isinstance(self.workspace, str) or not shared.is_path(self.workspace):
             return self
         if "code" not in self.model_fields_set:
-            self.__dict__.update(code=self.workspace, workspace=False)  # a validator in front would not be strict any more
+            self.__dict__.update(
+                code=self.workspace, workspace=False
+            )  # a validator in front would not be strict any more
             self.model_fields_set.add("code")
             self.model_fields_set.discard("workspace")
         elif not self.workspace.startswith("/"):
             raise ValueError(
-                f"workspace: {self.workspace!r}: it must be true, a URL or an absolute path; code names the folder of the code"
+                f"workspace: {self.workspace!r}: it must be true, a URL or an absolute path; code names the code's folder"
             )
         return self
 

@@ -42,7 +42,7 @@ def _one_or_both(schema: dict[str, Any]) -> None:
     schema["type"] = ["object", "string"]
 
 
-class Dataset(SpecPart):
+class JobDataset(SpecPart):
     """Data set of a job, given as a table or as its URL alone."""
 
     model_config = ConfigDict(json_schema_extra=_one_or_both)
@@ -53,8 +53,8 @@ class Dataset(SpecPart):
     )
     fetch: Literal["auto", "copy", "pass"] = Field(
         default="auto",
-        description="copy: into a cache of each node, before the code starts; pass: its URL as it is; auto: hdfs:// and local "
-        "files pass, others are copied.",
+        description="copy: into a cache of each node, before the code starts; pass: its URL as it is; auto: hdfs:// and "
+        "local files pass, others are copied.",
         examples=["copy"],
     )
 

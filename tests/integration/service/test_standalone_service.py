@@ -15,8 +15,8 @@ import yaml
 from hopsml.client import Client, ServiceJobDetail
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
-from tests.helpers.cluster.workloads import wait_until
 from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 from tools.spark_standalone import StandaloneSpark
 
 pytestmark = [pytest.mark.spark]
@@ -40,7 +40,11 @@ class StandaloneService:
         self.process: subprocess.Popen[str] | None = None
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(TRAIN)
-        settings = {"spark.master.ui.port": str(spark.web_port), "spark.executor.cores": "1", "spark.ui.enabled": "false"}
+        settings = {
+            "spark.master.ui.port": str(spark.web_port),
+            "spark.executor.cores": "1",
+            "spark.ui.enabled": "false",
+        }
         profile = {"master": spark.url, "store": f"file://{folder}/project", "spark": settings}
         (folder / "alone.yaml").write_text(yaml.safe_dump(profile))
 

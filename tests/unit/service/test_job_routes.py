@@ -434,9 +434,7 @@ def test_zip_that_cannot_be_a_folder_is_refused(served: Served, names: tuple[str
         for name in names:
             archive.writestr(zipfile.ZipInfo(name), "text")
     refused = served.ask("POST", "workspaces", content=content.getvalue())
-    assert (
-        refused.status_code == 400 and "code is no zip" in refused.json()["error"]
-    ) or "plain file" in refused.text
+    assert (refused.status_code == 400 and "code is no zip" in refused.json()["error"]) or "plain file" in refused.text
 
 
 def test_invalid_value_is_named_as_sent_but_secrets_are_not(served: Served) -> None:

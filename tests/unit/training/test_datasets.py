@@ -27,7 +27,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
     requests: list[str]
     truncates = False
 
-    def do_GET(self) -> None:  # noqa: N802 the name is that of the base class
+    def do_GET(self) -> None:
         self.requests.append(f"GET {self.path}")
         if not self.truncates:
             return super().do_GET()
@@ -38,7 +38,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
         self.close_connection = True
         return None
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 as in the base class
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
 
 

@@ -65,12 +65,12 @@ def masters() -> Iterator[tuple[list[str], dict[str, Any]]]:
     answers["/active/json/"] = {"status": "ALIVE", "workers": [worker("a")]}
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 the name is that of the base class
+        def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(answers[self.path]).encode())
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 as in the base class
+        def log_message(self, format: str, *args: object) -> None:
             """Print nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -88,7 +88,9 @@ def test_active_master_is_found_and_its_absence_is_a_problem(
     urls, active = masters
     engine = StandaloneEngine(tmp_path, 2048, urls, tmp_path.as_uri())
     state = engine.poll()
-    assert state.nodes is not None and [node.name for node in state.nodes] == ["this-machine", "a"] and not state.problem
+    assert (
+        state.nodes is not None and [node.name for node in state.nodes] == ["this-machine", "a"] and not state.problem
+    )
     for broken in ({"status": "RECOVERING"}, {"status": "ALIVE"}, {"status": "ALIVE", "workers": [{}]}):
         active.clear()
         active.update(broken)

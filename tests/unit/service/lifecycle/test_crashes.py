@@ -78,7 +78,9 @@ class Service:
     def store(self, record: JobRecord) -> None:
         assert not self.stored.state.is_final or record.state == self.stored.state
         self.act()
-        self.stored = replace(record, launches=tuple(replace(one, unseen_since_s=None, closing_since_s=None) for one in record.launches))
+        self.stored = replace(
+            record, launches=tuple(replace(one, unseen_since_s=None, closing_since_s=None) for one in record.launches)
+        )
         self.memory = record
 
     def submit(self, launches: tuple[TaskLaunch, ...]) -> None:

@@ -67,7 +67,14 @@ def test_complete_job_file_is_loaded(tmp_path: Path) -> None:
 
 def test_omitted_fields_have_defaults() -> None:
     job = spec.loads(SMALL)
-    assert (job.queue, job.priority, job.retries, job.code, job.workspace, job.secrets) == ("default", 50, 0, ".", False, ())
+    assert (job.queue, job.priority, job.retries, job.code, job.workspace, job.secrets) == (
+        "default",
+        50,
+        0,
+        ".",
+        False,
+        (),
+    )
     task = job.tasks["train"]
     assert (task.fewest, task.most, task.restart, task.resources.memory_mib) == (1, 1, "end_all", 1024)
     with pytest.raises(ValueError, match="has no search block"):
@@ -162,7 +169,7 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
             "name: a\ntasks: {main: {function: a.py:b, count: 2}}\nsearch: {space: {lr: [0, 1]}, workers_per_trial: 3}\n",
             "search.workers_per_trial is 3, and the task may have only 2 workers",
         ),
-        (with_task("script: a.py, ends_with: train"), "task 'train' ends with 'train', which is no task that ends by itself"),
+        (with_task("script: a.py, ends_with: train"), "task 'train' ends with 'train', which is no task that"),
         (
             "name: a\ntasks:\n  train: {script: a.py}\n  ps: {script: a.py, ends_with: trian}\n",
             "task 'ps' ends with 'trian', which is no task that ends by itself; did you mean",
