@@ -21,7 +21,7 @@ from hopsml.training import distributed
 
 _LAUNCHER = "mpiexec.hydra"
 _BEGIN, _END = "HYDRA_LAUNCH: ", "HYDRA_LAUNCH_END"
-_FOLDER, _STATUS = "HOPSML_MPI_FOLDER", "HOPSML_MPI_STATUS"
+_FOLDER, _STATUS = "MPIRANK_FOLDER", "MPIRANK_STATUS"
 # The proxy, with the worker's output streams as 7 and 8, since Hydra would send those of the rank to rank 0's worker.
 _PROXY = f'"$@" 7>&1 8>&2 </dev/null; read -r status <"${_STATUS}" && exit "$status"; exit 1'
 _RANK = f'cd "${_FOLDER}" || exit; "$0" "$@" >&7 2>&8 7>&- 8>&-; status=$?; echo $status >"${_STATUS}"; exit $status'
@@ -90,7 +90,7 @@ def _launcher(line: Sequence[str], ranks: int) -> Iterator[subprocess.Popen[str]
 def _proxies(hydra: subprocess.Popen[str]) -> list[list[str]]:
     """Return the command of each rank's proxy, from the output of Hydra."""
     assert hydra.stdout is not None
-    found = []
+    found: list[list[str]] = []
     for text in hydra.stdout:
         if text.startswith(_END):
             return found

@@ -303,7 +303,7 @@ def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: d
 
     asked = job.search
     assert asked is not None
-    of_groups = {"framework": asked.framework or task.framework} if asked.workers_per_trial > 1 else {}
+    of_groups: dict[str, Any] = {"framework": asked.framework or task.framework} if asked.workers_per_trial > 1 else {}
     result = experiment.search(
         function,
         searchspace(asked.space),
