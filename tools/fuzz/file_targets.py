@@ -383,7 +383,7 @@ def workspace_zip() -> Target:
         target = folder / "unpacked"
         target.mkdir()
         try:
-            workspaces._unpack(data, target)
+            workspaces.unpack_zip(data, target)
         finally:
             shutil.rmtree(target, ignore_errors=True)
 

@@ -97,6 +97,7 @@ def starts(folder: Path, name: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@pytest.mark.variant  # of the local tests of a job's tasks, with containers, HDFS and addresses of nodes
 def test_tasks_find_each_other_one_is_relaunched_and_all_end_with_the_trainer(
     hadoop: Hadoop, service: YarnService
 ) -> None:

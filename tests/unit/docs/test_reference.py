@@ -76,7 +76,11 @@ def test_variables_are_read_through_the_settings_object() -> None:
 
 
 def test_pages_name_only_existing_variables() -> None:
-    known = variables_of_the_code() | {"HOPSML_SECRET_", "HOPSML_PORT_RPC"}
+    known = variables_of_the_code() | {
+        "HOPSML_SECRET_",
+        "HOPSML_PORT_RPC",
+        *(f"HOPSML_DATASET_{name}" for name in ("DIGITS", "LABELS")),
+    }
     for page in pages.users_pages():
         assert set(OURS.findall(pages.text(page))) <= known, page
 
