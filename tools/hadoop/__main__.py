@@ -172,6 +172,7 @@ def _start_options(options: argparse.ArgumentParser) -> None:
     secure = options.add_argument_group("Kerberos")
     secure.add_argument("--kerberos", action="store_true", help="a KDC in the cluster's folder; users alice and bob")
     secure.add_argument("--spnego", action="store_true", help="HTTP of ResourceManager and NodeManagers needs a ticket")
+    secure.add_argument("--https", action="store_true", help="web services of all daemons use TLS only")
     secure.add_argument("--protection", choices=PROTECTIONS, default=Security.protection)
     secure.add_argument("--encrypt", action="store_true", help="dfs.encrypt.data.transfer")
     for name in ("token_renew_s", "token_max_s", "ticket_s"):

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tools.guard import Guard, guard_for
-from tools.hadoop import daemons, ha, readiness
+from tools.hadoop import daemons, ha, readiness, tls
 from tools.hadoop.errors import DaemonEnded, HadoopError
 from tools.hadoop.ha import with_two_namenodes
 from tools.hadoop.jars import CACHE, exclusive
 from tools.hadoop.kdc import HOST, Kdc
-from tools.hadoop.kerberos import ADMIN, USERS, Security, principals, secured
+from tools.hadoop.kerberos import ADMIN, USERS, Security, principals, secured, web_hosts
 from tools.hadoop.krb5 import ensure_krb5
 from tools.hadoop.ports import free_ports
 from tools.hadoop.rest import ApplicationState, ResourceManager, Web
@@ -72,24 +72,30 @@ class Cluster:
         return self.home / "client" / "conf"
 
     @property
+    def tls_folder(self) -> Path:
+        """Folder with key and certificate of a cluster with HTTPS."""
+        return self.home / "tls"
+
+    @property
     def namenode_url(self) -> str:
         """URL of HDFS: ``hdfs://HOST:PORT``, or that of the name service."""
         return f"hdfs://{ha.SERVICE if ha.is_ha(self.state.ports) else self._namenode_at('rpc')}"
 
     @property
     def webhdfs_url(self) -> str:
-        """URL of WebHDFS: ``webhdfs://HOST:PORT``, or that of the name service."""
-        return f"webhdfs://{ha.SERVICE if ha.is_ha(self.state.ports) else self._namenode_at('http')}"
+        """URL of WebHDFS: ``webhdfs://HOST:PORT``, or that of the name service; with HTTPS ``swebhdfs://``."""
+        scheme = "swebhdfs" if self.web.certificate else "webhdfs"
+        return f"{scheme}://{ha.SERVICE if ha.is_ha(self.state.ports) else self._namenode_at('http')}"
 
     def _namenode_at(self, purpose: str) -> str:
         return f"{self.web.host}:{self.state.ports['nn'][purpose]}"
 
     @property
     def resource_manager(self) -> ResourceManager:
-        """REST API of the ResourceManager; of two that of the first living one, which redirects to the active one."""
-        managers = self.names("rm")
-        name = next(filter(self.alive, managers), managers[0])
-        return ResourceManager(f"http://{self.web.host}:{self.state.ports[name]['http']}", self.web)
+        """REST API of the ResourceManager; of two that of the active one, of none active that of the first living one."""
+        names = list(filter(self.alive, self.names("rm"))) or self.names("rm")
+        managers = [ResourceManager(self.web.url(self.state.ports[name]["http"]), self.web) for name in names]
+        return managers[0] if len(managers) == 1 else next(filter(_is_active, managers), managers[0])
 
     @property
     def active_namenode(self) -> str:
@@ -99,7 +105,11 @@ class Cluster:
     @property
     def web(self) -> Web:
         """HTTP client for the daemons, with the administrator's ticket in a Kerberized cluster."""
-        return Web(HOST, self.kdc.environment(ADMIN)) if self.state.security else Web()
+        security = self.state.security
+        if security is None:
+            return Web()
+        certificate = tls.certificate(self.tls_folder) if security.https else None
+        return Web(HOST, self.kdc.environment(ADMIN), certificate)
 
     def names(self, of_kind: str = "") -> list[str]:
         """Return the names of the daemons, alive or not; only those of a kind (``dn``, ``nm`` ...) if given."""
@@ -164,6 +174,8 @@ class Cluster:
         if self.state.security:
             self.kdc.create(principals(self.state.ports), ensure_krb5(), ticket_s=self.state.security.ticket_s)
             self.kdc.kinit(ADMIN)
+            if self.state.security.https:
+                tls.create(self.tls_folder, web_hosts(self.state.ports))
         self._write_conf("client")
         for name in managers:  # in parallel with the format, which takes 3 s
             self._launch(name)
@@ -361,6 +373,8 @@ class Cluster:
             ports, security, shuffle_port = self.state.ports, self.state.security, self.state.shape.shuffle_port
             changed = with_two_namenodes(plain, self.home, name, ports) if ha.is_ha(ports) else plain
             changed = with_shuffle_service(changed, self.home, shuffle_port) if shuffle_port else changed
+            if security and security.https:
+                changed = tls.with_https(changed, self.tls_folder, name)
             return secured(changed, self.kdc.folder, security) if security else changed
 
         write_conf(self.home, name, self.state.ports, self.state.shape, change)
@@ -501,6 +515,13 @@ class Cluster:
         if going_on:
             for name in self.names("nm"):
                 self.wait_no_containers(name)
+
+
+def _is_active(manager: ResourceManager) -> bool:
+    try:
+        return manager.is_active()
+    except (OSError, LookupError, ValueError, HadoopError):
+        return False
 
 
 def _order(name: str) -> int:

@@ -26,6 +26,7 @@ class Security:
     protection: str = "authentication"  # of RPC and of the data transfer
     encrypt: bool = False  # dfs.encrypt.data.transfer
     spnego: bool = False  # HTTP of ResourceManager and NodeManagers requires a ticket; that of HDFS always does
+    https: bool = False  # web services of all daemons use TLS only
     token_renew_s: int = 86_400
     token_max_s: int = 604_800
     ticket_s: int = 86_400
@@ -45,9 +46,14 @@ def principals(ports: Ports, spares: int = 8) -> list[str]:
         ports: the cluster's daemons.
         spares: NodeManagers that may be added later.
     """
-    nodes = {*(name for name in ports if kind(name) == "nm"), *(f"nm{i + 1}" for i in range(spares))}
-    hosts = [HOST, LOOPBACK, *sorted(map(host, nodes))]
+    hosts = web_hosts(ports, spares)
     return [*(f"{service}/{HOST}" for service in SERVICES), *(f"HTTP/{each}" for each in hosts), *USERS, PROXY]
+
+
+def web_hosts(ports: Ports, spares: int = 8) -> list[str]:
+    """Return the name and the addresses at which web services of the cluster are reached; arguments as ``principals``."""
+    nodes = {*(name for name in ports if kind(name) == "nm"), *(f"nm{i + 1}" for i in range(spares))}
+    return [HOST, LOOPBACK, *sorted(map(host, nodes))]
 
 
 def secured(settings: Settings, kdc: Path, security: Security) -> Settings:

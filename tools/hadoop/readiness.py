@@ -12,7 +12,7 @@ from tools.hadoop.settings import LOOPBACK, Ports, host, kind
 
 
 def _jmx(web: Web, ports: Ports, name: str, service: str, which: str) -> dict[str, Any]:
-    return web.bean(f"http://{web.host}:{ports[name]['http']}", service, which)
+    return web.bean(web.url(ports[name]["http"]), service, which)
 
 
 def role(web: Web, ports: Ports, name: str) -> str:

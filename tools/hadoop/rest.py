@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tools.hadoop.errors import HadoopError
@@ -24,16 +26,23 @@ class Web:
     Attributes:
         host: host in the URLs of all but NodeManagers.
         ticket: variables that name a Kerberos ticket for SPNEGO; None to send requests without authentication.
+        certificate: PEM file with the certificate that the daemons show; None where they use HTTP.
     """
 
     host: str = LOOPBACK
     ticket: Mapping[str, str] | None = None
+    certificate: Path | None = None
+
+    def url(self, port: int) -> str:
+        """Return the beginning of the URLs of the web service at a port."""
+        return f"{'https' if self.certificate else 'http'}://{self.host}:{port}"
 
     def get_json(self, url: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Return the JSON document at ``url``; OSError while no server answers there."""
         if self.ticket is not None:
             return json.loads(self.negotiated(url, timeout_s))
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+        context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
+        with urllib.request.urlopen(url, timeout=timeout_s, context=context) as answer:
             return json.load(answer)
 
     def bean(self, base: str, service: str, name: str) -> dict[str, Any]:
@@ -44,6 +53,7 @@ class Web:
     def negotiated(self, url: str, timeout_s: float, method: str = "GET") -> bytes:
         """Return the answer to a request with the ticket; Debian's curl speaks SPNEGO."""
         command = ["curl", "-s", "-S", "-f", "-m", str(timeout_s), "-X", method, "--negotiate", "-u", ":", url]
+        command += ["--cacert", str(self.certificate)] if self.certificate else []
         done = subprocess.run(command, env={**os.environ, **(self.ticket or {})}, capture_output=True)
         if done.returncode:
             raise OSError(f"{url}: {done.stderr.decode(errors='replace').strip()}")
@@ -76,6 +86,10 @@ class ResourceManager:
         listed: list[dict[str, Any]] = (self._get("nodes")["nodes"] or {}).get("node", [])
         listed.sort(key=lambda node: int(node["lastHealthUpdate"]))
         return {node["nodeHostName"]: node for node in listed}
+
+    def is_active(self) -> bool:
+        """Return True if it is the active one of two; one on standby answers this, and redirects all else."""
+        return bool(self._get("info")["clusterInfo"]["haState"] == "ACTIVE")
 
     def applications(self) -> list[dict[str, Any]]:
         """Return all applications that it lists, oldest first."""

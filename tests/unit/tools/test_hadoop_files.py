@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from xml.etree import ElementTree
 import pytest
 
 from hopsml.core import profiles
-from tools.hadoop import ha, jars
+from tools.hadoop import ha, jars, tls
 from tools.hadoop.__main__ import parser, security_of, shape_of
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.kerberos import Security, principals, secured
 from tools.hadoop.ports import FIRST, LAST, free_ports
-from tools.hadoop.settings import PORTS_OF, Shape, kind, write_conf
+from tools.hadoop.settings import PORTS_OF, Settings, Shape, kind, write_conf
 from tools.hadoop.shuffle_service import compile_service, with_shuffle_service
 from tools.hadoop.spark import spark_conf, submit_command, submit_env
 
@@ -164,10 +165,46 @@ def test_spnego_of_yarn_is_an_option(tmp_path: Path) -> None:
     assert ["hadoop.http.filter.initializers" in each for each in found] == [False, True]
 
 
+def https_conf(home: Path, name: str) -> Path:
+    """The settings folder of one daemon of a Kerberized cluster with two NameNodes and HTTPS."""
+    names = (*ha.daemons_of_ha(), "rm", "rm2", "dn1", "nm1")
+    ports = {each: {use: 20000 + i for i, use in enumerate(PORTS_OF[kind(each)])} for each in names}
+
+    def change(plain: Settings) -> Settings:
+        encrypted = tls.with_https(ha.with_two_namenodes(plain, home, name, ports), home / "tls", name)
+        return secured(encrypted, home / "kdc", Security(https=True))
+
+    return write_conf(home, name, ports, Shape(2, resourcemanagers=2), change)
+
+
+def test_https_replaces_every_http_address(tmp_path: Path) -> None:
+    for name, file, key in (
+        ("client", "hdfs-site.xml", "dfs.namenode.https-address.ns1.nn2"),
+        ("client", "yarn-site.xml", "yarn.resourcemanager.webapp.https.address.rm2"),
+        ("dn1", "hdfs-site.xml", "dfs.datanode.https.address"),
+        ("jn1", "hdfs-site.xml", "dfs.journalnode.https-address"),
+        ("nm1", "yarn-site.xml", "yarn.nodemanager.webapp.https.address"),
+    ):
+        rows = read_xml(https_conf(tmp_path, name) / file)
+        assert rows[key].rpartition(":")[2].startswith("2000")
+        assert [other for other in rows if re.search(r"(?<!https[-.])(http-|http\.|webapp\.)address", other)] == []
+        assert rows["dfs.http.policy" if file.startswith("hdfs") else "yarn.http.policy"] == "HTTPS_ONLY"
+
+
+def test_only_daemons_have_the_private_key(tmp_path: Path) -> None:
+    assert not (https_conf(tmp_path, "client") / "ssl-server.xml").exists()
+    client = read_xml(tmp_path / "client" / "conf" / "ssl-client.xml")
+    assert client["ssl.client.truststore.location"] == str(tls.truststore(tmp_path / "tls"))
+    server = read_xml(https_conf(tmp_path, "nm1") / "ssl-server.xml")
+    assert server["ssl.server.keystore.location"] == str(tls.keystore(tmp_path / "tls"))
+    assert not (secure_conf(tmp_path, "nn", Security()) / "ssl-client.xml").exists()
+
+
 def test_kerberos_options_of_the_command_line_describe_the_security() -> None:
     assert security_of(parser().parse_args(["start"])) is None
     options = ["--kerberos", "--spnego", "--protection=integrity", "--encrypt", "--token-renew-s=1", "--token-max-s=2"]
-    expected = Security("integrity", encrypt=True, spnego=True, token_renew_s=1, token_max_s=2)
+    options.append("--https")
+    expected = Security("integrity", encrypt=True, spnego=True, https=True, token_renew_s=1, token_max_s=2)
     assert security_of(parser().parse_args(["start", *options])) == expected
 
 
