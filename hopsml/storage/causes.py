@@ -27,6 +27,27 @@ _READING = ("look at", "list", "read", "measure")
 # (pattern, error, meaning and remedy); the first match wins
 _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
+        r"the trusted certificates cannot be read",
+        StorageError,
+        "no certificate can be verified; correct HOPSML_CA_BUNDLE, or the truststore of ssl-client.xml",
+    ),
+    (
+        r"HOPSML_CA_BUNDLE|/webhdfs/v1.*certificate verify failed",
+        StorageError,
+        "the certificate of the web service is not trusted; set HOPSML_CA_BUNDLE to a PEM file with it or with that of its "
+        "authority, or configure the truststore in ssl-client.xml",
+    ),
+    (
+        r"/webhdfs/v1.*WRONG_VERSION_NUMBER",
+        StorageError,
+        "the web service does not use TLS at this address; write webhdfs://, or the port of HTTPS",
+    ),
+    (
+        r"BadStatusLine\('\\x15\\x03",
+        StorageError,
+        "the web service uses TLS at this address; write swebhdfs://",
+    ),
+    (
         r"SafeModeException|is in safe mode",
         SafeMode,
         "the NameNode is in safe mode; try again later, or see `hdfs dfsadmin -safemode get`",

@@ -261,7 +261,7 @@ def rm_web_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
 
     There are none if the configuration names no ResourceManager: the default, 0.0.0.0, is no address of one.
     """
-    https = known.get("yarn.http.policy") == "HTTPS_ONLY"
+    https = known.get("yarn.http.policy", "").upper() == "HTTPS_ONLY"
     key, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
     ids = [part.strip() for part in known.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if part.strip()]
     found = []

@@ -48,7 +48,7 @@ class HadoopStore(RemoteStore):
 
     def capacity(self, url: str) -> StoreCapacity:
         """Return size and use of the whole HDFS, from a NameNode's web service (``dfs.namenode.http-address``)."""
-        kind = "https" if uses_https_only() else "http"
+        kind = _web_kind(url, settings.hadoop_settings())
         last: Exception = ConnectionError("no NameNode hosts found")
         for address in web_addresses(url):
             bean = f"{kind}://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
@@ -110,10 +110,11 @@ def client_settings(url: str) -> dict[str, str]:
 def web_addresses(url: str) -> list[str]:
     """Return ``host:port`` of each NameNode's web service behind an HDFS URL, by the client configuration.
 
-    A host of ``0.0.0.0`` is replaced by the NameNode's.
+    They are those of HTTPS for ``swebhdfs://``, and for ``hdfs://`` where the web services use nothing else. A host of
+    ``0.0.0.0`` is replaced by the NameNode's.
     """
     known = settings.hadoop_settings()
-    kind = "https" if uses_https_only(known) else "http"
+    kind = _web_kind(url, known)
     authority = _authority(url, known)
     return [_web_address(kind, suffix, authority, known) for suffix in _suffixes(authority, known) or [""]]
 
@@ -176,7 +177,15 @@ def _ip_addresses(host: str) -> set[str]:
 
 def uses_https_only(known: Mapping[str, str] | None = None) -> bool:
     """Return True if the cluster's web services use TLS only (``dfs.http.policy``)."""
-    return (settings.hadoop_settings() if known is None else known).get("dfs.http.policy") == "HTTPS_ONLY"
+    policy = (settings.hadoop_settings() if known is None else known).get("dfs.http.policy", "")
+    return policy.upper() == "HTTPS_ONLY"
+
+
+def _web_kind(url: str, known: Mapping[str, str]) -> str:
+    """Return the scheme, http or https, of the web services for a URL."""
+    scheme = urls.split(url)[0]
+    is_https = scheme == "swebhdfs" if scheme.endswith("webhdfs") else uses_https_only(known)
+    return "https" if is_https else "http"
 
 
 def _authority(url: str, known: Mapping[str, str]) -> str:

@@ -13,9 +13,10 @@ from hopsml.core import proxies, redact, settings, trust_store
 from hopsml.core.hadoop_http import visible_text
 from hopsml.core.spnego import Exchange
 from hopsml.core.variables import SETTINGS
+from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote.hadoop import HadoopStore, token_for_web, web_addresses
+from hopsml.storage.remote.hadoop import HadoopStore, token_for_web, uses_https_only, web_addresses
 from hopsml.storage.remote.store import CHUNK_BYTES
 
 T = TypeVar("T")
@@ -35,10 +36,21 @@ class WebHdfsStore(HadoopStore):
             redact.mask_logger(logger)
 
     @staticmethod
+    def options(url: str) -> dict[str, Any]:
+        """Return an empty dict; ArgumentError for HTTP to a NameNode whose web service uses HTTPS only."""
+        if urls.split(url)[0] == "webhdfs" and uses_https_only():
+            is_https = set(WebHdfsStore.addresses(url)) & set(web_addresses("swebhdfs:///"))
+            if is_https or _is_name_service(url):
+                raise ArgumentError(
+                    f"{url}: the web services of this HDFS use HTTPS only (dfs.http.policy=HTTPS_ONLY); write s{url}"
+                )
+        return HadoopStore.options(url)
+
+    @staticmethod
     def addresses(url: str) -> list[str]:
         """Return ``host:port`` of each web service behind the URL."""
         scheme, authority, _ = urls.split(url)
-        if f"dfs.ha.namenodes.{authority}" in settings.hadoop_settings() or not authority:
+        if _is_name_service(url):
             return web_addresses(url)
         return [authority if ":" in authority else f"{authority}:{_DEFAULT_PORTS[scheme]}"]
 
@@ -205,6 +217,12 @@ def _session(kind: str) -> Any:
     for scheme in ("http://", "https://"):
         session.mount(scheme, Adapter())
     return session
+
+
+def _is_name_service(url: str) -> bool:
+    """Return True if the configuration, and not the URL, has the addresses of the NameNodes."""
+    authority = urls.split(url)[1]
+    return not authority or f"dfs.ha.namenodes.{authority}" in settings.hadoop_settings()
 
 
 def _path(url: str) -> str:

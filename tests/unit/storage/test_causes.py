@@ -25,6 +25,39 @@ ACCESS = (
     'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=joe, '
     'access=WRITE, inode=\\"/r\\":root:supergroup:drwxr-xr-x\\n\\tat org.apache.hadoop...")'
 )
+UNREADABLE_BUNDLE = (
+    "/ca.pem: the trusted certificates cannot be read ([Errno 2] No such file or directory: '/ca.pem'); set "
+    "HOPSML_CA_BUNDLE to a PEM file with the certificate of the service or of its authority"
+)
+UNTRUSTED = (
+    "https://nn:9871/jmx: self-signed certificate; set HOPSML_CA_BUNDLE to a PEM file with the certificate of the service "
+    "or of its authority"
+)
+UNTRUSTED_WEBHDFS = (
+    "HTTPSConnectionPool(host='nn', port=9871): Max retries exceeded with url: /webhdfs/v1/x?op=GETFILESTATUS (Caused by "
+    "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed "
+    "certificate (_ssl.c:1006)')))"
+)
+PLAIN_SERVER = (
+    "HTTPSConnectionPool(host='nn', port=9870): Max retries exceeded with url: /webhdfs/v1/x?op=GETFILESTATUS (Caused by "
+    "SSLError(SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)')))"
+)
+TLS_SERVER = "('Connection aborted.', BadStatusLine('\\x15\\x03\\x03\\x00\\x02\\x02P'))"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "remedy"),
+    [
+        ("TrustError", UNREADABLE_BUNDLE, "correct HOPSML_CA_BUNDLE, or the truststore of ssl-client.xml"),
+        ("PermissionError", UNTRUSTED, "set HOPSML_CA_BUNDLE to a PEM file"),
+        ("SSLError", UNTRUSTED_WEBHDFS, "set HOPSML_CA_BUNDLE to a PEM file"),
+        ("SSLError", PLAIN_SERVER, "write webhdfs://, or the port of HTTPS"),
+        ("ConnectionError", TLS_SERVER, "write swebhdfs://"),
+    ],
+)
+def test_error_of_tls_names_the_setting_or_scheme(kind: str, text: str, remedy: str) -> None:
+    message = str(causes.from_text("read", "swebhdfs://nn/x", kind, text))
+    assert remedy in message.partition(" (")[0] and "permission" not in message
 
 
 @pytest.mark.parametrize(
@@ -76,6 +109,9 @@ ACCESS = (
             PathExists,
         ),
         ("NotADirectoryError", "/p", PathNotFound),
+        ("TrustError", UNREADABLE_BUNDLE, StorageError),
+        ("PermissionError", UNTRUSTED, StorageError),
+        ("SSLError", UNTRUSTED_WEBHDFS, StorageError),
         ("NotImplementedError", "this store has no permissions", StorageError),
         ("ValueError", "something new", StorageError),
     ],
