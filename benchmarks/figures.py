@@ -91,6 +91,8 @@ AT_LEAST = {
     "data.plugin_read_ratio": 0.8,
     "data.plugin_write_ratio": 0.8,
     "data.plugin_small_ratio": 0.5,
+    "data.secure_write_ratio": 0.9,
+    "data.secure_read_ratio": 0.9,
     "serving.throughput_ratio": 1.2,
     "serving.bare_ratio": 0.3,
     "search.utilisation_16": 0.97,

@@ -52,7 +52,7 @@ def main(root: str, rounds: int, size: int, files: int, answer: Path) -> None:
         },
     }
     found = {
-        name: alternate(rounds, {who: _timed(way) for who, way in by.items()}, lambda line: print(line, flush=True))
+        name: alternate(rounds, {who: timed(way) for who, way in by.items()}, lambda line: print(line, flush=True))
         for name, by in ways.items()
     }
     part = answer.with_suffix(".part")
@@ -66,7 +66,9 @@ def _overwriting() -> Any:
     return WriteOptions(overwrite=True)
 
 
-def _timed(way: Callable[[], None]) -> Callable[[], float]:
+def timed(way: Callable[[], None]) -> Callable[[], float]:
+    """Return a function that calls ``way`` and returns the seconds that it took."""
+
     def turn() -> float:
         began = time.perf_counter()
         way()

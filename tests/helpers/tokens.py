@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ from tools.hadoop.rest import TIMEOUT_S, Web
 
 def obtain(cluster: Any, user: str = "alice") -> Credentials:
     """Return a new HDFS token of a user, with the user's ticket; nobody but the user can renew it."""
-    web = Web(cluster.web.host, cluster.kdc.environment(user))
-    ports = cluster.state.ports[cluster.active_namenode]
-    base = f"http://{cluster.web.host}:{ports['http']}/webhdfs/v1/"
+    web, base = _webhdfs(cluster, user)
     text = web.get_json(f"{base}?op=GETDELEGATIONTOKEN&renewer={user}")["Token"]["urlString"]
     wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     # the four fields of a token, as in a file but without an alias
@@ -48,20 +47,35 @@ def kept_alive(cluster: Any, path: Path, every_s: float, user: str = "alice") ->
         yield held
 
 
+def _webhdfs(cluster: Any, user: str) -> tuple[Web, str]:
+    """Return a client with the user's ticket, and the beginning of WebHDFS's URLs at the active NameNode."""
+    web: Web = replace(cluster.web, ticket=cluster.kdc.environment(user))
+    return web, f"{web.url(cluster.state.ports[cluster.active_namenode]['http'])}/webhdfs/v1/"
+
+
 def _change(cluster: Any, operation: str, credentials: Credentials, user: str) -> None:
-    web = Web(cluster.web.host, cluster.kdc.environment(user))
-    ports = cluster.state.ports[cluster.active_namenode]
-    base = f"http://{cluster.web.host}:{ports['http']}/webhdfs/v1/"
+    web, base = _webhdfs(cluster, user)
     for token in credentials.tokens:
         web.negotiated(f"{base}?op={operation}&token={token.as_text()}", TIMEOUT_S, "PUT")
 
 
 @contextmanager
-def renewing(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[None]:
-    """Replace the token file by a new token every ``every_s`` seconds, as a program beside the driver would."""
+def renewing(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[list[Exception]]:
+    """Replace the token file by a new token every ``every_s`` seconds, as a program beside the driver would.
+
+    Yields a list of what has prevented it, to which failures are added.
+    """
     tokens.write(path, obtain(cluster, user))
-    with _repeating(lambda: tokens.write(path, obtain(cluster, user)), every_s):
-        yield
+    failures: list[Exception] = []
+
+    def renew() -> None:
+        try:
+            tokens.write(path, obtain(cluster, user))
+        except (OSError, LookupError, ValueError) as error:
+            failures.append(error)
+
+    with _repeating(renew, every_s):
+        yield failures
 
 
 @contextmanager

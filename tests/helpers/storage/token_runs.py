@@ -22,13 +22,18 @@ LIFE_S = 15.0  # of a token that nobody renews: see the fixture
 @pytest.fixture
 def token_file(secure_hdfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield the token file of a local application whose project is in the secure HDFS; there is no ticket."""
+    yield from application_with_tokens(secure_hdfs, tmp_path, monkeypatch)
+
+
+def application_with_tokens(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the token file of a local application whose project is in the HDFS of a cluster; there is no ticket."""
     path = tmp_path / "given-tokens"
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(secure_hdfs.conf_dir))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
     monkeypatch.setenv(tokens.VARIABLE, str(path))
-    for variable, value in secure_hdfs.kdc.environment().items():
+    for variable, value in cluster.kdc.environment().items():
         monkeypatch.setenv(variable, value)
     with local_application(tmp_path), pytest.MonkeyPatch.context() as project:
-        project.setenv("HOPSML_PROJECT_URL", f"{secure_hdfs.namenode_url}/user/alice/{tmp_path.name}")
+        project.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/user/alice/{tmp_path.name}")
         yield path
     filesystem.close_all()
 

@@ -114,7 +114,10 @@ RM = "yarn.resourcemanager."
         ({RM + "hostname": "rm1", RM + "webapp.address": "0.0.0.0:9000"}, ("http", ("rm1:9000",))),
         ({RM + "webapp.address": "rm2:1234"}, ("http", ("rm2:1234",))),
         ({RM + "hostname": "rm1", "yarn.http.policy": "HTTPS_ONLY"}, ("https", ("rm1:8090",))),
-        ({RM + "hostname": "rm1", "yarn.http.policy": "https_only"}, ("https", ("rm1:8090",))),  # Hadoop ignores the case
+        (
+            {RM + "hostname": "rm1", "yarn.http.policy": "https_only"},
+            ("https", ("rm1:8090",)),
+        ),  # Hadoop ignores the case
         (
             {RM + "ha.rm-ids": "a, b", RM + "hostname.a": "rm1", RM + "webapp.address.b": "rm2:80"},
             ("http", ("rm1:8088", "rm2:80")),
