@@ -1,4 +1,4 @@
-"""Rows for a training from a DataFrame (``frame_feed.py``) and by TensorFlow (``hdfs_plugin.py``); files (``secure_hdfs.py``)."""
+"""Rows for a training, from a DataFrame or by TensorFlow from HDFS, and files of an encrypted HDFS."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ TOKENS_END = (
     r"with spark\.kerberos\.keytab and spark\.kerberos\.principal for a longer run"
 )
 # Whether a call is under way when a NameNode ends is chance; each note of an outage must be followed by one of its end.
-PAIRS = ((r"checkpoints cannot be written; retrying: step \d+: .*", r"checkpoints are written again; \d+ were missed"),)
+PAIRS = (
+    (r"checkpoints cannot be written; retrying: step \d+: .*", r"checkpoints are written again; \d+ were missed"),
+    (r"mirroring is behind: .*", r"mirroring is up to date again"),
+)
 Record = Callable[[str, object], None]
 AHEAD = """
 import json, os, sys, time
@@ -172,7 +175,6 @@ def test_run_outlives_the_outage_of_a_namenode_during_the_renewal_of_its_tokens(
         seen = newest(run)
         wait_until(lambda: newest(run) > seen, "a later checkpoint", END_S)
         finish(run, tmp_path, record_property)
-    print(run.state.notes)
     assert unexpected_notes(run) == []
     if how == "frozen 20 s":
         assert len(run.state.notes) == 1, "the outage was shorter than a call may take"
