@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from hopsml.storage.remote.hadoop import HadoopStore, token_for_web, uses_https_
 from hopsml.storage.remote.store import CHUNK_BYTES
 
 T = TypeVar("T")
+# A NameNode on standby, or about to become active, knows no tokens, and refuses them as if they were invalid.
+_UNREADY = re.compile(r"InvalidToken: (?:[\w.]+\.)?((?:Standby|Retriable)Exception)")
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}
 
 
@@ -206,6 +209,10 @@ def _session(kind: str) -> Any:
             finally:
                 exchange.close()
             answer.request = request  # without the headers
+            if answer.status_code in (401, 403) and (found := _UNREADY.search(answer.text)):
+                answer.close()
+                # upon which HdfsCLI asks the next NameNode
+                raise requests.exceptions.ConnectionError(f"{request.url.partition('?')[0]}: {found[1]}")
             if answer.status_code >= 400 and "html" in answer.headers.get("Content-Type", ""):
                 text = visible_text(answer.text)
                 answer.close()

@@ -130,9 +130,11 @@ def untrusted(tmp_path: Path) -> Iterator[int]:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_second_resource_manager_is_asked_if_the_certificate_of_the_first_is_not_trusted(
