@@ -26,13 +26,14 @@ def run(options: Options) -> Report:
     rounds, size = options.rounds_of(3, 3), options.choose(LARGE, LARGE // 4)
     found = _turns(options, rounds, size)
     report = Report()
-    for what in ("write", "read"):
+    for what in ("write", "read", "stream"):
         report.figures.append(ratio_of(f"data.secure_{what}_ratio", found[what][BARE], found[what][OURS], BARE))
         speeds = [size / 1e6 / seconds for seconds in found[what][OURS]]
         report.figures.append(measured(f"data.secure_{what}_mb_s", speeds, "MB/s"))
     report.notes.append(
         f"secure: Kerberos, privacy and dfs.encrypt.data.transfer with AES; a NameNode and a DataNode of this machine; a "
-        f"file of {size >> 20} MiB in pieces of {PIECE >> 20} MiB"
+        f"file of {size >> 20} MiB in pieces of {PIECE >> 20} MiB; write and read: from and to a local file, as mirrors and "
+        "checkpoints do; stream: by open_read, which fetches ranges"
     )
     return report
 

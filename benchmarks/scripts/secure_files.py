@@ -28,13 +28,25 @@ def main(root: str, rounds: int, size: int, answer: Path) -> None:
     client, store = Client(root), filesystem.for_url(root)
     folder, content = "/user/alice/bench", os.urandom(PIECE)
     client.mkdirs(folder, 0o755, True)
+    local, copy = answer.with_name("local"), answer.with_name("copy")
+    with local.open("wb") as file:
+        for _ in range(size // PIECE):
+            file.write(content)
     names = {who: f"{folder}/{who}" for who in (OURS, BARE)}
+
+    def upload() -> None:
+        with local.open("rb") as source, client.create(names[BARE], WriteOptions(overwrite=True)) as file:
+            while piece := source.read(PIECE):
+                file.write(piece)
+
+    def download() -> None:
+        with copy.open("wb") as target:
+            _read(client.read(names[BARE]), size, target.write)
+
     ways: dict[str, dict[str, Callable[[], None]]] = {
-        "write": {
-            OURS: lambda: _write(store.open_write(root + names[OURS]), content, size),
-            BARE: lambda: _write(client.create(names[BARE], WriteOptions(overwrite=True)), content, size),
-        },
-        "read": {
+        "write": {OURS: lambda: store.upload(local, root + names[OURS]), BARE: upload},
+        "read": {OURS: lambda: store.download(root + names[BARE], copy), BARE: download},
+        "stream": {
             OURS: lambda: _read(store.open_read(root + names[BARE]), size),
             BARE: lambda: _read(client.read(names[BARE]), size),
         },
@@ -52,16 +64,11 @@ def main(root: str, rounds: int, size: int, answer: Path) -> None:
     filesystem.close_all()
 
 
-def _write(file: Any, content: bytes, size: int) -> None:
-    with file:
-        for _ in range(size // len(content)):
-            file.write(content)
-
-
-def _read(file: Any, size: int) -> None:
+def _read(file: Any, size: int, use: Callable[[bytes], object] = len) -> None:
     with file:
         got = 0
         while piece := file.read(PIECE):
+            use(piece)
             got += len(piece)
     assert got == size, f"{got} of {size} bytes"
 

@@ -310,7 +310,8 @@ def _open(
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
     earlier_runs = EarlierRuns(key, attempt, forgives=bool(SETTINGS.application_id))
-    keeper = _keep_tokens(source, coordinator) if source is not None else None
+    with coordinator.held_open():  # the first tokens may take long
+        keeper = _keep_tokens(source, coordinator) if source is not None else None
     return Application(key, backend, coordinator, earlier_runs, variables, tokens=keeper)
 
 

@@ -278,7 +278,8 @@ def _start_run(
         state = frame_feed.start_run(application, request, observe, plan.frames)
     except CoordinatorLost:  # it closed for idleness at this moment
         application = applications.get_or_start(plan.profile, spec.keep_warm_s, spec.modules)
-        state = frame_feed.start_run(application, request, observe, plan.frames)
+        with application.coordinator.held_open():
+            state = frame_feed.start_run(application, request, observe, plan.frames)
     coordinator, run_id = application.coordinator, request.run_id
     recording = None
     if standing.recorded:

@@ -14,7 +14,7 @@ import contextvars
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -104,6 +104,7 @@ class Coordinator:
         self._gate = threading.Lock()  # a launch and the decision to close when idle exclude each other
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
+        self._holders = 0  # contexts of ``held_open``
         self._ticked = math.inf  # time of the loop's last tick
         self._caught_up_at = 0.0  # until then the losses of agents during a standstill may be unknown
         self._preload: tuple[str, ...] = ()
@@ -216,6 +217,17 @@ class Coordinator:
         """Dismiss the agents that no run holds; returns at once."""
         self._call(lambda: self._pool(self.pool.dismiss(tuple(self.pool.idle()), reason)))
 
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[None]:
+        """Context in which the coordinator does not close for idleness: its application starts, or launches a run."""
+        with self._gate:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._holders -= 1
+
     def close(self, timeout_s: float = 15.0) -> None:
         """End all runs, dismiss all agents, and close server and thread; waits at most ``timeout_s`` seconds."""
         if self._thread.is_alive():
@@ -296,13 +308,13 @@ class Coordinator:
     def _close_when_idle(self) -> None:
         """End the thread, and with it port and certificate, after ``LINGER_S`` seconds without a run and an agent."""
         now = time.monotonic()
-        if self.runs or self.door.agents or self.pool.expected or self._actions.unexplained:
+        if self._holders or self.runs or self.door.agents or self.pool.expected or self._actions.unexplained:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
         elif now - self._idle_since > LINGER_S:
             with self._gate:
-                if self._launched == self._begun:  # else another thread has just launched a run
+                if self._launched == self._begun and not self._holders:  # else another thread has just launched a run
                     self._closing.set()
 
     async def _wind_up(self) -> None:

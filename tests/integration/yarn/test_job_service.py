@@ -220,7 +220,8 @@ def check_no_job_is_lost_or_started_twice(
     assert client.job(runs.id).state == Lifecycle.RUNNING
     for name, job in (("runs", runs), ("waits", waits)):
         service.end(name)
-        assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+        ended = client.wait(job.id, WAIT_S)
+        assert ended.state == Lifecycle.FINISHED, (name, ended.cause, (service.folder / "server.log").read_text())
     wait_until(lambda: not service.running(), "no application is left", WAIT_S)
     assert [len((service.folder / f"{name}.starts").read_text()) for name in ("runs", "stops", "waits")] == [1, 1, 1]
     assert service.signal(signal.SIGTERM) == 0
