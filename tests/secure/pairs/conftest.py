@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 
 from hopsml.storage import filesystem
 from tests.helpers.clock import END_S, wait_until
-from tests.helpers.kerberos import SessionKdc, running_cluster, use_ticket
-from tests.helpers.session_cluster import SessionCluster
+from tests.helpers.kerberos import running_cluster, use_ticket
 from tests.helpers.storage import token_runs
 from tools.hadoop.kerberos import Security
 from tools.hadoop.settings import Shape
@@ -24,11 +22,6 @@ SECURITY = Security(protection="privacy", encrypt=True, spnego=True, https=True,
 @pytest.fixture(scope="package")
 def pairs() -> Iterator[Any]:
     """Yield two NameNodes, DataNodes and ResourceManagers and a NodeManager, with SPNEGO, HTTPS and encryption."""
-    if home := os.environ.get("B40_HOME"):
-        cluster = SessionCluster(Path(home))
-        cluster.kdc = SessionKdc(cluster.kdc.folder)
-        yield cluster
-        return
     yield from running_cluster("secure-pairs", SHAPE, SECURITY)
 
 

@@ -39,7 +39,10 @@ TOKENS_END = (
 )
 # Whether a call is under way when a NameNode ends is chance; each note of an outage must be followed by one of its end.
 PAIRS = (
-    (r"checkpoints cannot be written; retrying: step \d+: .*", r"checkpoints are written again; \d+ were missed"),
+    (
+        r"checkpoints cannot be written; retrying(?: \(for .*\))?: step \d+: .*",
+        r"checkpoints are written again(?:; \d+ (?:was|were) missed)?",
+    ),
     (r"mirroring is behind: .*", r"mirroring is up to date again"),
 )
 Record = Callable[[str, object], None]
