@@ -13,6 +13,7 @@ from typing import Any
 
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core.delegation_tokens import Credentials, Token
+from tests.helpers import scenarios
 from tools.hadoop.rest import TIMEOUT_S, Web
 
 
@@ -23,6 +24,8 @@ def obtain(cluster: Any, user: str = "alice") -> Credentials:
     wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     # the four fields of a token, as in a file but without an alias
     (found,) = tokens.parse(b"HDTS\0\x01\0" + wire + b"\0").tokens
+    scenarios.watch(cluster)
+    scenarios.keep_secret(found.password)
     authority = cluster.namenode_url.removeprefix("hdfs://")
     service = authority if ":" in authority else f"ha-hdfs:{authority}"
     return Credentials((Token(service, found.identifier, found.password, tokens.HDFS_KIND, service),))

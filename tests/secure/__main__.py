@@ -3,7 +3,8 @@
     {"scenarios": n, "failed": [...], "bytes_lost": 0, "secrets_found": 0}
 
 A scenario is a test in this folder or in tests/integration/secure. The exit status is 1 unless all have passed, nothing
-was lost and no secret was found. Skipped scenarios count as failed: without Kerberos nothing was tested.
+was lost and no secret was found. Skipped scenarios count as failed: without Kerberos nothing was tested. Losses and
+secrets are measured when a scenario has ended, also if it failed early (tests/helpers/scenarios.py).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.scenarios import FOUND, LOST
+
 HERE = Path(__file__).parent
 FOLDERS = (HERE, HERE.parent / "integration" / "secure")
-LOST, FOUND = "bytes_lost", "secrets_found"  # names of pytest's record_property
 
 
 class Recorder:
@@ -29,7 +31,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a scenario's set-up, call or tear-down into account; called by pytest."""
         self.passed[report.nodeid] = self.passed.get(report.nodeid, True) and report.passed
-        if report.when == "call":
+        if report.when == "teardown":  # whose properties include those of the call
             for name, value in report.user_properties:
                 if name in self.counts:
                     self.counts[name] += int(str(value))

@@ -14,6 +14,7 @@ from typing import Any
 from hopsml.core import platforms, profiles
 from hopsml.storage.filesystem import for_url
 from hopsml.submission import spark_command
+from tests.helpers import scenarios
 from tools.hadoop import spark
 from tools.hadoop.kdc import Kdc
 
@@ -99,6 +100,7 @@ def submit(
     shown, hidden = spark_command.split_hidden(chosen)
     command = spark.submit_command(JOBS / script, *arguments, conf=shown, deploy_mode=way.deploy_mode)
     named = {**environment(cluster, way, project), **(variables or {})}
+    scenarios.watch(cluster, *([project] if project else []))
     with contextlib.ExitStack() as started:
         file, passed = platforms.hidden_file(spark_command.to_properties(hidden), "hopsml-submit", started)
         command[1:1] = ["--properties-file", file]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
-from tests.helpers.local_application import take_left_files
 from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
 
 pytestmark = pytest.mark.secure
 __all__ = ["token_file"]
-
-Record = Callable[[str, object], None]
 
 
 def notes(run: Any) -> str:
@@ -43,19 +39,17 @@ def stored(local: Path, folder: str, at_least: int) -> bool:
         return False
 
 
-def finish(run: Any, local: Path, folder: str, record: Record) -> None:
+def finish(run: Any, local: Path, folder: str) -> None:
     """End the run, and check that everything is stored."""
     (local / "stop").touch()
     run.result(WAIT_S)
-    lost = missing_bytes(local, folder)
-    record("bytes_lost", lost)
-    assert lost == 0
+    assert missing_bytes(local, folder) == 0
     assert json.loads(for_url(run.run_dir).read_bytes(f"{run.run_dir}/status.json"))["state"] == "FINISHED"
 
 
 @pytest.mark.parametrize("damage", ["corrupt", "empty", "deleted", "protobuf"])
 def test_damaged_token_file_is_reported_and_harmless_until_the_last_tokens_end(
-    damage: str, secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+    damage: str, secure_hdfs: Any, token_file: Path, tmp_path: Path
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
         run, folder = start(secure_hdfs, tmp_path)
@@ -71,7 +65,7 @@ def test_damaged_token_file_is_reported_and_harmless_until_the_last_tokens_end(
     with test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3):
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 1.5 * LIFE_S or not run.running(), "another life", 4 * LIFE_S)
-        finish(run, tmp_path, folder, record_property)
+        finish(run, tmp_path, folder)
 
 
 def test_revoked_token_fails_the_worker_with_the_cause(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
@@ -81,11 +75,10 @@ def test_revoked_token_fails_the_worker_with_the_cause(secure_hdfs: Any, token_f
         test_tokens.cancel(secure_hdfs, held)
         with pytest.raises(RunError, match="the delegation token is expired or unknown"):
             run.result(6 * LIFE_S + WAIT_S)
-    take_left_files()
 
 
 def test_replaced_token_is_used_before_the_old_one_is_revoked(
-    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+    secure_hdfs: Any, token_file: Path, tmp_path: Path
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
         run, folder = start(secure_hdfs, tmp_path)
@@ -96,7 +89,7 @@ def test_replaced_token_is_used_before_the_old_one_is_revoked(
         wait_until(lambda: all(tokens.read(path) == fresh for path in agents), "the new tokens at all agents")
         test_tokens.cancel(secure_hdfs, held)
         assert len(agents) == 2
-        finish(run, tmp_path, folder, record_property)
+        finish(run, tmp_path, folder)
 
 
 def experiment_agents() -> list[Path]:
@@ -106,9 +99,7 @@ def experiment_agents() -> list[Path]:
     return [folder / "tokens" for folder in folders]
 
 
-def test_project_is_that_of_the_tokens_owner(
-    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
-) -> None:
+def test_project_is_that_of_the_tokens_owner(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
     secure_hdfs.fs("-mkdir", "-p", "/Projects")
     secure_hdfs.fs("-chmod", "1777", "/Projects")
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3), pytest.MonkeyPatch.context() as unnamed:
@@ -118,11 +109,11 @@ def test_project_is_that_of_the_tokens_owner(
         assert run.run_dir.startswith(f"{secure_hdfs.namenode_url}/Projects/alice/Experiments/")
         wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
         assert for_url(run.run_dir).status(run.run_dir).owner == "alice"
-        finish(run, tmp_path, folder, record_property)
+        finish(run, tmp_path, folder)
 
 
 def test_another_user_can_neither_read_nor_cancel_a_run_nor_make_files_believed(
-    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Record
+    secure_hdfs: Any, token_file: Path, tmp_path: Path
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
         run, folder = start(secure_hdfs, tmp_path)
@@ -142,4 +133,4 @@ def test_another_user_can_neither_read_nor_cancel_a_run_nor_make_files_believed(
         filesystem.close_all()
         with pytest.raises(ArgumentError, match="belongs to bob"):
             trust.read_bytes(own, "it decides which code runs")
-        finish(run, tmp_path, folder, record_property)
+        finish(run, tmp_path, folder)

@@ -13,6 +13,7 @@ from hopsml import experiment
 from hopsml.core import delegation_tokens as tokens
 from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
+from tests.helpers import scenarios
 from tests.helpers.local_application import local_application
 from tests.helpers.storage.token_workload import store_until
 
@@ -42,6 +43,8 @@ def start(cluster: Any, local: Path, **named: Any) -> tuple[Any, str]:
     """Start a run of two workers that store files until ``stop`` exists in ``local``; return it and their folder."""
     folder = f"{cluster.namenode_url}/user/alice/{local.name}/stored"
     args = {"local": str(local), "folder": folder, **named}
+    scenarios.expect(cluster, local, folder)
+    scenarios.watch(cluster, f"{cluster.namenode_url}/user/alice/{local.name}")
     return experiment.submit(store_until, args=args, num_workers=2, progress=False), folder
 
 

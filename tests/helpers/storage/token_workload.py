@@ -20,7 +20,8 @@ for_url(sys.argv[1]).write_bytes(sys.argv[1], b"child")
 def store_until(local: str, folder: str, with_child: bool = False) -> None:
     """Write a file to HDFS each second until ``stop`` exists in the local folder; leave number and token file there.
 
-    Open connections outlive the tokens with which they began, so each file has new ones.
+    Open connections outlive the tokens with which they began, so each file has new ones. ``written-RANK`` in the local
+    folder has name and length of each file once HDFS has confirmed it.
     """
     import hopsml
     from hopsml.storage import filesystem
@@ -32,12 +33,20 @@ def store_until(local: str, folder: str, with_child: bool = False) -> None:
         url = f"{folder}/{rank}-{count}"
         filesystem.close_all()
         for_url(url).write_bytes(url, b"worker")
+        _note(local, rank, f"{rank}-{count}", b"worker")
         if with_child:
             subprocess.run([sys.executable, "-c", CHILD, f"{url}-child"], check=True)
+            _note(local, rank, f"{rank}-{count}-child", b"child")
         count += 1
         hopsml.report(step=count)
         print(f"file {count}", flush=True)
         time.sleep(1.0)
-    path = os.environ["HADOOP_TOKEN_FILE_LOCATION"]
-    mode = stat.S_IMODE(os.stat(path).st_mode)
+    path = os.environ.get("HADOOP_TOKEN_FILE_LOCATION", "")  # none with a ticket
+    mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
     Path(local, f"rank-{rank}.json").write_text(json.dumps({"count": count, "path": path, "mode": mode}))
+
+
+def _note(local: str, rank: int, name: str, content: bytes) -> None:
+    """Note in ``written-RANK`` that HDFS has confirmed a file."""
+    with Path(local, f"written-{rank}").open("a") as notes:
+        notes.write(f"{name} {len(content)}\n")

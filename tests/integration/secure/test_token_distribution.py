@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from hopsml.errors import RunError
 from hopsml.storage.filesystem import for_url
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
-from tests.helpers.local_application import take_left_files
 from tests.helpers.secrets_found import of_processes, of_store, secrets_found
 from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
 
@@ -23,9 +21,7 @@ pytestmark = pytest.mark.hadoop
 __all__ = ["token_file"]
 
 
-def test_run_outlives_its_first_tokens_several_times(
-    secure_hdfs: Any, token_file: Path, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_run_outlives_its_first_tokens_several_times(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
     """Worker, child, mirror and driver store all their files, although each token lasts for a third of the run."""
     given: dict[str, bytes] = {}  # passwords of all tokens, in hexadecimal digits
     with test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3):
@@ -48,7 +44,6 @@ def test_run_outlives_its_first_tokens_several_times(
         status = for_url(run.run_dir).read_bytes(f"{run.run_dir}/status.json").decode()
         kept = of_store(run.run_dir)
     found = secrets_found(kept, shown, secrets=list(given.values()))
-    record_property("secrets_found", len(found))
     assert len(given) >= 3 and found == {}
     values = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     for value in values:
@@ -66,4 +61,3 @@ def test_run_whose_tokens_nobody_renews_fails_with_the_cause(
     run, _ = start(secure_hdfs, tmp_path)
     with pytest.raises(RunError, match="the delegation token is expired or unknown"):
         run.result(6 * LIFE_S + WAIT_S)
-    take_left_files()

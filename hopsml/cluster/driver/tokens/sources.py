@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import shutil
 import time
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hopsml.cluster.driver.tokens import plan, stores
+from hopsml.cluster.driver.tokens import plan, server_clock, stores
+from hopsml.cluster.driver.tokens.server_clock import ServerClock
 from hopsml.cluster.driver.tokens.stores import StoreTokens
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import krb5, redact, settings
@@ -91,14 +93,16 @@ def source_of(context: Any) -> TokenSource | None:
         return None
 
 
-@dataclass(frozen=True)
 class TokenFileSource:
     """A token file that another program replaces."""
 
-    path: str
     obtains = False
     extends = False
     is_backed = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._clocks = _Clocks()
 
     def find(self) -> FoundTokens:
         """Return the tokens of the file."""
@@ -108,7 +112,7 @@ class TokenFileSource:
             raise TokenSourceError(str(error)) from error
         if not found.tokens:
             raise TokenSourceError(f"{self.path!r} has no delegation token for HDFS")
-        return FoundTokens(found, longest_s=_longest_s(found))
+        return FoundTokens(found, longest_s=self._clocks.saw(found).longest_s(found))
 
 
 class SparkTokenSource:
@@ -122,6 +126,7 @@ class SparkTokenSource:
         # a proxy user has tokens that Spark has obtained for it, and no ticket
         self.obtains = not self.extends and user.getRealUser() is None and bool(user.hasKerberosCredentials())
         self.is_backed = str(context.master) == "yarn"
+        self._clocks = _Clocks()
         self._obtained: dict[str, StoreTokens] = {}  # by URL, of stores for which this process obtains tokens itself
 
     def find(self) -> FoundTokens:
@@ -150,8 +155,10 @@ class SparkTokenSource:
                 lacking or "Spark has none; check spark.kerberos.keytab and spark.kerberos.principal"
             )
         hint = f"{lacking}; name them in spark.kerberos.access.hadoopFileSystems" if lacking else ""
-        life_s = _left_s(found, self._renew_interval_s()) if self.extends else 0.0
-        return FoundTokens(found, life_s, _longest_s(found), missing=hint)
+        # Spark logs in by the keytab, and obtains tokens, when its context starts
+        clocks = self._clocks.saw(found, self._context.startTime / 1000 if self.extends else -math.inf)
+        life_s = clocks.left_s(found, self._renew_interval_s()) if self.extends else 0.0
+        return FoundTokens(found, life_s, clocks.longest_s(found), missing=hint)
 
     def _look_at_store(self, url: str, held: Any) -> None:
         """Obtain tokens of a store that Spark does not know, if they are due; without a ticket in the JVM there are none."""
@@ -180,6 +187,7 @@ class SparkTokenSource:
         except krb5.KerberosError as error:
             raise TokenSourceError(f"{error}; run `kinit`") from error
         self._forget_stores_but(in_use := self._stores())
+        began_s = time.time()
         for url in in_use:
             last, now_s = self._obtained.get(url, StoreTokens()), time.time()
             try:
@@ -197,7 +205,7 @@ class SparkTokenSource:
         life_s = min((one.life_s for one in obtained if one.credentials.tokens), default=0.0)
         kinit = shutil.which(str(self._hadoop_conf().get("hadoop.kerberos.kinit.command") or "kinit"))
         ticket_s = max(0.0, ticket_end_s(ticket, bool(kinit)) - time.time())
-        return FoundTokens(found, life_s, _longest_s(found), ticket_s, lacking)
+        return FoundTokens(found, life_s, self._clocks.saw(found, began_s).longest_s(found), ticket_s, lacking)
 
     def _obtain_from_store(self, url: str, ticket: krb5.Ticket) -> tuple[Credentials, float]:
         """Return new tokens of a store, and their life in seconds."""
@@ -289,25 +297,38 @@ def _as_hdfs(url: str) -> str:
     return url.replace("hopsfs://", "hdfs://", 1)
 
 
-def _longest_s(found: Credentials) -> float:
-    """Return the seconds until the first of the HDFS tokens ends for good; 0 without one that says so."""
-    ends = [facts.last_s for facts in _facts(found)]
-    return max(0.0, min(ends) - time.time()) if ends else 0.0
+class _Clocks:
+    """Clocks of the NameNodes whose tokens a source has seen, by the service that tokens name."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, ServerClock] = {}
+
+    def saw(self, found: Credentials, after_s: float = -math.inf) -> _Clocks:
+        """Learn from tokens that are seen now; new ones were issued after ``after_s``. Return this object."""
+        now_s = time.time()
+        for service, facts in _facts(found):
+            self._of[service] = self._of.get(service, ServerClock()).saw(facts, now_s, after_s)
+        return self
+
+    def longest_s(self, found: Credentials) -> float:
+        """Return the seconds until the first of the HDFS tokens ends for good; 0 without one that says so."""
+        return server_clock.longest_s(self._with_clocks(found), time.time())
+
+    def left_s(self, found: Credentials, life_s: float) -> float:
+        """Return the seconds until the first of the HDFS tokens is ``life_s`` seconds old; 0 if unknown or over."""
+        return server_clock.left_s(self._with_clocks(found), life_s, time.time())
+
+    def _with_clocks(self, found: Credentials) -> list[tuple[tokens.TokenFacts, ServerClock]]:
+        return [(facts, self._of.get(service, ServerClock())) for service, facts in _facts(found)]
 
 
-def _left_s(found: Credentials, life_s: float) -> float:
-    """Return the seconds until the first of the HDFS tokens is ``life_s`` seconds old; 0 if that is unknown or over."""
-    issued = [facts.issued_s for facts in _facts(found)]
-    return max(0.0, min(life_s, min(issued) + life_s - time.time())) if issued else 0.0
-
-
-def _facts(found: Credentials) -> list[tokens.TokenFacts]:
-    """Return what the HDFS tokens say; an identifier of an unknown form, which clients need not read, says nothing."""
+def _facts(found: Credentials) -> list[tuple[str, tokens.TokenFacts]]:
+    """Return service and facts of the HDFS tokens; an identifier of an unknown form says nothing."""
     facts = []
     for token in found.tokens:
         if token.kind == tokens.HDFS_KIND:
             with contextlib.suppress(ArgumentError):
-                facts.append(token.describe())
+                facts.append((token.service, token.describe()))
     return facts
 
 
