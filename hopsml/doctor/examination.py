@@ -373,9 +373,10 @@ def _judge(
 def _of_several(looks: Mapping[str, Gathered], needs: Needs, loaded: Profile | None) -> list[Finding]:
     """Return the findings of probes that have several."""
     seen = looks["kerberos"]
-    keytab = loaded.spark.get("spark.kerberos.keytab", "") if loaded is not None else ""
+    spark = loaded.spark if loaded is not None else {}
+    login = spark.get("spark.kerberos.keytab", ""), spark.get("spark.kerberos.principal", "")
     found = (
-        [unanswered_finding("kerberos", seen, needs)] if seen.problem else kerberos.findings(seen.facts, needs, keytab)
+        [unanswered_finding("kerberos", seen, needs)] if seen.problem else kerberos.findings(seen.facts, needs, *login)
     )
     return found + ([driver_logs(looks["yarn"].facts)] if needs.yarn and looks["yarn"].facts else [])
 

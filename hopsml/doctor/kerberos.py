@@ -6,15 +6,16 @@ import contextlib
 import ctypes
 import ipaddress
 import os
+import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hopsml.core import delegation_tokens as tokens
-from hopsml.core import gssapi, krb5, settings
+from hopsml.core import gssapi, krb5, principals, settings
 from hopsml.core.krb5 import KerberosError, Ticket
 from hopsml.core.spnego import KDC_REMEDY
 from hopsml.doctor.checks import Finding, Needs, fail, ok, warn
@@ -23,6 +24,7 @@ from hopsml.storage import urls
 HOUR_S = 3600.0
 _INSTALL = "install Kerberos's library (Debian: libgssapi-krb5-2, Red Hat: krb5-libs)"
 AES = "dfs.encrypt.data.transfer.cipher.suites"
+RULES = "hadoop.security.auth_to_local"
 USE_IP = "hadoop.security.token.service.use_ip"
 
 
@@ -36,6 +38,7 @@ class KerberosFacts:
         ticket: ticket of the ticket cache, None without one; ``problem`` is the reason.
         token_file: file of delegation tokens that this process has.
         client_keytab: keytab by which Kerberos obtains new tickets on its own (``KRB5_CLIENT_KTNAME``).
+        realm: default realm of krb5.conf; empty if this process knows none.
         now_s: time of these facts, seconds since 1970.
     """
 
@@ -45,6 +48,7 @@ class KerberosFacts:
     problem: str = ""
     token_file: str = ""
     client_keytab: str = ""
+    realm: str = ""
     now_s: float = 0.0
 
     @property
@@ -65,6 +69,8 @@ def look() -> KerberosFacts:
     if facts.client_keytab:
         with contextlib.suppress(gssapi.GssError), gssapi.Initiator("localhost") as user:  # the service need not exist
             user.step()
+    with contextlib.suppress(KerberosError):
+        facts = replace(facts, realm=krb5.default_realm())
     try:
         return replace(facts, ticket=krb5.ticket(), now_s=time.time())
     except KerberosError as error:
@@ -135,16 +141,19 @@ def kdc(principal: str) -> KdcFacts:
     return KdcFacts(principal, theirs_s - min(max(theirs_s, before - 1.0), after))  # it has whole seconds
 
 
-def findings(facts: KerberosFacts, needs: Needs, keytab_file: str = "") -> list[Finding]:
+def findings(facts: KerberosFacts, needs: Needs, keytab_file: str = "", principal: str = "") -> list[Finding]:
     """Return the findings that follow from ticket and configuration; only one where Kerberos is not required.
 
     Args:
         facts: the facts.
         needs: requirements of the profile.
         keytab_file: the profile's keytab; empty for none.
+        principal: the keytab's principal.
     """
     found = [check_ticket(facts, needs, keytab_file)]
     if facts.is_required:
+        names = [principal, facts.ticket.principal if facts.ticket else ""]
+        found.append(check_short_names(facts, [name for name in dict.fromkeys(names) if name]))
         found += [check_token_service(facts.known), check_encryption(facts.known)]
     return found
 
@@ -206,6 +215,35 @@ def check_kdc(facts: KdcFacts) -> Finding:
     if facts.problem:
         return fail("kdc", f"the KDC of {facts.principal} does not answer: {facts.problem}", KDC_REMEDY)
     return ok("kdc", f"the KDC of {facts.principal} answers", skew_s=facts.skew_s)
+
+
+def check_short_names(facts: KerberosFacts, users: Sequence[str]) -> Finding:
+    """Check that Hadoop has a short name, the user's name in HDFS and YARN, for each of these principals."""
+    name, rules = "short name", facts.known.get(RULES, "")
+    found = {user: principals.short_name(user, rules, facts.realm) for user in users}
+    known = {"names": found, "default_realm": facts.realm, "rules": rules}
+    without = [user for user, short in found.items() if "@" in short or "/" in short]
+    if not without:
+        told = ", ".join(f"{user} is {short}" for user, short in found.items())
+        return ok(name, told or "not known without a ticket", **known)
+    if not facts.realm:
+        told = f"no default realm is known here, so the short name of {without[0]} is known to Spark's JVM only"
+        remedy = "set default_realm in /etc/krb5.conf, or name the file that has it in KRB5_CONFIG"
+        return warn(name, told, remedy, **known)
+    told = f"no rule of {RULES} gives {without[0]} a short name, and {facts.realm} is the default realm"
+    remedy = (
+        f"add a rule to {RULES} in core-site.xml here and on all services, for instance {_rule_for(without[0])} before "
+        "DEFAULT, or use a principal of the default realm"
+    )
+    if facts.known.get(f"{RULES}.mechanism", "").lower() == "mit":  # then the whole principal is a name
+        return warn(name, f"{told}; files and runs belong to the whole principal", remedy, **known)
+    return fail(name, f"{told}; Hadoop refuses to log in with it", remedy, **known)
+
+
+def _rule_for(principal: str) -> str:
+    """Return a rule that gives the principals of a realm with as many components their first one as short name."""
+    name, _, realm = principal.rpartition("@")
+    return rf"RULE:[{name.count('/') + 1}:$1@$0](.*@{re.escape(realm)})s/@.*//"
 
 
 def check_token_service(known: Mapping[str, str]) -> Finding:

@@ -116,7 +116,20 @@ def test_examination_has_all_findings(kdc: Kdc, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HOPSML_CONF_DIR", str(folder))
     os.chmod(kdc.keytab("alice"), 0o600)
     found = {finding.name: finding for finding in examination.examine("mine").findings}
+    assert found["short name"].status is Status.OK and "alice@LAB.TEST is alice" in found["short name"].summary
     assert {"kerberos", "keytab", "kdc", "token service", "encryption"} <= set(found), list(found)
     assert found["kerberos"].status is found["kdc"].status is Status.OK
     assert found["keytab"].status is Status.FAIL
     assert "the KDC" in found["clock"].summary
+
+
+def test_principal_of_another_realm_has_no_short_name(
+    kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default realm that is not the ticket's, as on a client whose krb5.conf is that of another cluster."""
+    other = tmp_path / "krb5.conf"
+    other.write_text(kdc.config.read_text().replace("default_realm = LAB.TEST", "default_realm = OTHER.TEST"))
+    monkeypatch.setenv("KRB5_CONFIG", str(other))
+    (found,) = [one for one in kerberos.findings(kerberos.look(), YARN) if one.name == "short name"]
+    assert found.status is Status.FAIL and "gives alice@LAB.TEST a short name" in found.summary
+    assert r"RULE:[1:$1@$0](.*@LAB\.TEST)s/@.*//" in found.remedy

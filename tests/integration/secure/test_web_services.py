@@ -99,7 +99,7 @@ def test_webhdfs_acts_for_another_user(cluster: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_doctor_examines_the_secure_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("hdfs", "yarn", "kdc", "kerberos", "token service", "encryption", "driver logs", "clock")
+    names = ("hdfs", "yarn", "kdc", "kerberos", "short name", "token service", "encryption", "driver logs", "clock")
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/user/alice/project")
     found = {finding.name: finding for finding in examination.examine("yarn").findings}
     assert {name: found[name].summary for name in names if found[name].status is not Status.OK} == {}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.core import principals
 from hopsml.core.krb5 import Ticket, server_times
 from hopsml.doctor import kerberos
 from hopsml.doctor.checks import Needs, Status
@@ -50,7 +51,39 @@ def test_ticket_is_checked(seen: KerberosFacts, keytab: str, status: Status, wor
 
 def test_findings_depend_on_the_need_for_kerberos() -> None:
     assert [one.name for one in kerberos.findings(KerberosFacts(), LOCAL)] == ["kerberos"]
-    assert [one.name for one in kerberos.findings(facts(), LOCAL)] == ["kerberos", "token service", "encryption"]
+    assert [one.name for one in kerberos.findings(facts(), LOCAL)] == [
+        "kerberos", "short name", "token service", "encryption"
+    ]  # fmt: skip
+
+
+FOREIGN = r"RULE:[1:$1@$0](.*@FAR\.ORG)s/@.*//"
+
+
+@pytest.mark.parametrize(
+    ("more", "realm", "users", "status", "words"),
+    [
+        ({}, "R", [], OK, ["without a ticket"]),
+        ({}, "R", ["a@R"], OK, ["a@R is a"]),
+        ({}, "R", ["a@R", "b@FAR.ORG"], FAIL, ["gives b@FAR.ORG", FOREIGN, "before DEFAULT", "refuses to log in"]),
+        ({}, "R", ["x/h@FAR.ORG"], FAIL, [r"RULE:[2:$1@$0](.*@FAR\.ORG)s/@.*//"]),
+        ({kerberos.RULES: FOREIGN}, "R", ["b@FAR.ORG"], OK, ["b@FAR.ORG is b"]),
+        ({kerberos.RULES: FOREIGN}, "R", ["a@R"], FAIL, ["gives a@R a short name", "core-site.xml"]),
+        ({kerberos.RULES: "RULE:broken"}, "R", ["a@R"], FAIL, ["gives a@R"]),
+        ({f"{kerberos.RULES}.mechanism": "MIT"}, "R", ["b@FAR.ORG"], WARN, ["belong to the whole principal"]),
+        ({}, "", ["a@R"], WARN, ["known to Spark's JVM only", "default_realm", "KRB5_CONFIG"]),
+        ({kerberos.RULES: FOREIGN}, "", ["b@FAR.ORG"], OK, ["b@FAR.ORG is b"]),
+    ],
+)
+def test_principal_needs_a_short_name(
+    more: dict[str, str], realm: str, users: list[str], status: Status, words: list[str]
+) -> None:
+    check_finding(kerberos.check_short_names(facts(known=SECURE | more, realm=realm), users), status, *words)
+
+
+def test_recommended_rule_gives_the_name() -> None:
+    for user, name in (("b@FAR.ORG", "b"), ("x/h.far.org@FAR.ORG", "x")):
+        rules = f"{kerberos._rule_for(user)}\nDEFAULT"
+        assert principals.short_name(user, rules, "R") == name and principals.short_name("a@R", rules, "R") == "a"
 
 
 @pytest.mark.parametrize(

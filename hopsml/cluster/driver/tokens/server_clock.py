@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from hopsml.core.delegation_tokens import TokenFacts
 
-MOST_S = 3600.0  # of a difference: rather than believe in a larger one, a token counts as one that was stored for a while
+MOST_S = (
+    3600.0  # of a difference: rather than believe in a larger one, a token counts as one that was stored for a while
+)
 
 
 @dataclass(frozen=True)
