@@ -36,17 +36,22 @@ def cancel(cluster: Any, credentials: Credentials, user: str = "alice") -> None:
     _change(cluster, "CANCELDELEGATIONTOKEN", credentials, user)
 
 
+def renew(cluster: Any, credentials: Credentials, user: str = "alice") -> None:
+    """Renew the tokens; OSError if HDFS refuses, as it does at the end of their maximum life."""
+    _change(cluster, "RENEWDELEGATIONTOKEN", credentials, user)
+
+
 @contextmanager
 def kept_alive(cluster: Any, path: Path, every_s: float, user: str = "alice") -> Iterator[Credentials]:
     """Write a new token to the file, and renew it every ``every_s`` seconds, until it is revoked."""
     held = obtain(cluster, user)
     tokens.write(path, held)
 
-    def renew() -> None:
+    def again() -> None:
         with contextlib.suppress(OSError):
-            _change(cluster, "RENEWDELEGATIONTOKEN", held, user)
+            renew(cluster, held, user)
 
-    with _repeating(renew, every_s):
+    with _repeating(again, every_s):
         yield held
 
 

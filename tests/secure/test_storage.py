@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from hopsml.cluster.agent.agent import folder_prefix
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import settings
+from hopsml.core.delegation_tokens import Credentials, Token
 from hopsml.errors import ArgumentError, PermissionRefused, RunError
 from hopsml.experiment import applications
 from hopsml.storage import filesystem, mailbox, trust
@@ -20,41 +21,24 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
-from tests.helpers.storage.token_runs import LIFE_S, missing_bytes, start, token_file
+from tests.helpers.storage.token_runs import LIFE_S, finish, notes, start, stored, token_file
 
 pytestmark = pytest.mark.secure
 __all__ = ["token_file"]
 
 
-def notes(run: Any) -> str:
-    """All notes of a run, one a line."""
-    return "\n".join(run.state.notes)
+DAMAGES = ["corrupt", "empty", "deleted", "protobuf", "no tokens"]
 
 
-def stored(local: Path, folder: str, at_least: int) -> bool:
-    """Return True if the first worker has stored so many files."""
-    try:
-        return sum("/0-" in entry.url for entry in for_url(folder).list_dir(folder)) >= at_least
-    except FileNotFoundError:
-        return False
-
-
-def finish(run: Any, local: Path, folder: str) -> None:
-    """End the run, and check that everything is stored."""
-    (local / "stop").touch()
-    run.result(WAIT_S)
-    assert missing_bytes(local, folder) == 0
-    assert json.loads(for_url(run.run_dir).read_bytes(f"{run.run_dir}/status.json"))["state"] == "FINISHED"
-
-
-@pytest.mark.parametrize("damage", ["corrupt", "empty", "deleted", "protobuf"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_token_file_is_reported_and_harmless_until_the_last_tokens_end(
     damage: str, secure_hdfs: Any, token_file: Path, tmp_path: Path
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
         run, folder = start(secure_hdfs, tmp_path)
-        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        wait_until(lambda: stored(folder, 2), "the first files")
         content = {"corrupt": token_file.read_bytes()[:-9], "empty": b"", "protobuf": b"HDTS\x01"}
+        content["no tokens"] = Credentials().encode()
         token_file.unlink()
         if damage in content:
             token_file.write_bytes(content[damage])
@@ -68,10 +52,44 @@ def test_damaged_token_file_is_reported_and_harmless_until_the_last_tokens_end(
         finish(run, tmp_path, folder)
 
 
+def test_token_with_an_identifier_that_only_the_namenode_understands_is_passed_on(
+    secure_hdfs: Any, token_file: Path, tmp_path: Path
+) -> None:
+    """Its dates are unknown; a token for another service stands for one of a later version."""
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
+        strange = Token("", b"\0\5", b"strange", tokens.HDFS_KIND, "ha-hdfs:other")
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(folder, 2), "the first files")
+        tokens.write(token_file, both := held.updated(Credentials((strange,))))
+        wait_until(lambda: all(tokens.read(path) == both for path in agents_files()), "the tokens at all agents")
+        count = len(for_url(folder).list_dir(folder))
+        wait_until(lambda: len(for_url(folder).list_dir(folder)) > count + 2, "later files")
+        assert "could not be obtained" not in notes(run)
+        finish(run, tmp_path, folder)
+
+
+def test_run_outlives_the_maximum_life_of_its_tokens_twice(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
+    """Each token is renewed as long as HDFS permits, and replaced shortly before."""
+    most_s = secure_hdfs.state.security.token_max_s
+    given = list[Credentials]()
+    with contextlib.ExitStack() as renewed:
+        given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
+        run, folder = start(secure_hdfs, tmp_path)
+        began = time.monotonic()
+        while run.running() and time.monotonic() - began < 2.1 * most_s:
+            due_s = time.monotonic() + 0.7 * most_s
+            wait_until(lambda due_s=due_s: time.monotonic() > due_s or not run.running(), "the next token", 2 * most_s)
+            given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
+        with pytest.raises(OSError, match=r"40[013]"):
+            test_tokens.renew(secure_hdfs, given[0])
+        finish(run, tmp_path, folder)
+    assert len(given) >= 4 and "could not be obtained" not in notes(run)
+
+
 def test_revoked_token_fails_the_worker_with_the_cause(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
         run, folder = start(secure_hdfs, tmp_path)
-        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        wait_until(lambda: stored(folder, 2), "the first files")
         test_tokens.cancel(secure_hdfs, held)
         with pytest.raises(RunError, match="the delegation token is expired or unknown"):
             run.result(6 * LIFE_S + WAIT_S)
@@ -82,17 +100,17 @@ def test_replaced_token_is_used_before_the_old_one_is_revoked(
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3) as held:
         run, folder = start(secure_hdfs, tmp_path)
-        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        wait_until(lambda: stored(folder, 2), "the first files")
         fresh = test_tokens.obtain(secure_hdfs)
         tokens.write(token_file, fresh)
-        agents = list(experiment_agents())
+        agents = agents_files()
         wait_until(lambda: all(tokens.read(path) == fresh for path in agents), "the new tokens at all agents")
         test_tokens.cancel(secure_hdfs, held)
         assert len(agents) == 2
         finish(run, tmp_path, folder)
 
 
-def experiment_agents() -> list[Path]:
+def agents_files() -> list[Path]:
     """Return the token files of this process's agents."""
     sessions = applications.get_or_start().coordinator.door.agents.values()
     folders = [next(Path(tempfile.gettempdir()).glob(f"{folder_prefix(one.hello.pid)}*")) for one in sessions]
@@ -107,7 +125,7 @@ def test_project_is_that_of_the_tokens_owner(secure_hdfs: Any, token_file: Path,
         assert settings.user_name() == "alice"
         run, folder = start(secure_hdfs, tmp_path)
         assert run.run_dir.startswith(f"{secure_hdfs.namenode_url}/Projects/alice/Experiments/")
-        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        wait_until(lambda: stored(folder, 2), "the first files")
         assert for_url(run.run_dir).status(run.run_dir).owner == "alice"
         finish(run, tmp_path, folder)
 
@@ -117,7 +135,7 @@ def test_another_user_can_neither_read_nor_cancel_a_run_nor_make_files_believed(
 ) -> None:
     with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
         run, folder = start(secure_hdfs, tmp_path)
-        wait_until(lambda: stored(tmp_path, folder, 2), "the first files")
+        wait_until(lambda: stored(folder, 2), "the first files")
         with pytest.MonkeyPatch.context() as bobs:
             tokens.write(tmp_path / "bobs-tokens", test_tokens.obtain(secure_hdfs, "bob"))
             bobs.setenv(tokens.VARIABLE, str(tmp_path / "bobs-tokens"))

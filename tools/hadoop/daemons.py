@@ -141,6 +141,11 @@ def processes_of(home: Path) -> list[int]:
     ]
 
 
+def with_argument(argument: bytes) -> list[int]:
+    """Return the pids of all processes that have this argument on their command line."""
+    return [pid for pid in _all_pids() if argument in command_of(pid)[1:]]
+
+
 def containers_of(home: Path, name: str) -> list[int]:
     """Return the pids of all processes in a NodeManager's containers, which outlive a killed NodeManager.
 

@@ -65,7 +65,7 @@ class Kdc:
         """True if the KDC's process runs."""
         if self._child is not None:
             return self._child.poll() is None
-        return self.created and self._is_ours(int(str(self._state().get("pid", 0))))
+        return bool(self._processes())
 
     def principal(self, name: str) -> str:
         """Return the full principal of a name such as ``alice`` or ``nn/localhost``."""
@@ -109,7 +109,7 @@ class Kdc:
         (port,) = free_ports(1, LOOPBACK)
         self.config.write_text(_krb5_conf(port, ticket_s))
         (self.folder / "kdc.conf").write_text(_kdc_conf(self.folder, port, krb5.modules))
-        self._write({"root": str(krb5.root) if krb5.root else "", "pid": 0})
+        self._write({"root": str(krb5.root) if krb5.root else ""})
         try:
             self._tool("kdb5_util", "create", "-s", "-r", REALM, "-P", "lab")
             self.add(*names)
@@ -129,38 +129,35 @@ class Kdc:
             raise HadoopError(f"kadmin.local wrote no keytab for {', '.join(missing)}; {self.folder / 'log'} says why")
 
     def run(self) -> None:
-        """Start the KDC's process; return when it answers."""
+        """Start the KDC's process; return when it answers. HadoopError if it runs already."""
+        if self._processes():
+            raise HadoopError(f"the KDC in {self.folder} runs already")
         with (self.folder / "log").open("ab") as log:
             self._child = subprocess.Popen(
                 [*self._command("krb5kdc"), "-n", "-r", REALM, "-P", str(self.folder / "pid")],
                 env={**os.environ, **self.environment()},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
-        self._write(self._state() | {"pid": self._child.pid})
         name = self._file_names()[0]
         daemons.wait_until(f"KDC in {self.folder}", lambda: self._answers(name), READY_TIMEOUT_S)
 
     def halt(self, *, freeze: bool = False) -> None:
         """End the KDC's process, or stop it by SIGSTOP; ``run`` or ``resume`` continues it."""
-        pid = int(str(self._state().get("pid", 0)))
-        if self._is_ours(pid):
-            daemons.send(pid, signal.SIGSTOP if freeze else signal.SIGKILL)
-        if not freeze:
-            if self._child is not None:
-                self._child.wait()
-                self._child = None
-            daemons.wait_until(f"end of the KDC in {self.folder}", lambda: not self._is_ours(pid), 10)
+        if freeze:
+            self._send(signal.SIGSTOP)
+            return
+        daemons.kill_all(self._processes)
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
 
     def resume(self) -> None:
         """Continue a KDC that was frozen by ``halt``."""
-        pid = int(str(self._state().get("pid", 0)))
-        if self._is_ours(pid):
-            daemons.send(pid, signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def destroy(self) -> None:
         """End the KDC and delete its folder; do nothing if there is none."""
-        if self.created:
-            self.halt()
+        self.halt()
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._guard:
             self._guard.dismiss()
@@ -224,8 +221,13 @@ class Kdc:
             raise HadoopError(f"{program} is not on the PATH; install Debian's packages krb5-kdc and krb5-user")
         return [found]
 
-    def _is_ours(self, pid: int) -> bool:
-        return bool(pid) and os.fsencode(self.folder / "pid") in daemons.command_of(pid)
+    def _processes(self) -> list[int]:
+        """Return the KDC's processes by their command lines, which need no file that a killed starter has not written."""
+        return daemons.with_argument(os.fsencode(self.folder / "pid"))
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in self._processes():
+            daemons.send(pid, number)
 
     def _state(self) -> dict[str, object]:
         if not self._file.exists():

@@ -50,3 +50,48 @@ def _note(local: str, rank: int, name: str, content: bytes) -> None:
     """Note in ``written-RANK`` that HDFS has confirmed a file."""
     with Path(local, f"written-{rank}").open("a") as notes:
         notes.write(f"{name} {len(content)}\n")
+
+
+def log_until(local: str) -> int:
+    """Write into the run's folder of events, and print, each 0.1 s until ``stop`` exists; return the number of times.
+
+    hopsml stores both, so that the function does not notice a store that refuses them; ``events-RANK`` in the local folder
+    is what must be stored.
+    """
+    import hopsml
+
+    rank, count = int(os.environ["RANK"]), 0
+    events = Path(hopsml.tensorboard.logdir(), f"events.out.tfevents.{rank}")
+    while not Path(local, "stop").exists():
+        count += 1
+        for path in (events, Path(local, f"events-{rank}")):
+            with path.open("ab") as file:
+                file.write(b"%08d" % count)
+        print(f"line {count}", flush=True)
+        hopsml.report(step=count)
+        time.sleep(0.1)
+    return count
+
+
+def evaluate_until(folder: str, local: str) -> dict[str, float]:
+    """Return a loss for a checkpoint; ``evaluator`` in the local folder gets the token file of this process."""
+    Path(local, "evaluator").write_text(os.environ.get("HADOOP_TOKEN_FILE_LOCATION", ""))
+    return {"loss": float(len(list(Path(folder).iterdir())))}
+
+
+def commit_steps(local: str, folder: str, samples: int) -> int:
+    """Commit training state, and store a file by new connections, for each batch of two samples; return the last step."""
+    import hopsml
+    from hopsml.storage import filesystem
+    from hopsml.storage.filesystem import for_url
+
+    state = hopsml.elastic.State(step=0)
+    for _ in state.resume(hopsml.elastic.Sampler(samples, 2)):
+        state.step += 1
+        name = f"{os.getpid()}-{state.step}"
+        filesystem.close_all()
+        for_url(folder).write_bytes(f"{folder}/{name}", b"worker")
+        _note(local, os.getpid(), name, b"worker")
+        state.commit(every=1)
+        time.sleep(0.3)
+    return int(state.step)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +58,65 @@ def test_guarded_kdc_ends_with_its_starter(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT)
     assert done.returncode == -9
     wait_until(lambda: not folder.exists())
+
+
+def kdc_processes(folder: Path) -> list[int]:
+    """Return the processes of a KDC in a folder, by their command lines."""
+    found = []
+    for entry in filter(lambda one: one.name.isdigit(), Path("/proc").iterdir()):
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes()
+            if b"krb5kdc" in line and os.fsencode(folder) in line:
+                found.append(int(entry.name))
+    return found
+
+
+KILLED_AT_ONCE = """
+import os, signal, sys
+from pathlib import Path
+from tools.hadoop.kdc import Kdc
+from tools.hadoop.krb5 import ensure_krb5
+
+class Killed(Kdc):
+    def _file_names(self):  # before the first question whether it answers
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Killed(Path(sys.argv[1])).create(["alice"], ensure_krb5(), guarded=True)
+"""
+
+
+def test_guarded_kdc_ends_with_a_starter_that_is_killed_before_it_answers(tmp_path: Path) -> None:
+    krb5_or_skip()
+    folder = tmp_path / "kdc"
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_ONCE, str(folder)], cwd=ROOT)
+    assert done.returncode == -9
+    wait_until(lambda: not folder.exists())
+    assert kdc_processes(folder) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, HadoopError])
+def test_interrupted_start_leaves_no_kdc(error: type[BaseException], tmp_path: Path) -> None:
+    class Interrupted(Kdc):
+        def _file_names(self) -> list[str]:
+            raise error("in between")
+
+    kdc = Interrupted(tmp_path / "kdc")
+    with pytest.raises(error, match="in between"):
+        kdc.create(["alice"], krb5_or_skip())
+    assert kdc_processes(kdc.folder) == [] and not kdc.folder.exists()
+
+
+def test_second_start_and_a_deleted_folder_leave_no_kdc(tmp_path: Path) -> None:
+    kdc = Kdc(tmp_path / "kdc")
+    kdc.create(["alice"], krb5_or_skip())
+    try:
+        with pytest.raises(HadoopError, match="runs already"):
+            kdc.run()
+        assert kdc.kinit("alice").exists()
+        shutil.rmtree(kdc.folder)
+    finally:
+        kdc.destroy()
+    assert kdc_processes(kdc.folder) == []
 
 
 def test_ticket_names_the_user_of_a_kerberized_cluster(
