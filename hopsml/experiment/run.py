@@ -403,6 +403,9 @@ class Run(Handle[Result]):
             self._note(
                 f"the run has ended as {self._ended_as}, but {unrecorded_text(unrecorded, noted == len(self.state.notes))}"
             )
+        copies = [files.left for _, files in sorted(self.state.behind.items()) if files.left]
+        if copies and not isinstance(final, ResultsNotStored):  # whose message names them
+            self._note(f"files that it could not store are in {', '.join(copies)}; copy what you need, and remove them")
         return final
 
     def _note(self, text: str) -> None:

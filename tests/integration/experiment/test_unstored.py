@@ -255,3 +255,5 @@ def test_failure_of_the_function_remains_the_cause(disk: Path) -> None:
     with pytest.raises(RunError, match="KeyError"):
         run.result(END_S)
     assert catalog.read(run.directory).state == "FAILED"
+    (copy,) = Path(tempfile.gettempdir()).glob(f"{left_files.PREFIX}*-rank-0-*")
+    assert any(f"not store are in {os.uname().nodename}:{copy};" in note for note in run.state.notes), run.state.notes
