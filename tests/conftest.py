@@ -233,14 +233,14 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def secure_hdfs() -> Iterator[Any]:
-    """Yield a Kerberized HDFS with one DataNode, without YARN; its tokens are renewed for 15 s and expire after 90 s."""
+    """Yield a Kerberized HDFS whose tokens are renewed for 15 s and expire after 90 s, and a YARN without nodes."""
     from tests.helpers.kerberos import running_cluster
     from tools.hadoop.kerberos import Security
     from tools.hadoop.settings import Shape
 
     yield from running_cluster(
         "secure-hdfs",
-        Shape(datanodes=1, nodemanagers=0, resourcemanagers=0),
+        Shape(datanodes=1, nodemanagers=0),
         Security(token_renew_s=15, token_max_s=90),
     )
 

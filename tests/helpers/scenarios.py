@@ -40,6 +40,7 @@ class Scenario:
 
     clusters: list[Any] = field(default_factory=list)
     stored: dict[str, Path] = field(default_factory=dict)  # folder in HDFS -> local folder with the notes of workers
+    copies: dict[str, Path] = field(default_factory=dict)  # file in HDFS -> local file with what must be in it
     watched: set[str] = field(default_factory=set)  # URLs whose files are searched for secrets
     secrets: set[str | bytes] = field(default_factory=set)
     shown: dict[str, bytes] = field(default_factory=dict)  # texts that users can see
@@ -59,6 +60,11 @@ def expect(cluster: Any, local: Path, folder: str) -> None:
     _current.use(cluster)
     _current.stored[folder] = local
     _current.watched.add(folder)
+
+
+def expect_copy(local: Path, url: str) -> None:
+    """Expect the content of a local file in one of HDFS, from a run that has finished."""
+    _current.copies[url] = local
 
 
 def watch(cluster: Any, *urls: str) -> None:
@@ -89,6 +95,17 @@ def lost_bytes(local: Path, folder: str) -> int:
     return sum(int(length) for name, length in noted if stored.get(name) != int(length))
 
 
+def lost_copy(local: Path, url: str) -> int:
+    """Return how many bytes of a local file are not in one of HDFS."""
+    content = local.read_bytes()
+    try:
+        stored = for_url(url).read_bytes(url)
+    except FileNotFoundError:
+        stored = b""
+    same = next((at for at, (a, b) in enumerate(zip(content, stored, strict=False)) if a != b), len(stored))
+    return max(0, len(content) - same)
+
+
 @pytest.fixture(autouse=True)
 def measured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Plant secrets, and measure the test at its end; fail it if bytes were lost or secrets found."""
@@ -101,6 +118,7 @@ def measured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
         filesystem.close_all()
     with _access(scenario):
         lost = sum(lost_bytes(local, folder) for folder, local in scenario.stored.items())
+        lost += sum(lost_copy(local, url) for url, local in scenario.copies.items())
         request.node.user_properties.append((LOST, lost))
         found = secrets_found(scenario.shown, _left_behind(scenario, tmp_path), secrets=scenario.secrets)
         request.node.user_properties.append((FOUND, len(found)))

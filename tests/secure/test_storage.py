@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
+from hopsml import experiment
 from hopsml.cluster.agent.agent import folder_prefix
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core import settings
@@ -21,6 +25,7 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from tests.helpers import tokens as test_tokens
 from tests.helpers.clock import WAIT_S, wait_until
+from tests.helpers.cluster.simulated import connected
 from tests.helpers.storage.token_runs import LIFE_S, finish, notes, start, stored, token_file
 
 pytestmark = pytest.mark.secure
@@ -76,9 +81,10 @@ def test_run_outlives_the_maximum_life_of_its_tokens_twice(secure_hdfs: Any, tok
         given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
         run, folder = start(secure_hdfs, tmp_path)
         began = time.monotonic()
-        while run.running() and time.monotonic() - began < 2.1 * most_s:
+        while time.monotonic() - began < 2.1 * most_s:
             due_s = time.monotonic() + 0.7 * most_s
             wait_until(lambda due_s=due_s: time.monotonic() > due_s or not run.running(), "the next token", 2 * most_s)
+            assert run.running() or run.result(WAIT_S)
             given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
         with pytest.raises(OSError, match=r"40[013]"):
             test_tokens.renew(secure_hdfs, given[0])
@@ -151,4 +157,30 @@ def test_another_user_can_neither_read_nor_cancel_a_run_nor_make_files_believed(
         filesystem.close_all()
         with pytest.raises(ArgumentError, match="belongs to bob"):
             trust.read_bytes(own, "it decides which code runs")
+        finish(run, tmp_path, folder)
+
+
+def test_another_user_can_neither_resume_nor_continue_nor_evaluate_nor_join_a_run(
+    secure_hdfs: Any, token_file: Path, tmp_path: Path
+) -> None:
+    with test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3):
+        run, folder = start(secure_hdfs, tmp_path)
+        wait_until(lambda: stored(folder, 2), "the first files")
+        with pytest.MonkeyPatch.context() as bobs:
+            tokens.write(tmp_path / "bobs-tokens", test_tokens.obtain(secure_hdfs, "bob"))
+            bobs.setenv(tokens.VARIABLE, str(tmp_path / "bobs-tokens"))
+            filesystem.close_all()
+            for verb in (experiment.resume, experiment.continue_search, partial(experiment.evaluate, len)):
+                with pytest.raises(PermissionRefused):
+                    verb(run.run_dir, progress=False)
+        filesystem.close_all()
+        coordinator = applications.get_or_start().coordinator
+
+        async def join() -> None:
+            with pytest.raises(InvalidStatus, match="401"):
+                async with connected(coordinator.addresses[0], coordinator.door.identity.certificate, "x" * 43):
+                    pass
+
+        asyncio.run(join())
+        assert dict(coordinator.door.refused) == {"token": 1} and run.running()
         finish(run, tmp_path, folder)

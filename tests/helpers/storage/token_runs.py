@@ -67,9 +67,16 @@ def start(cluster: Any, local: Path, **named: Any) -> tuple[Any, str]:
     """Start a run of two workers that store files until ``stop`` exists in ``local``; return it and their folder."""
     folder = f"{project_url(cluster, local)}/stored"
     args = {"local": str(local), "folder": folder, **named}
+    expect(cluster, local)
+    return experiment.submit(store_until, args=args, num_workers=2, progress=False), folder
+
+
+def expect(cluster: Any, local: Path) -> str:
+    """Let the scenario measure files of workers, and search the project; return the folder for these files in HDFS."""
+    folder = f"{project_url(cluster, local)}/stored"
     scenarios.expect(cluster, local, folder)
     scenarios.watch(cluster, project_url(cluster, local))
-    return experiment.submit(store_until, args=args, num_workers=2, progress=False), folder
+    return folder
 
 
 def notes(run: Any) -> str:
