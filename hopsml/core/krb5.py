@@ -281,12 +281,15 @@ def kdc_time(principal: str) -> float:
 
 
 def server_times(message: bytes) -> list[float]:
-    """Return the server's time in a KRB-ERROR message, seconds since 1970; none for other messages. Pure."""
-    if message[:1] != b"\x7e":
-        return []
-    return [
-        float(calendar.timegm(time.strptime(found.decode(), "%Y%m%d%H%M%S"))) for found in _SERVER_TIME.findall(message)
-    ]
+    """Return the server's time in a KRB-ERROR message, seconds since 1970; none for other messages. Pure.
+
+    Digits that are no date, such as a thirteenth month, are skipped.
+    """
+    times = list[float]()
+    for found in _SERVER_TIME.findall(message) if message[:1] == b"\x7e" else ():
+        with contextlib.suppress(ValueError):
+            times.append(float(calendar.timegm(time.strptime(found.decode(), "%Y%m%d%H%M%S"))))
+    return times
 
 
 def _seconds(timestamp: int) -> float:

@@ -29,7 +29,8 @@ LOST, FOUND = "bytes_lost", "secrets_found"  # names of the properties
 WRITTEN = "written-*"  # files in which workers note what HDFS has confirmed
 PLANTED = {"DATABASE_PASSWORD": "planted-gamma-7731-password", "SERVICE_TOKEN": "planted-delta-9924-token"}
 LOOK_S = 2.0  # between two looks at command lines
-OWN_TOOLS = (b"kinit", b"klist", b"kadmin.local", b"kdb5_util", b"krb5kdc")  # to which these tests pass keytabs
+# To which these tests themselves pass keytabs, or tokens for their renewal.
+OWN_TOOLS = (b"kinit", b"klist", b"kadmin.local", b"kdb5_util", b"krb5kdc", b"curl")
 # Token files that Hadoop and hopsml write for containers, below a NodeManager's folder.
 CONTAINER_TOKENS = ("*/*/usercache/*/appcache/*/*/container_tokens", "*/*/usercache/*/appcache/*/*/tmp/hopsml-*/tokens")
 

@@ -125,13 +125,14 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def test_project_by_webhdfs_is_written_with_tokens(
-    secure_hdfs: Any, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_by_webhdfs_is_written_with_tokens(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:
     expect(secure_hdfs, tmp_path)
     project = project_url(secure_hdfs, tmp_path).replace(secure_hdfs.namenode_url, secure_hdfs.webhdfs_url)
-    monkeypatch.setenv("HOPSML_PROJECT_URL", project)
-    with test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3):
+    with (
+        test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3),
+        pytest.MonkeyPatch.context() as by_web,
+    ):
+        by_web.setenv("HOPSML_PROJECT_URL", project)
         args = {"local": str(tmp_path), "folder": f"{project}/stored"}
         run = experiment.submit(store_until, args=args, num_workers=2, progress=False)
         assert run.run_dir.startswith(f"{secure_hdfs.webhdfs_url}/user/alice/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -366,6 +367,112 @@ def spnego() -> Target:
     return Target(read, (), (b"Negotiate YWJj\r\nBasic x\r\n\r\n" + page, b"Basic realm=x, Negotiate\r\n\r\ntext"))
 
 
+def yarn_reports() -> Target:
+    """Return the target of a report that Hadoop's client prints about an application, over RPC."""
+    from hopsml.errors import ClusterError
+    from hopsml.yarn import rpc
+
+    application = "application_1_0001"
+
+    def read(data: bytes) -> object:
+        found = rpc.parse_report(application, data.decode(errors="replace"))
+        assert isinstance(found.started_s, float) and found.id == application
+        return found
+
+    rows = {
+        "Application-Id": application, "Application-Name": "name", "User": "anna", "Queue": "default",
+        "Start-Time": "1700000000000", "Finish-Time": "0", "State": "RUNNING", "Final-State": "UNDEFINED",
+        "Diagnostics": "null",
+    }  # fmt: skip
+    report = "Application Report : \n" + "".join(f"\t{name} : {value}\n" for name, value in rows.items())
+    missing = f"Application with id '{application}' doesn't exist in RM or Timeline Server.\n"
+    return Target(read, (ClusterError,), (report.encode(), missing.encode()))
+
+
+def kerberos_errors() -> Target:
+    """Return the target of a KDC's answer from which the doctor takes the KDC's time."""
+    from hopsml.core import krb5
+
+    def read(data: bytes) -> object:
+        times = krb5.server_times(data)
+        assert all(isinstance(found, float) for found in times)
+        return times
+
+    error = b"\x7e\x5a\x30\x58\xa0\x03\x02\x01\x05\xa1\x03\x02\x01\x1e\xa4\x11\x18\x0f20261129120000Z\xa5\x05\x02\x03"
+    return Target(read, (), (error, b"\x6b" + error[1:]))
+
+
+def webhdfs_answers() -> Target:
+    """Return the target of a NameNode's answers by WebHDFS, as they arrive at the caller of a store."""
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3 import HTTPHeaderDict, HTTPResponse
+
+    from hopsml.errors import StorageError
+    from hopsml.storage.filesystem import FileStatus
+    from hopsml.storage.remote.adapter import RemoteFileSystem
+    from hopsml.storage.remote.webhdfs import WebHdfsStore
+
+    statuses, kinds = (200, 200, 200, 307, 400, 401, 403, 404, 500, 503), ("application/json", "text/html", "")
+    url = "webhdfs://127.0.0.1:9/user/anna/file"
+    store = RemoteFileSystem(url, 10.0)
+    faults: list[BaseException] = []  # of the store's thread, which the caller would see as a lost helper process
+
+    def list_dir() -> object:
+        return [_typed(found) for found in store.list_dir(url)]
+
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: _typed(store.status(url)), list_dir, lambda: store.read_bytes(url), lambda: store.delete(url),
+        lambda: store.rename(url, f"{url}-2"), lambda: store.write_bytes(url, b"text"), lambda: store.make_dirs(url),
+    )  # fmt: skip
+
+    def _typed(found: FileStatus) -> FileStatus:
+        assert isinstance(found.length, int) and isinstance(found.is_dir, bool) and isinstance(found.owner, str)
+        assert isinstance(found.permission, int) and isinstance(found.modified_s, float), found
+        return found
+
+    def read(data: bytes) -> object:
+        if len(data) < 2:
+            return None
+        bodies = data[2:].split(b"\n\n")
+
+        def send(adapter: HTTPAdapter, asked: Any, **_: Any) -> requests.Response:
+            headers = HTTPHeaderDict({"Content-Type": kinds[data[1] % len(kinds)], "Location": "http://127.0.0.1:9/d"})
+            content = bodies.pop(0) if len(bodies) > 1 else bodies[0]
+            raw = HTTPResponse(io.BytesIO(content), headers, statuses[data[0] % len(statuses)], preload_content=False)
+            return adapter.build_response(asked, raw)
+
+        faults.clear()
+        with (
+            mock.patch.object(HTTPAdapter, "send", send),
+            mock.patch.object(WebHdfsStore, "is_in_this_process", staticmethod(lambda url: True)),
+            mock.patch.object(threading, "excepthook", lambda found: faults.append(found.exc_value)),
+        ):
+            try:
+                return calls[data[0] // len(statuses) % len(calls)]()
+            finally:
+                if faults:
+                    raise faults[0]
+
+    file = {
+        "type": "FILE", "length": 4, "modificationTime": 1700000000000, "accessTime": 0, "owner": "anna", "group": "g",
+        "permission": "644", "replication": 1, "blockSize": 128, "pathSuffix": "file",
+    }  # fmt: skip
+    status = json.dumps({"FileStatus": file}).encode()
+    refused = {"exception": "AccessControlException", "javaClassName": "a.b.AccessControlException", "message": "no"}
+    seeds = (
+        b"\0\0" + status,
+        b"\x0a\0" + json.dumps({"FileStatuses": {"FileStatus": [file]}}).encode(),
+        b"\x14\0" + status + b"\n\n" + status + b"\n\ntext",
+        b"\x1e\0" + b'{"boolean": true}',
+        b"\x28\0" + b'{"boolean": false}',
+        b"\x32\0",
+        b"\x06\0" + json.dumps({"RemoteException": refused}).encode(),
+        b"\x05\1<html>Error 401</html>",
+    )
+    return Target(read, (StorageError,), seeds)
+
+
 TARGETS: dict[str, Callable[[], Target]] = {
     "agent-messages": agent_messages,
     "frames": frames,
@@ -376,4 +483,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "yarn-logs": yarn_logs,
     "log-stream": log_stream,
     "spnego": spnego,
+    "yarn-reports": yarn_reports,
+    "kerberos-errors": kerberos_errors,
+    "webhdfs-answers": webhdfs_answers,
 }

@@ -139,6 +139,8 @@ def test_dry_run_prints_the_complete_command(cli: Cli, job: str) -> None:
     [
         ("yarn", "yarn", "spark.executor.instances"),
         ("yarn-cluster", "yarn", "spark.executor.instances"),
+        ("yarn-secure", "yarn", "spark.executor.instances"),
+        ("yarn-cluster-secure", "yarn", "spark.executor.instances"),
         ("yarn-dynamic", "yarn", "spark.dynamicAllocation.maxExecutors"),
         ("kubernetes", "k8s://https://kubernetes.default.svc", "spark.dynamicAllocation.maxExecutors"),
     ],
@@ -288,3 +290,17 @@ def test_follow_refuses_an_id_that_is_not_of_an_application(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     done = cli("runs", "follow", "job_1")
     assert done.status == 1 and "'job_1' is neither the id of a YARN application" in done.err
+
+
+@pytest.mark.parametrize(("profile", "mode"), [("yarn-secure", "client"), ("yarn-cluster-secure", "cluster")])
+def test_profiles_of_secure_clusters_encrypt_and_name_no_keytab(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, profile: str, mode: str
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    done = cli("submit", job, "--profile", profile, "--dry-run")
+    assert done.status == 0, done.err
+    words, known = shlex.split(done.out), settings(done.out)
+    assert words[words.index("--deploy-mode") + 1] == mode
+    encrypted = ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled")
+    assert [known[key] for key in encrypted] == ["true"] * 3
+    assert "keytab" not in done.out

@@ -144,5 +144,6 @@ def test_encryption_is_checked(known: dict[str, str], status: Status, words: lis
 def test_time_of_the_kdc_is_read_from_its_refusal() -> None:
     field = b"\xa4\x11\x18\x0f20261129134519Z"
     assert server_times(b"\x7e\x40..." + field + b"...") == [1795959919.0]
+    assert server_times(b"\x7e\x40..." + field.replace(b"1129", b"1329")) == [], "no thirteenth month"
     assert server_times(b"\x6b\x40..." + field) == []  # a reply with a ticket
     assert server_times(b"") == []
