@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,10 @@ class Recorder:
         return {"scenarios": len(self.passed), "failed": failed, **self.counts}
 
 
-def main(arguments: list[str]) -> int:
-    """Run pytest, and print the summary."""
+def main(arguments: list[str], scenarios: Sequence[Path] = FOLDERS) -> int:
+    """Run pytest on files or folders, and print the summary; return the exit status."""
     recorder = Recorder()
-    status = pytest.main(["-q", "-p", "no:cacheprovider", *map(str, FOLDERS), *arguments], plugins=[recorder])
+    status = pytest.main(["-q", "-p", "no:cacheprovider", *map(str, scenarios), *arguments], plugins=[recorder])
     summary = recorder.summary()
     print(json.dumps(summary))
     clean = not (summary["failed"] or summary[LOST] or summary[FOUND]) and bool(summary["scenarios"])
