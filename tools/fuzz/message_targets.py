@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
+
+import msgspec
 
 from tools.fuzz.target import Target
 
@@ -41,8 +43,6 @@ def _hello() -> Any:
 
 def agent_messages() -> Target:
     """Return the target of the protocol between driver, agents and workers."""
-    import msgspec
-
     from hopsml.cluster.agent import network
     from hopsml.cluster.shared import protocol, worker_events
     from hopsml.cluster.shared.spec import RunSpec
@@ -160,8 +160,6 @@ def agent_connection() -> Target:
         handled = handler.failed
 
         def failed(connection: Connection, error: Exception) -> None:
-            import msgspec
-
             if not isinstance(error, msgspec.MsgspecError):
                 raise error
             handled(connection, error)
@@ -189,8 +187,6 @@ def agent_connection() -> Target:
 
 def other_messages() -> Target:
     """Return the target of messages of lanes, stages and servings."""
-    import msgspec
-
     from hopsml.search import messages as of_search
     from hopsml.serving import messages as of_serving
     from hopsml.training.data import frame_log, staged_rows
@@ -336,7 +332,6 @@ def yarn_logs() -> Target:
 
 def log_stream() -> Target:
     """Return the target of a driver's log that a job service sends as server-sent events."""
-    import contextlib
     import itertools
 
     from hopsml.core import log_stream as stream
@@ -402,6 +397,35 @@ def kerberos_errors() -> Target:
     return Target(read, (), (error, b"\x6b" + error[1:]))
 
 
+class _DirectChannel:
+    """Both ends of the channel to a storage helper, which handles a request in this thread as soon as it is sent."""
+
+    def __init__(self) -> None:
+        self._frames: list[Any] = []
+
+    def send(self, message: dict[str, Any], timeout_s: float | None = None) -> None:
+        """Let the helper's server handle a request, or append a message of the server."""
+        from hopsml.storage.remote.server import StoreServer
+        from hopsml.storage.remote.store import ChannelClosed
+
+        if "verb" not in message:
+            self._frames.append(msgspec.msgpack.decode(msgspec.msgpack.encode(message)))
+            return
+        requests = [message]
+        server_end = mock.Mock(send=self.send, send_data=lambda data: self._frames.append(bytearray(data)))
+        server_end.receive.side_effect = lambda *_: requests.pop() if requests else _raise(ChannelClosed("the end"))
+        with contextlib.suppress(ChannelClosed):
+            StoreServer(server_end).serve()
+
+    def receive(self, timeout_s: float | None = None) -> Any:
+        """Return the next frame of the server."""
+        return self._frames.pop(0)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
 def webhdfs_answers() -> Target:
     """Return the target of a NameNode's answers by WebHDFS, as they arrive at the caller of a store."""
     import requests
@@ -411,19 +435,17 @@ def webhdfs_answers() -> Target:
     from hopsml.errors import StorageError
     from hopsml.storage.filesystem import FileStatus
     from hopsml.storage.remote.adapter import RemoteFileSystem
-    from hopsml.storage.remote.webhdfs import WebHdfsStore
 
     statuses, kinds = (200, 200, 200, 307, 400, 401, 403, 404, 500, 503), ("application/json", "text/html", "")
     url = "webhdfs://127.0.0.1:9/user/anna/file"
     store = RemoteFileSystem(url, 10.0)
-    faults: list[BaseException] = []  # of the store's thread, which the caller would see as a lost helper process
 
     def list_dir() -> object:
         return [_typed(found) for found in store.list_dir(url)]
 
     calls: tuple[Callable[[], object], ...] = (
         lambda: _typed(store.status(url)), list_dir, lambda: store.read_bytes(url), lambda: store.delete(url),
-        lambda: store.rename(url, f"{url}-2"), lambda: store.write_bytes(url, b"text"), lambda: store.make_dirs(url),
+        lambda: store.rename(url, f"{url}-2"), lambda: store.make_dirs(url),
     )  # fmt: skip
 
     def _typed(found: FileStatus) -> FileStatus:
@@ -442,17 +464,11 @@ def webhdfs_answers() -> Target:
             raw = HTTPResponse(io.BytesIO(content), headers, statuses[data[0] % len(statuses)], preload_content=False)
             return adapter.build_response(asked, raw)
 
-        faults.clear()
         with (
             mock.patch.object(HTTPAdapter, "send", send),
-            mock.patch.object(WebHdfsStore, "is_in_this_process", staticmethod(lambda url: True)),
-            mock.patch.object(threading, "excepthook", lambda found: faults.append(found.exc_value)),
+            mock.patch.object(RemoteFileSystem, "_helper", return_value=contextlib.nullcontext(_DirectChannel())),
         ):
-            try:
-                return calls[data[0] // len(statuses) % len(calls)]()
-            finally:
-                if faults:
-                    raise faults[0]
+            return calls[data[0] // len(statuses) % len(calls)]()
 
     file = {
         "type": "FILE", "length": 4, "modificationTime": 1700000000000, "accessTime": 0, "owner": "anna", "group": "g",
