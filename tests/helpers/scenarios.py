@@ -11,6 +11,7 @@ import contextlib
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ CONTAINER_TOKENS = ("*/*/usercache/*/appcache/*/*/container_tokens", "*/*/userca
 class Scenario:
     """What the helpers of one test have reported."""
 
+    began_s: float = field(default_factory=time.time)
     clusters: list[Any] = field(default_factory=list)
     stored: dict[str, Path] = field(default_factory=dict)  # folder in HDFS -> local folder with the notes of workers
     copies: dict[str, Path] = field(default_factory=dict)  # file in HDFS -> local file with what must be in it
@@ -129,13 +131,18 @@ def measured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 
 
 def _left_behind(scenario: Scenario, local: Path) -> dict[str, bytes]:
-    """Return every file that the test has left here, in HDFS and in logs of containers, but those that it wrote itself."""
+    """Return every file that the test has left here, in HDFS and in logs of containers, but those that it wrote itself.
+
+    Older files are of other tests of the session.
+    """
     found = {}
     logs = [cluster.home.glob("nm*/containers") for cluster in scenario.clusters]
     for folder in (local, Path(tempfile.gettempdir()), *(one for each in logs for one in each)):
         for path in folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # of a process of the session, such as the zygote
-                if stat.S_ISREG(path.lstat().st_mode) and not (path.parent == local and _is_given(path)):
+                facts = path.lstat()
+                is_new = stat.S_ISREG(facts.st_mode) and facts.st_mtime > scenario.began_s - 1
+                if is_new and not (path.parent == local and _is_given(path)):
                     found[str(path)] = path.read_bytes()
     for url in scenario.watched:
         with contextlib.suppress(FileNotFoundError):

@@ -42,28 +42,28 @@ def after_a_life(run: Any, lives: float = 1.2) -> None:
 def test_newcomer_of_an_elastic_run_has_tokens_after_the_first_ones_have_expired(
     secure_hdfs: Any, token_file: Path, tmp_path: Path
 ) -> None:
-    def workers() -> set[str]:
-        return {path.name for path in tmp_path.glob(scenarios.WRITTEN)}
+    def workers() -> dict[int, int]:
+        """The newest step of each process that has stored a file."""
+        notes = {path: path.read_text().split()[-2] for path in tmp_path.glob(scenarios.WRITTEN)}
+        return {int(path.name.rpartition("-")[2]): int(name.rpartition("-")[2]) for path, name in notes.items()}
+
+    def token_files() -> set[str]:
+        return {(tmp_path / f"tokens-{pid}").read_text() for pid in workers()}
 
     with test_tokens.renewing(secure_hdfs, token_file, LIFE_S / 3):
-        folder = expect(secure_hdfs, tmp_path)
-        run = experiment.submit(
-            commit_steps,
-            args={"local": str(tmp_path), "folder": folder, "samples": 600},
-            min_workers=1,
-            max_workers=2,
-            progress=False,
-        )
-        wait_until(lambda: len(workers()) == 2, "files of both workers", END_S)
+        args = {"local": str(tmp_path), "folder": expect(secure_hdfs, tmp_path)}
+        run = experiment.submit(commit_steps, args=args, min_workers=1, max_workers=2, progress=False)
+        wait_until(lambda: len(token_files()) == 2, "files of both workers", END_S)
         after_a_life(run)
-        first = workers()
+        first = token_files()
         agents = list(applications.get_or_start().coordinator.door.agents.values())
         assert len(agents) == 2 and run.running()
         os.kill(agents[-1].hello.pid, signal.SIGKILL)
-        wait_until(lambda: workers() - first or not run.running(), "files of the newcomer", END_S)
+        wait_until(lambda: token_files() - first or not run.running(), "files of the newcomer", END_S)
+        (tmp_path / "last.new").write_text(f"{max(workers().values()) + 20}")
+        (tmp_path / "last.new").rename(tmp_path / "last")
         run.result(END_S)
-    assert workers() - first, notes(run)
-    assert "could not be obtained" not in notes(run)
+    assert len(token_files()) == 3 and "could not be obtained" not in notes(run)
 
 
 def test_evaluator_uses_the_token_file_of_its_agent(secure_hdfs: Any, token_file: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -412,8 +413,11 @@ class _DirectChannel:
             self._frames.append(msgspec.msgpack.decode(msgspec.msgpack.encode(message)))
             return
         requests = [message]
-        server_end = mock.Mock(send=self.send, send_data=lambda data: self._frames.append(bytearray(data)))
-        server_end.receive.side_effect = lambda *_: requests.pop() if requests else _raise(ChannelClosed("the end"))
+        server_end: Any = types.SimpleNamespace(
+            send=self.send,
+            send_data=lambda data: self._frames.append(bytearray(data)),
+            receive=lambda *_: requests.pop() if requests else _raise(ChannelClosed("the end")),
+        )
         with contextlib.suppress(ChannelClosed):
             StoreServer(server_end).serve()
 

@@ -79,14 +79,21 @@ def evaluate_until(folder: str, local: str) -> dict[str, float]:
     return {"loss": float(len(list(Path(folder).iterdir())))}
 
 
-def commit_steps(local: str, folder: str, samples: int) -> int:
-    """Commit training state, and store a file by new connections, for each batch of two samples; return the last step."""
+def commit_steps(local: str, folder: str) -> int:
+    """Commit training state, and store a file by new connections, in each step; return the last one.
+
+    ``tokens-PID`` in the local folder has the path of the agent's token file. ``last`` gets the number of the last step,
+    so far ahead that all workers read it in time, as they must end together.
+    """
     import hopsml
     from hopsml.storage import filesystem
     from hopsml.storage.filesystem import for_url
 
+    Path(local, f"tokens-{os.getpid()}").write_text(os.environ["HADOOP_TOKEN_FILE_LOCATION"])
     state = hopsml.elastic.State(step=0)
-    for _ in state.resume(hopsml.elastic.Sampler(samples, 2)):
+    for _ in state.resume(hopsml.elastic.Sampler(1_000_000, 2)):
+        if Path(local, "last").exists() and state.step >= int(Path(local, "last").read_text()):
+            break
         state.step += 1
         name = f"{os.getpid()}-{state.step}"
         filesystem.close_all()
