@@ -78,14 +78,18 @@ def test_run_outlives_the_maximum_life_of_its_tokens_twice(secure_hdfs: Any, tok
     most_s = secure_hdfs.state.security.token_max_s
     given = list[Credentials]()
     with contextlib.ExitStack() as renewed:
-        given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
+
+        def replace() -> float:
+            given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
+            return time.monotonic()
+
+        began = obtained = replace()
         run, folder = start(secure_hdfs, tmp_path)
-        began = time.monotonic()
-        while time.monotonic() - began < 2.1 * most_s:
-            due_s = time.monotonic() + 0.7 * most_s
+        while obtained - began < 2.1 * most_s:
+            due_s = obtained + 0.6 * most_s
             wait_until(lambda due_s=due_s: time.monotonic() > due_s or not run.running(), "the next token", 2 * most_s)
             assert run.running() or run.result(WAIT_S)
-            given.append(renewed.enter_context(test_tokens.kept_alive(secure_hdfs, token_file, LIFE_S / 3)))
+            obtained = replace()
         with pytest.raises(OSError, match=r"40[013]"):
             test_tokens.renew(secure_hdfs, given[0])
         finish(run, tmp_path, folder)
