@@ -178,6 +178,11 @@ class OwnTokenFile:
         os.environ[VARIABLE], os.environ[OF_OWN_FILE] = self._own
         _own_files.append(self)
 
+    @property
+    def is_given_tokens(self) -> bool:
+        """True if the process was started with tokens."""
+        return bool(self._base().tokens)
+
     def replace(self, received: Credentials) -> None:
         """Use these tokens, and those with which the process was started for other services. Raises OSError."""
         write(self.path, self._base().updated(received))

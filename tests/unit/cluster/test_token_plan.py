@@ -324,3 +324,34 @@ def test_keytab_that_stops_working_is_told_before_the_tokens_end_and_hourly(stop
     assert f"ended at {date(ends_s)}" in second_text and "hopsml doctor" in notice(state)
     state, texts = told(state, TokensObtained(BEGIN_S + 4000, "new", life_s=90.0, longest_s=600.0))
     assert texts == ["delegation tokens for HDFS are obtained again"] and notice(state) == ""
+
+
+def actions_at(state: TokenState, second: float, mark: str) -> tuple[TokenState, tuple[object, ...]]:
+    """Return the state and the actions after tokens were seen that last for 90 s from first sight, and 300 s in all."""
+    life_s = 90.0 - (second - (state.got_s - BEGIN_S if mark == state.mark else second))
+    return step(state, TokensObtained(BEGIN_S + second, mark, life_s=max(0.0, life_s), longest_s=300.0 - second))
+
+
+def test_executors_return_to_tokens_that_yarn_renews_before_those_of_a_keytab_end() -> None:
+    state = TokenState(extends=True, is_backed=True)
+    state, actions = actions_at(state, 0.0, "first")
+    assert ShipTokens() in actions
+    seen: dict[float, tuple[object, ...]] = {}
+    for second in range(5, 120, 5):
+        state, seen[second] = actions_at(state, float(second), "first")
+    (back,) = [second for second, found in seen.items() if WithdrawTokens() in found]
+    assert 70 < back < 90, "before their end, and once"
+    (text,) = [one.text for one in seen[back] if isinstance(one, TellUser)]
+    assert "Spark has obtained no new delegation tokens with the keytab" in text
+    assert f"executors use those of the submission until {date(300)}" in text
+    state, actions = actions_at(state, 125.0, "second")
+    assert ShipTokens() in actions and TellUser("delegation tokens for HDFS are obtained again") in actions
+
+
+@pytest.mark.parametrize("state", [TokenState(extends=True), TokenState(extends=True, is_backed=True)])
+def test_tokens_of_a_keytab_are_not_withdrawn_if_those_of_the_submission_end_no_later(state: TokenState) -> None:
+    state, _ = step(state, TokensObtained(BEGIN_S, "first", life_s=90.0, longest_s=90.0))
+    for second in range(5, 120, 5):
+        left_s = max(0.0, 90.0 - second)
+        state, actions = step(state, TokensObtained(BEGIN_S + second, "first", life_s=left_s, longest_s=left_s))
+        assert WithdrawTokens() not in actions

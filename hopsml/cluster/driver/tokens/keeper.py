@@ -85,7 +85,7 @@ class TokenKeeper:
                     assert self._found is not None
                     self._give(self._found.credentials)
                 case plan.WithdrawTokens():
-                    self._give(Credentials())
+                    self._withdraw()
                 case plan.TellUser():
                     self._tell(action.text)
 
@@ -100,6 +100,13 @@ class TokenKeeper:
         return plan.TokensObtained(
             time.time(), found.mark, found.life_s, found.longest_s, found.ticket_s, found.missing
         )
+
+    def _withdraw(self) -> None:
+        """Let all processes use the tokens with which they were started; this one only if it was given some."""
+        if self._file.is_given_tokens:
+            self._give(Credentials())
+        elif not self._stopping.is_set():
+            self._ship(Credentials())
 
     def _give(self, credentials: Credentials) -> None:
         try:

@@ -71,7 +71,7 @@ class ShipTokens:
 
 @dataclass(frozen=True)
 class WithdrawTokens:
-    """Action: let all processes use the tokens with which they were started, as the later ones have expired."""
+    """Action: let processes use the tokens with which they were started, as the later ones end or have ended."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class TokenState:
         extends: another program obtains new ones without limit (Spark with a keytab).
         is_backed: processes were started with tokens that YARN renews, and can return to them.
         backed_s: when these end; 0: unknown.
+        is_withdrawn: processes have returned to these.
         due_s: when to obtain or look next.
         mark: of the tokens that were given to all processes; "" for none.
         got_s: when these were found.
@@ -113,6 +114,7 @@ class TokenState:
     extends: bool = False
     is_backed: bool = False
     backed_s: float = 0.0
+    is_withdrawn: bool = False
     due_s: float = 0.0
     mark: str = ""
     got_s: float = 0.0
@@ -174,10 +176,18 @@ def _obtained(state: TokenState, event: TokensObtained) -> tuple[TokenState, tup
         known_s = event.life_s or event.longest_s
         usable_s = event.now_s + known_s if known_s else 0.0
         later = replace(
-            later, mark=event.mark, got_s=event.now_s, usable_s=usable_s, is_bound=known_s > 0 and not event.life_s
+            later,
+            mark=event.mark,
+            got_s=event.now_s,
+            usable_s=usable_s,
+            is_bound=known_s > 0 and not event.life_s,
+            is_withdrawn=False,
         )
     if state.is_backed and not state.backed_s:  # YARN's tokens were obtained shortly before the first of these
         later = replace(later, backed_s=event.now_s + event.longest_s)
+    if _is_overdue(later, event.now_s) and _is_backed_longer(later) and not later.is_withdrawn:
+        later = replace(later, is_withdrawn=True)
+        actions.append(WithdrawTokens())
     if problem := _problem(later, event):
         later, warnings = _failing(later, event.now_s, problem, is_partial=True)
         if event.missing:
@@ -222,14 +232,25 @@ def _problem(state: TokenState, event: TokensObtained) -> str:
     """Return what is wrong although tokens were found; "" for nothing."""
     if event.missing:
         return f"delegation tokens could not be obtained for {event.missing}; it is tried again"
-    left_s = state.usable_s - event.now_s
-    if not state.extends or not state.usable_s or left_s > OVERDUE_PART * (state.usable_s - state.got_s):
+    if not _is_overdue(state, event.now_s):
         return ""
+    backed = f"; executors use those of the submission until {_date(state.backed_s)}" if state.is_withdrawn else ""
     return (
         f"Spark has obtained no new delegation tokens with the keytab since {_date(state.got_s)}, and the present ones "
-        f"{'end' if left_s > 0 else 'ended'} at {_date(state.usable_s)} unless somebody renews them; check that the "
-        "keytab has the principal's present key and that the KDC answers (`hopsml doctor`)"
+        f"{'end' if state.usable_s > event.now_s else 'ended'} at {_date(state.usable_s)} unless somebody renews them"
+        f"{backed}; check that the keytab has the principal's present key and that the KDC answers (`hopsml doctor`)"
     )
+
+
+def _is_overdue(state: TokenState, now_s: float) -> bool:
+    """Return True if Spark should have replaced the tokens of its keytab login by now."""
+    left_s = state.usable_s - now_s
+    return bool(state.extends and state.usable_s) and left_s <= OVERDUE_PART * (state.usable_s - state.got_s)
+
+
+def _is_backed_longer(state: TokenState) -> bool:
+    """Return True if YARN renews the tokens with which processes were started beyond the end of the present ones."""
+    return state.is_backed and state.backed_s > state.usable_s + LEAST_S
 
 
 def _failing(state: TokenState, now_s: float, text: str, *, is_partial: bool) -> tuple[TokenState, tuple[Action, ...]]:
