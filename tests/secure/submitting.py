@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from tools.hadoop import spark
 from tools.hadoop.kdc import Kdc
 
 ENCRYPTION = ("spark.authenticate", "spark.network.crypto", "spark.io.encryption")  # what the profile adds to `yarn`
+PIPE_BYTES = 1 << 20  # of a program's output
 JOBS = Path(__file__).parent / "jobs"
 
 
@@ -101,10 +103,10 @@ def submit(
     command = spark.submit_command(JOBS / script, *arguments, conf=shown, deploy_mode=way.deploy_mode)
     named = {**environment(cluster, way, project), **(variables or {})}
     scenarios.watch(cluster, *([project] if project else []))
-    with contextlib.ExitStack() as started:
-        file, passed = platforms.hidden_file(spark_command.to_properties(hidden), "hopsml-submit", started)
+    with contextlib.ExitStack() as files:
+        file, passed = platforms.hidden_file(spark_command.to_properties(hidden), "hopsml-submit", files)
         command[1:1] = ["--properties-file", file]
-        return subprocess.Popen(
+        started = subprocess.Popen(
             command,
             env={name: value for name, value in named.items() if value},
             pass_fds=passed,
@@ -113,6 +115,10 @@ def submit(
             stderr=subprocess.STDOUT,
             text=True,
         )
+        assert started.stdout is not None
+        # Nobody reads it for minutes; a JVM whose log fills it would obtain no tokens any more.
+        fcntl.fcntl(started.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        return started
 
 
 def use_from_here(monkeypatch: Any, cluster: Any, user: str = "alice") -> None:
