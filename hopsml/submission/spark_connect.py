@@ -155,5 +155,10 @@ def _pyspark_folder() -> Path | None:
 
 
 def _is_client_only(folder: Path | None) -> bool:
-    """Return True for the files of pyspark-client: they have neither the package ``core`` of Spark 4 nor ``context.py``."""
-    return folder is not None and not (folder / "core").is_dir() and not (folder / "context.py").is_file()
+    """Return True for the files of pyspark-client: they have neither the package ``core`` of Spark 4 nor ``context.py``.
+
+    spark-submit imports pyspark from ``pyspark.zip``, of which this is no folder; it has no client alone.
+    """
+    if folder is None or not folder.is_dir():
+        return False
+    return not (folder / "core").is_dir() and not (folder / "context.py").is_file()

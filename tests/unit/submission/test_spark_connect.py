@@ -138,3 +138,10 @@ def test_frame_of_spark_connect_is_refused_without_access_to_it() -> None:
         datasets({"rows": DataFrame()}, "launch")
     with pytest.raises(ArgumentError, match=r"^df is a DataFrame of Spark Connect, but hopsml needs"):
         model.predict(DataFrame(), "absent")
+
+
+def test_pyspark_within_the_zip_of_spark_submit_is_no_client_alone(tmp_path: Path) -> None:
+    """As spark-submit imports it in drivers and containers: the package's place is no folder."""
+    archive = tmp_path / "pyspark.zip"
+    archive.write_bytes(b"PK")
+    assert spark_connect._is_client_only(archive / "pyspark") is False
