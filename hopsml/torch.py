@@ -10,8 +10,9 @@ Importing this module does not import torch; the first call does.
 """
 
 from hopsml.training.torch.prepare import device, no_sync, prepare
+from hopsml.training.torch.withheld import finish_updates
 
-__all__ = ["device", "no_sync", "prepare"]
+__all__ = ["device", "finish_updates", "no_sync", "prepare"]
 
 
 def __dir__() -> list[str]:

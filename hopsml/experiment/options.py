@@ -210,7 +210,7 @@ class DistributedOptions(FrameworkOptions):
 
 @dataclass
 class TorchOptions(FrameworkOptions):
-    """Arguments of ``torch``: those of ``jax``, backend and encryption.
+    """Arguments of ``torch``: those of ``jax``, backend, encryption and the treatment of gradients.
 
     Args:
         backend: backend of torch's process group: "hopsml" (its own collective: unauthenticated peers cannot connect,
@@ -218,11 +218,27 @@ class TorchOptions(FrameworkOptions):
             worker has a GPU, else hopsml.
         encryption: encrypt and authenticate what workers on different hosts send each other; it selects the backend
             "hopsml". HOPSML_ENCRYPTION=1 requests it in all runs.
+        compression: how the gradients of models of ``hopsml.torch.prepare`` are sent, with any backend: "fp16" or
+            "bf16" (float32 in two bytes), "topk" (the largest entries) or "powersgd" (two thin matrices); a worker adds
+            what it has not sent to its next gradients.
+        topk: share of the entries that ``compression="topk"`` sends, by default 0.01.
+        powersgd_rank: rank of the matrices of ``compression="powersgd"``, by default 2.
+        double_buffering: each step applies the gradients of the previous one, which are sent meanwhile; the first
+            applies nothing. Call ``hopsml.torch.finish_updates(optimizer)`` after the loop.
+        accumulate: number of backward passes whose gradients are reduced and applied together, as their mean; the
+            gradients are None after the others. Call ``finish_updates`` as above.
+        reduction: "sum" for the mean of all workers' gradients, or "adasum", which combines them by the adaptive sum.
     """
 
     _: KW_ONLY
     backend: str = "auto"
     encryption: bool = False
+    compression: Compression | None = None
+    topk: float | None = None
+    powersgd_rank: int | None = None
+    double_buffering: bool = False
+    accumulate: int = 1
+    reduction: GradientReduction = "sum"
 
 
 @dataclass

@@ -43,6 +43,8 @@ _needs_all = ""  # why the group cannot continue without failed members; "" if i
 _aside = False  # True for a joining worker that has been admitted, but has not reached the next batch of the others yet
 _ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # set by ``set_operation_runner``
 _fixed = ""  # why no worker can join; "" if one can
+_settle_withheld: Callable[[], None] | None = None  # set by ``set_withheld_values``
+_drop_withheld: Callable[[], None] | None = None
 
 
 def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
@@ -136,6 +138,17 @@ def set_operation_runner(call: Callable[[Callable[[], Any]], Any]) -> None:
     _ordered_call = call
 
 
+def set_withheld_values(settle: Callable[[], None], drop: Callable[[], None]) -> None:
+    """Register what a framework retains of one batch for the next.
+
+    Args:
+        settle: waits until none of its operations is in progress; called between two batches.
+        drop: drops it on all members, because a joining worker has none of it.
+    """
+    global _settle_withheld, _drop_withheld
+    _settle_withheld, _drop_withheld = settle, drop
+
+
 def _in_order(operation: Callable[[], Any]) -> Any:
     """Run an operation through the function set by ``set_operation_runner``, if any."""
     return operation() if _ordered_call is None else _ordered_call(operation)
@@ -213,6 +226,8 @@ def pause_generation() -> int | None:
         group()  # from here on it has a group, if only of itself
     if _group is None or _pause_point is None:
         return None
+    if _settle_withheld is not None:  # members must see ``pause_agreed`` alike
+        _settle_withheld()
     generation = _group.generation  # read before ``pause_agreed``, which the next generation clears
     return generation if _group.pause_agreed or expected_rank_and_size() else None
 
@@ -230,7 +245,11 @@ def wait_for_joining_workers(generation: int, step: int) -> Group | None:
     context = current()
     assert context is not None and context.mends is not None and _pause_point is not None
     context.mends.announce(WorkerPaused(generation, step))
-    return _group if _pause_point.wait_for_later_generation(generation) else None
+    if not _pause_point.wait_for_later_generation(generation):
+        return None
+    if _drop_withheld is not None:
+        _drop_withheld()
+    return _group
 
 
 def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Group:

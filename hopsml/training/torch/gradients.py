@@ -7,21 +7,35 @@ counts as zero. Of several modules in one backward pass the one that was prepare
 buckets are sent when the pass has ended, because it is not known before which of them take part. Sparse gradients of
 embeddings are sent as rows with their indices. With hopsml's own collective the loss of a worker ends no pass: the
 mean is then that of the remaining workers.
+
+With double buffering the buckets of a pass are reduced from the next forward pass of the module to the end of its
+backward pass, so that no operation is in progress between two batches, when workers may join the group.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster.shared.spec import GradientSettings
 from hopsml.cluster.worker import collective_stats
+from hopsml.training import collective
 from hopsml.training.torch import late_parameters
 from hopsml.training.torch.backend import communication_thread
+from hopsml.training.torch.gradient_buckets import (
+    Bucket,
+    WithheldGradients,
+    bucket_labels,
+    clear_gradients,
+    make_buckets,
+    sparse_weights,
+    wait_for_end,
+)
+from hopsml.training.torch.gradient_compression import GradientCompression, Transfer, retains_state, run_transfers
 from hopsml.training.torch.state_tensors import array_of, gather_tensors, sparse_sum
 
 if TYPE_CHECKING:
@@ -29,63 +43,12 @@ if TYPE_CHECKING:
 
     from hopsml.collective.group import Group
 
-FIRST_BYTES = 1 << 20  # the first bucket is small, so that it can be sent early
-BUCKET_BYTES = 25 << 20
 # Codes in place of a number of rows: a worker has no gradient of this parameter, or a dense one.
 _ABSENT, _DENSE = -1, -2
 _CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
 _exchanges: weakref.WeakKeyDictionary[Any, GradientAverager] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
 _newest: BackwardPass | None = None
-
-
-@dataclass(eq=False)
-class Bucket:
-    """Parameters of one type, and the buffer in which their gradients are reduced.
-
-    After the gradients, two numbers for each parameter show if it has a gradient, and if it has a dense one.
-    """
-
-    number: int
-    parameters: list[torch.Tensor]
-    memory: torch.Tensor
-    # Identities of parameters whose gradient this backward pass has not computed yet.
-    missing: set[int] = field(default_factory=set)
-    future: Any = None
-
-    def reset(self) -> None:
-        """Reset the bucket for another backward pass."""
-        self.missing, self.future = {id(one) for one in self.parameters}, None
-
-    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield each parameter with its part of the buffer, and the part with its two numbers."""
-        offset, present = 0, self.memory[-2 * len(self.parameters) :].view(-1, 2)
-        for index, one in enumerate(self.parameters):
-            size = one.numel() * (2 if one.is_complex() else 1)
-            yield one, _as_is(one, self.memory[offset : offset + size]), present[index]
-            offset += size
-
-    def copy_gradients_in(self) -> None:
-        """Copy the gradients of the parameters into the buffer."""
-        for one, place, present in self.parts():
-            if one.grad is None:
-                place.zero_()
-            else:
-                place.copy_(one.grad.to_dense() if one.grad.is_sparse else one.grad)
-            present[0], present[1] = one.grad is not None, one.grad is not None and not one.grad.is_sparse
-
-    def copy_gradients_out(self) -> None:
-        """Set the gradients from the buffer; a parameter for which no worker has a gradient gets None."""
-        for one, place, present in self.parts():
-            if not present[0]:
-                one.grad = None
-            # All gradients are sparse, so the result is sparse, as optimizers for sparse gradients require.
-            elif not present[1]:
-                one.grad = place.to_sparse(1).to(one.device)
-            elif one.grad is None or one.grad.is_sparse:
-                one.grad = place.to(one.device, copy=True)
-            else:
-                one.grad.copy_(place)
 
 
 class BackwardPass:
@@ -146,8 +109,12 @@ class GradientAverager:
     ``number`` is the module's position among the prepared ones.
     """
 
-    def __init__(self, module: torch.nn.Module, group: Group, number: int = 0) -> None:
-        self.enabled, self.number = True, number
+    def __init__(
+        self, module: torch.nn.Module, group: Group, number: int = 0, settings: GradientSettings | None = None
+    ) -> None:
+        self.enabled, self.number, self.settings = True, number, settings or GradientSettings()
+        self._compression = GradientCompression.of_module(self.settings, module)
+        self._withheld = WithheldGradients()
         self._group = group
         self._module = weakref.ref(module)
         self._watch = late_parameters.watch_parameters(
@@ -155,13 +122,14 @@ class GradientAverager:
         )
         self._sparse: list[torch.Tensor] = []
         self._buckets: list[Bucket] = []
-        self._labels: list[str] = []
-        self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it is sent as rows
+        self._of: dict[int, int | None] = {}  # index of the bucket by the parameter's identity; None: sent as rows
         self._types: dict[int, torch.dtype] = {}
         # Trained parameters, and their version counters before this pass.
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._lay_out(module)
         self._next = 0  # index of the next bucket to send
+        self._under_way = False  # in a backward pass that has not ended
+        self._reduces = True  # this pass's gradients are reduced; otherwise they are added up only
         self._is_first = True  # otherwise modules that were prepared later come first, if the pass reaches them
         self._hooks = [late_parameters.register_gradient_hook(one, self._made) for one in module.parameters()]
 
@@ -176,11 +144,14 @@ class GradientAverager:
         rows = sparse_weights(module)
         self._sparse = [one for one in trained if id(one) in rows]
         self._buckets = make_buckets([one for one in trained if id(one) not in rows])
-        self._labels = bucket_labels(module, self._buckets)
+        for bucket, label in zip(self._buckets, bucket_labels(module, self._buckets), strict=True):
+            bucket.label = label
         self._of = {id(one): None for one in self._sparse}
-        self._of |= {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
+        self._of |= {id(one): index for index, bucket in enumerate(self._buckets) for one in bucket.parameters}
         self._types = {id(one): one.dtype for one in trained}
         collective_stats.record_reduction(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
+        if self.settings.description:
+            collective_stats.record_settings(self.settings.description)
 
     def _made(self, parameter: torch.Tensor) -> None:
         """Handle a new gradient of the backward pass: send all buckets that are complete."""
@@ -191,18 +162,19 @@ class GradientAverager:
         if self not in under_way.parts:
             self._begin()
             under_way.parts.append(self)
-        bucket = self._of.get(id(parameter))
-        if bucket is None:
+        index = self._of.get(id(parameter))
+        if index is None:
             return
-        bucket.missing.discard(id(parameter))
+        self._buckets[index].missing.discard(id(parameter))
         while self._is_first and self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
             self._send(self._buckets[self._next])
 
     def _begin(self) -> None:
         """Start a backward pass, at its first gradient of the module."""
-        for bucket in self._buckets[: self._next]:  # buckets of a pass that raised
-            with suppress(Exception):  # the result is not used any more, but the operation has to end
-                bucket.future.wait()
+        if self._under_way:  # the last pass raised
+            wait_for_end(self._buckets)
+            self._withheld.passes = 0
+        self.release()
         module = self._module()
         if module is not None:
             self._watch.check_parameters()
@@ -210,26 +182,49 @@ class GradientAverager:
             # Parameters were unfrozen or converted.
             if any(self._types.get(id(one)) is not one.dtype for one in trained):
                 self._lay_out(module)
+                self._withheld.passes = 0
             self._versions = [(one, one._version) for one in trained]
         for bucket in self._buckets:
             bucket.reset()
-        self._next = 0
+        self._next, self._under_way = 0, True
+        self._reduces = self._withheld.passes + 1 >= self.settings.accumulate
         self._is_first = all(one.number <= self.number for one in list(_exchanges.values()))
 
     def _send(self, bucket: Bucket) -> None:
-        """Fill a bucket and submit its reduction."""
-        bucket.copy_gradients_in()
-        bucket.future = communication_thread().submit(lambda: self._mean(bucket))
+        """Fill a bucket and submit its reduction, if it is to be reduced now."""
+        self._fill(bucket)
+        if self._reduces and not self.settings.double_buffering:
+            self._submit(bucket)
         self._next += 1
+
+    def _fill(self, bucket: Bucket) -> None:
+        """Copy a pass's gradients into a bucket: those of all passes whose gradients are reduced together."""
+        passes = self._withheld.passes
+        bucket.copy_gradients_in(adds=passes > 0)
+        if self._reduces and passes:
+            bucket.memory.div_(passes + 1)
+
+    def _submit(self, bucket: Bucket) -> None:
+        """Submit a bucket's reduction to the communication thread."""
+        bucket.future = communication_thread().submit(lambda: self._mean(bucket))
 
     def _mean(self, bucket: Bucket) -> None:
         """Reduce a bucket's buffer."""
-        self._reduce(bucket.memory, self._labels[bucket.number - 1])
+        transfers = self._compression.reduce(bucket.memory, bucket.gradient_parts(), bucket.tail)
+        run_transfers(transfers, partial(self._carry_out, bucket.label))
 
-    def _reduce(self, memory: torch.Tensor, name: str) -> None:
+    def _carry_out(self, label: str, transfer: Transfer) -> torch.Tensor:
+        """Carry out one transfer of a bucket's reduction."""
+        name = f"{label}: {transfer.label}" if transfer.label else label
+        if transfer.operation == "gather":
+            return gather_tensors(self._group, transfer.tensor, name)
+        self._reduce(transfer.tensor, name, transfer.wire)
+        return transfer.tensor
+
+    def _reduce(self, memory: torch.Tensor, name: str, wire: str = "same") -> None:
         """Replace a buffer's values by their mean over the workers."""
         with array_of(memory) as array:
-            self._group.all_reduce(array, "mean", out=array, name=name)
+            self._group.all_reduce(array, "mean", wire=wire, out=array, name=name)
 
     def finish(self) -> None:
         """Handle the end of the backward pass: send the remaining buckets, and set the gradients from all results."""
@@ -239,23 +234,114 @@ class GradientAverager:
             while self._next < len(others):
                 self._send(others[self._next])
             for bucket in last:
-                bucket.copy_gradients_in()
-            for bucket in others:
-                bucket.future.wait()
-                bucket.copy_gradients_out()
-            for bucket in last:
-                # There is nothing left to compute in parallel: no other thread is needed, unless one is active.
-                communication_thread().call(partial(self._mean, bucket))
-                bucket.copy_gradients_out()
-            if self._sparse:
-                communication_thread().call(self._average_rows)
+                self._fill(bucket)
+            if not self._reduces:
+                self._withheld.add_rows(self._sparse)
+                self._withheld.passes += 1
+                clear_gradients(self._parameters())
+            elif self.settings.double_buffering:
+                self._exchange_with_previous()
+            else:
+                self._reduce_now(others, last)
             self._average_statistics()
         finally:
-            self._next = 0
+            self._next, self._under_way = 0, False
         self._watch.kept_back = False
         if changed := {id(one) for one, version in self._versions if one._version != version}:
             names = [name for name, one in module.named_parameters() if id(one) in changed] if module else []
             late_parameters.refuse_change_in_backward(f"{', '.join(names[:10])} are changed")
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        """Yield all parameters whose gradients are reduced."""
+        yield from self._sparse
+        for bucket in self._buckets:
+            yield from bucket.parameters
+
+    def _reduce_now(self, others: Sequence[Bucket], last: Sequence[Bucket]) -> None:
+        """Set the gradients of this pass from the results of all buckets, the last of which is not submitted yet."""
+        for bucket in others:
+            bucket.future.wait()
+            bucket.copy_gradients_out()
+        for bucket in last:
+            # There is nothing left to compute in parallel: no other thread is needed, unless one is active.
+            communication_thread().call(partial(self._mean, bucket))
+            bucket.copy_gradients_out()
+        self._reduce_rows(self._withheld.passes + 1)
+
+    def _reduce_rows(self, passes: int) -> None:
+        """Average the sparse gradients of the ``passes`` since the last reduction."""
+        self._withheld.take_rows(self._sparse, passes)
+        if self._sparse:
+            communication_thread().call(self._average_rows)
+
+    def _exchange_with_previous(self) -> None:
+        """Withhold this pass's gradients until the next one, and set those of the pass before."""
+        self._reduce_rows(self._withheld.passes + 1)
+        rows = [one.grad for one in self._sparse]
+        clear_gradients(self._sparse)
+        spare = self._set_previous()
+        self._withheld.buckets, self._withheld.rows = self._buckets, list(zip(self._sparse, rows, strict=True))
+        self._withheld.released = False
+        fits = [one.parameters for one in spare] == [one.parameters for one in self._buckets]
+        self._buckets = spare if fits else [one.twin() for one in self._buckets]
+
+    def _set_previous(self) -> list[Bucket]:
+        """Set the gradients that were withheld in the pass before, and return their buckets.
+
+        Without any, the gradients become None, for which optimizers change nothing.
+        """
+        found, rows = self._withheld.buckets, self._withheld.rows
+        self.release()
+        clear_gradients(self._parameters())
+        self._withheld.buckets, self._withheld.rows = [], []
+        for bucket in found:
+            bucket.future.wait()
+            bucket.copy_gradients_out()
+        for one, gradient in rows:
+            one.grad = gradient
+        return found
+
+    def release(self) -> None:
+        """Submit the reductions of the gradients that the last pass has withheld."""
+        if not self._withheld.released:
+            self._withheld.released = True
+            for bucket in self._withheld.buckets:
+                self._submit(bucket)
+
+    def settle(self) -> None:
+        """Wait until no reduction of withheld gradients is in progress."""
+        wait_for_end(self._withheld.buckets)
+
+    def drop_withheld(self) -> None:
+        """Drop all gradients that are withheld, and the remainders of compression; all members call it."""
+        self.settle()
+        self._withheld = WithheldGradients()
+        self._compression.reset()
+
+    @property
+    def withholds(self) -> bool:
+        """True if gradients of earlier passes have not been set yet."""
+        return bool(self._withheld.buckets or self._withheld.rows or self._withheld.passes)
+
+    def trains_any(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Return True if any of these parameters belongs to the module."""
+        return any(id(one) in self._of for one in parameters)
+
+    def set_withheld(self) -> bool:
+        """Set the oldest gradients that are withheld, reduced; return False, with gradients of None, if there are none."""
+        if self._withheld.buckets or self._withheld.rows:
+            self._set_previous()
+            return True
+        clear_gradients(self._parameters())
+        passes = self._withheld.passes
+        if not passes:
+            return False
+        for bucket in self._buckets:
+            bucket.memory.div_(passes)
+            communication_thread().call(partial(self._mean, bucket))
+            bucket.copy_gradients_out()
+        self._reduce_rows(passes)
+        return True
 
     def _average_rows(self) -> None:
         """Average the sparse gradients one after another; a dense gradient on any worker makes the mean dense."""
@@ -313,72 +399,54 @@ def _rows_of(gradient: torch.Tensor | None) -> int:
     return _ABSENT if gradient is None else int(gradient.coalesce()._nnz()) if gradient.is_sparse else _DENSE
 
 
-def _as_is(parameter: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """Return a buffer of real numbers as a view in the parameter's shape and type."""
-    import torch
-
-    if parameter.is_complex():
-        return torch.view_as_complex(memory.view(*parameter.shape, 2))
-    return memory.view(parameter.shape)
-
-
-def sparse_weights(module: torch.nn.Module) -> set[int]:
-    """Return the identities of the weights of embeddings with sparse gradients."""
-    import torch
-
-    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    return {id(one.weight) for one in module.modules() if isinstance(one, kinds) and one.sparse}
-
-
-def make_buckets(
-    parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: int = BUCKET_BYTES
-) -> list[Bucket]:
-    """Distribute parameters over buckets of one type each, in the reverse of their order.
-
-    Args:
-        parameters: the parameters in the order of the module.
-        first: largest size of the first bucket, in bytes.
-        most: largest size of the others, in bytes.
-    """
-    import torch
-
-    groups: list[list[torch.Tensor]] = []
-    room = 0
-    for one in reversed(parameters):
-        size = one.numel() * one.element_size()
-        if not groups or size > room or groups[-1][0].dtype is not one.dtype:
-            room = most if groups else first
-            groups.append([])
-        groups[-1].append(one)
-        room -= size
-    made = []
-    for number, group in enumerate(groups, 1):
-        kind = group[0].dtype.to_real() if group[0].is_complex() else group[0].dtype
-        numbers = sum(map(torch.numel, group)) * (2 if group[0].is_complex() else 1)
-        made.append(Bucket(number, group, torch.zeros(numbers + 2 * len(group), dtype=kind)))
-    return made
-
-
-def bucket_labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
-    """Return a label for each bucket, by which workers that reduce different gradients are detected and reported.
-
-    A label consists of the module's class and parameter names, which are the same in a process that joins later.
-    """
-    names = {id(one): name for name, one in module.named_parameters()}
-    found = []
-    for bucket in made:
-        *_, first = own = [names[id(one)] for one in bucket.parameters]  # the parameters are in reverse order
-        found.append(f"gradients of {type(module).__name__}: {first}" + (f" to {own[0]}" if len(own) > 1 else ""))
-    return found
-
-
-def average_gradients(module: torch.nn.Module, group: Group) -> None:
+def average_gradients(module: torch.nn.Module, group: Group, settings: GradientSettings | None = None) -> None:
     """Average the module's gradients from now on; call it again after the module has changed."""
     before = _exchanges.pop(module, None)
     if before is not None:
+        before.settle()
         before.remove_hooks()
     # A module keeps its number, because a process that joins later prepares it only once.
-    _exchanges[module] = GradientAverager(module, group, before.number if before is not None else next(_numbers))
+    number = before.number if before is not None else next(_numbers)
+    _exchanges[module] = GradientAverager(module, group, number, settings)
+    if settings is not None and retains_state(settings):
+        collective.set_withheld_values(_settle_all, _drop_all)
+        if settings.double_buffering:
+            _release_in_forward()
+
+
+def averagers() -> list[GradientAverager]:
+    """Return the averagers of all prepared modules, in the order in which these were prepared."""
+    return sorted(_exchanges.values(), key=lambda one: one.number)
+
+
+def _settle_all() -> None:
+    """Wait until no reduction of withheld gradients is in progress."""
+    for one in averagers():
+        one.settle()
+
+
+def _drop_all() -> None:
+    """Drop all withheld gradients, because workers have joined that have none; report it once a change."""
+    dropped = [one for one in averagers() if retains_state(one.settings)]
+    for one in dropped:
+        one.drop_withheld()
+    for words in sorted({one.settings.description for one in dropped}):
+        print(f"hopsml: workers have joined: withheld gradients and remainders ({words}) were dropped", flush=True)
+
+
+@cache
+def _release_in_forward() -> None:
+    """Submit the reductions of withheld gradients in the next forward pass of their module, once per process."""
+    import torch
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    # A hook of the module itself would be part of its copies.
+    def before_forward(module: torch.nn.Module, _: Any) -> None:
+        found = _exchanges.get(module)
+        if found is not None and torch.is_grad_enabled():
+            found.release()
+
+    register_module_forward_pre_hook(before_forward)
 
 
 @contextmanager

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from hopsml.cluster.shared.spec import GradientSettings
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, CollectiveMismatch
 from hopsml.training import collective
 from hopsml.training.distributed import exchange
+from hopsml.training.torch import withheld
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,8 @@ def prepare(module: Module) -> Module:
     Layers that are unfrozen later are averaged with hopsml's own collective. Any other parameter that trains without
     being averaged, such as one added later, raises ArgumentError, with its name, from ``backward()`` or
     ``optimizer.step()``. A copy of a prepared module (``copy.deepcopy``, ``torch.save``) is an ordinary module.
+    ``compression`` and the other settings of ``experiment.torch`` apply to this module's gradients; with
+    ``double_buffering`` and ``accumulate`` see ``finish_updates``.
 
     Args:
         module: the model to train.
@@ -62,19 +66,23 @@ def prepare(module: Module) -> Module:
     module.to(device())
     if not dist.is_initialized():
         _refuse_workers_apart()
+    settings = _settings()
     if not dist.is_initialized() or dist.get_world_size() == 1:
+        withheld.note_settings_without_effect(settings)
         return module
     _note_what_each_changes(module)
+    withheld.note_restart(settings)
     if dist.get_backend() != "hopsml":
         devices = [0] if device().type == "cuda" else None
-        return cast("Module", _wrapped(module, devices))
+        return cast("Module", _wrapped(module, devices, settings))
     _compare(module)
     _begin_equal(module)
     from hopsml.training.torch import gradients
 
     joined = collective.group()
     assert joined is not None  # a group of several workers exists here
-    gradients.average_gradients(module, joined)
+    gradients.average_gradients(module, joined, settings)
+    withheld.warn_at_exit(settings)
     return module
 
 
@@ -86,6 +94,12 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
     own = getattr(module, "no_sync", None)
     with own() if own is not None else gradients.without_averaging(module):
         yield
+
+
+def _settings() -> GradientSettings:
+    """Return the run's settings of the gradient exchange."""
+    context = current()
+    return GradientSettings() if context is None else context.spec.communication.gradients
 
 
 def _refuse_workers_apart() -> None:
@@ -121,11 +135,13 @@ def _note_what_each_changes(module: torch.nn.Module) -> None:
         )
 
 
-def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.parallel.DistributedDataParallel:
+def _wrapped(
+    module: torch.nn.Module, devices: list[int] | None, settings: GradientSettings
+) -> torch.nn.parallel.DistributedDataParallel:
     """Wrap a module, or the module in a given DistributedDataParallel, in a new DistributedDataParallel."""
     import torch
 
-    from hopsml.training.torch import late_parameters
+    from hopsml.training.torch import ddp_hooks, late_parameters
 
     kind = torch.nn.parallel.DistributedDataParallel
     bare = module.module if isinstance(module, kind) else module
@@ -134,7 +150,13 @@ def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.par
     late_parameters.watch_parameters(
         bare, known, "were frozen, of another type, or not there, when hopsml.torch.prepare() was called"
     )
-    return kind(bare, device_ids=devices)
+    if settings.changed_names:
+        ddp_hooks.check_supported(bare, settings)
+    wrapped = kind(bare, device_ids=devices)
+    if settings.changed_names:
+        ddp_hooks.reduce_by(wrapped, settings)
+        withheld.warn_at_exit(settings)
+    return wrapped
 
 
 def _compare(module: torch.nn.Module) -> None:

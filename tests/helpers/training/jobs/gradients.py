@@ -70,7 +70,7 @@ def _strategy(**settings: Any) -> Any:
     return CollectiveStrategy(GradientSettings(**settings))
 
 
-def _batch(rank: int, step: int) -> tuple[Any, Any]:
+def batch_of(rank: int, step: int) -> tuple[Any, Any]:
     import numpy as np
 
     drawn = np.random.default_rng([rank, step])
@@ -103,9 +103,9 @@ def _loop(settings: dict[str, Any], library: str = "keras", steps: int = STEPS) 
 
         return strategy.reduce("SUM", strategy.run(step, args=(x, y)), axis=None)
 
-    losses = [float(train(*_batch(rank, step))) for step in range(steps)]
+    losses = [float(train(*batch_of(rank, step))) for step in range(steps)]
     hopsml.tensorflow.finish_updates(optimizer)
-    expected = _expected(settings, size, steps)
+    expected = expected_weights(settings, size, steps)
     return {
         "digest": digest([weights.numpy()]),
         "iterations": int(optimizer.iterations.numpy()),
@@ -125,7 +125,7 @@ def _sgd(library: str) -> Any:
     return (tf_keras.optimizers if library == "tf_keras" else tf_keras.optimizers.legacy).SGD(RATE)
 
 
-def _expected(settings: dict[str, Any], size: int, steps: int) -> Any:
+def expected_weights(settings: dict[str, Any], size: int, steps: int) -> Any:
     """Return the same training in one process with NumPy; a gradient is the list of the workers'."""
     import numpy as np
 
@@ -155,7 +155,7 @@ def _expected(settings: dict[str, Any], size: int, steps: int) -> Any:
     for step in range(steps):
         gradients = []
         for rank in range(size):
-            x, y = _batch(rank, step)
+            x, y = batch_of(rank, step)
             gradients.append(2 * x.T @ (x @ weights - y) / (BATCH * size))
         waiting.append(gradients)
         if len(waiting) == every:
