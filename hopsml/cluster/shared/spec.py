@@ -22,8 +22,9 @@ OPTIONS_WITH_UNITS = ("checkpoint_every_s",)  # a training loop counts steps: ``
 DEFAULT_TOPK = 0.01
 DEFAULT_POWERSGD_RANK = 2
 ONLY_HOPSMLS = (
-    "only hopsml's own collective compresses, double-buffers, accumulates or combines by Adasum; use "
-    "implementation='hopsml', or omit these settings"
+    "only hopsml's own collective delays a reduction (double buffering) or combines what workers have chosen to send "
+    "(topk, powersgd, Adasum), as TensorFlow's sum whole gradients at once; use implementation='hopsml', or omit "
+    "these settings"
 )
 ONLY_HOPSMLS_ENCRYPTS = (
     "only hopsml's own collective encrypts; use it, or train without encryption (neither encryption=True nor "
@@ -213,7 +214,7 @@ class Roles(Section, frozen=True, kw_only=False):
 
 
 class GradientSettings(Section, frozen=True):
-    """Options of hopsml's own collective that apply to gradients, not to other reduced values."""
+    """Options that apply to gradients, not to other reduced values; TensorFlow's collectives support some of them."""
 
     compression: Annotated[Compression | None, checks.or_none(checks.compression)] = None
     topk: Annotated[float | None, checks.or_none(checks.share)] = None  # share of the entries, for compression="topk"
@@ -242,6 +243,12 @@ class GradientSettings(Section, frozen=True):
         """Names of the settings that differ from their defaults."""
         none = GradientSettings()
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(none, name)]
+
+    @property
+    def only_hopsmls(self) -> list[str]:
+        """Names of the given settings that TensorFlow's collectives do not support."""
+        narrow = ["compression"] if self.compression in ("fp16", "bf16") else []
+        return [name for name in self.changed_names if name not in ("accumulate", *narrow)]
 
     @property
     def description(self) -> str:
@@ -281,9 +288,9 @@ class Communication(Section, frozen=True):
                 "collectives, and hopsml's own always merges all gradients; omit it, or use "
                 "implementation='tensorflow'"
             )
-        if self.gradients.changed_names and (self.tensorflow_only or self.implementation == "tensorflow"):
+        if self.gradients.only_hopsmls and (self.tensorflow_only or self.implementation == "tensorflow"):
             other = " and ".join(self.tensorflow_only) or "implementation='tensorflow'"
-            raise ArgumentError(f"{' and '.join(self.gradients.changed_names)} with {other}: {ONLY_HOPSMLS}")
+            raise ArgumentError(f"{' and '.join(self.gradients.only_hopsmls)} with {other}: {ONLY_HOPSMLS}")
         unencrypted = self._unencrypted
         if self.encryption and unencrypted:
             raise ArgumentError(f"encryption=True with {unencrypted}: {ONLY_HOPSMLS_ENCRYPTS}")

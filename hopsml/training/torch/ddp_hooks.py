@@ -66,6 +66,8 @@ class GradientHook:
         if reduces and not self.settings.double_buffering:
             return self._start(flat, parameters)
         if reduces:
+            for one in self._previous:
+                one.future.wait()  # they end with the remainders that this reduction begins with
             own = flat.clone()
             views = [
                 own.as_strided(one.size(), one.stride(), one.storage_offset() - flat.storage_offset())

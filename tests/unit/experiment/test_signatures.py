@@ -112,7 +112,7 @@ MISTAKES = """
 experiment.collective_all_reduce(train, num_worker=2)
 experiment.submit(train, merge_scope=1.5)
 experiment.launch(train, min_workers=2)
-experiment.torch.submit(train, compression="fp16")
+experiment.torch.submit(train, merge_scope=4)
 experiment.jax.submit(train, num_worker=2)
 experiment.mirrored.submit(train, min_workers=2)
 experiment.distributed.submit(train).value

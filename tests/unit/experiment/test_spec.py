@@ -48,7 +48,7 @@ OWN: list[dict[str, Any]] = [
     {"encryption": True},
 ]
 # Of torch's process group.
-OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
+OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, *OWN]
 # Arguments without a field of the same name: of the function, of this process, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",

@@ -87,8 +87,8 @@ def test_merge_groups_with_overlapping_keys_are_moved_apart(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"compression": "fp16", "implementation": "tensorflow"}, "compression with implementation='tensorflow'"),
-        ({"accumulate": 4, "implementation": "nccl"}, "accumulate with implementation='nccl'"),
+        ({"compression": "topk", "implementation": "tensorflow"}, "compression with implementation='tensorflow'"),
+        ({"reduction": "adasum", "accumulate": 4, "implementation": "nccl"}, "reduction with implementation='nccl'"),
         ({"double_buffering": True, "merge_scope": 4}, "double_buffering with merge_scope"),
         ({"compression": "powersgd", "ring_order": [0]}, "compression with ring_order"),
         ({"compression": "gzip"}, "compression='gzip': it must be None, or one of 'fp16'"),

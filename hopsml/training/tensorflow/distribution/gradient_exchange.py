@@ -20,7 +20,7 @@ from tensorflow.python.ops import resource_variable_ops
 from hopsml.cluster.shared.spec import DEFAULT_POWERSGD_RANK, DEFAULT_TOPK, GradientSettings
 from hopsml.cluster.worker import collective_stats
 from hopsml.training.tensorflow.distribution import collective_ops
-from hopsml.training.tensorflow.distribution.collective_ops import Wire
+from hopsml.training.tensorflow.distribution.collective_ops import Transfer, Wire
 from hopsml.training.tensorflow.distribution.compression import (
     Adasum,
     Compressor,
@@ -38,6 +38,7 @@ _slots = itertools.count()
 Gradients = list[Any]
 Apply = Callable[[Gradients], object]  # called with the group's gradients, of the variables of the call
 Skip = Callable[[], object]
+MakeTransfers = Callable[[Sequence[Transfer]], list[list[Any]]]
 
 
 class ApplyTo(Protocol):
@@ -48,17 +49,38 @@ class ApplyTo(Protocol):
         ...
 
 
+def transfers_of_strategy(transfers: Sequence[Transfer]) -> list[list[Any]]:
+    """Execute the transfers by the collectives of the strategy whose replica calls this."""
+    replica = tf.distribute.get_replica_context()
+
+    def received(one: Transfer) -> list[Any]:
+        if one.kind == "rows":
+            return [replica.all_gather(one.tensors[0], axis=0)]
+        kinds = [tensor.dtype for tensor in one.tensors]
+        sent = one.tensors if one.wire == "same" else [tf.cast(tensor, one.wire) for tensor in one.tensors]
+        sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+        return [tf.cast(tensor, kind) for tensor, kind in zip(sums, kinds, strict=True)]
+
+    return [received(one) for one in transfers]
+
+
 class GradientExchange:
     """Reduction of the gradients of all optimizers under one strategy."""
 
-    def __init__(self, settings: GradientSettings, changes: bool) -> None:
+    def __init__(
+        self,
+        settings: GradientSettings,
+        changes: bool,
+        make_transfers: MakeTransfers = collective_ops.make_transfers,
+    ) -> None:
         """Create the exchange for a strategy.
 
         Args:
             settings: the strategy's settings.
             changes: True if workers may join the group, which lack the state that others retain between steps.
+            make_transfers: carries out the group's operations.
         """
-        self.settings, self._changes = settings, changes
+        self.settings, self._changes, self._make_transfers = settings, changes, make_transfers
         self._lists: dict[tuple[Any, ...], _List] = {}
         self._of_optimizer: weakref.WeakKeyDictionary[Any, dict[int, _List]] = weakref.WeakKeyDictionary()
         self._held: list[_Held] = []
@@ -131,13 +153,14 @@ class GradientExchange:
 
     def _list(self, gradients: Sequence[Any], variables: Sequence[Any]) -> _List:
         """Return the buffers for these variables and kinds of gradients, created on first use."""
-        collective_stats.record_reduction(len(gradients), 1, 0, "collective")
+        if self._make_transfers is collective_ops.make_transfers:  # others record it themselves
+            collective_stats.record_reduction(len(gradients), 1, 0, "collective")
         collective_stats.record_settings(self.settings.description)
         kinds = tuple(_kind(gradient) for gradient in gradients)
         key = (tuple(variable._unique_id for variable in variables), kinds)
         if key not in self._lists:
             with tf.init_scope():
-                self._lists[key] = _List(self.settings, kinds, variables, self._changes)
+                self._lists[key] = _List(self.settings, kinds, variables, self._changes, self._make_transfers)
             self._held.append(self._lists[key].held)
             # The buffers of a model's gradients are released with the model.
             weakref.finalize(variables[0], self._lists.pop, key, None)
@@ -165,24 +188,32 @@ def _kind(gradient: Any) -> Kind:
 class _Held:
     """Remaining state of a list of gradients at the end of the process, when its variables may be deleted."""
 
-    def __init__(self, slot: str) -> None:
-        self.slot = slot
+    def __init__(self, slot: str, delays: bool) -> None:
+        self.slot, self.delays = slot, delays
         self.steps: Any = None
 
     def holds_something(self) -> bool:
         """Return True if gradients that were reduced, or wait to be, were not applied."""
-        return (self.steps is not None and int(self.steps) > 0) or collective_ops.has_transfers(f"{self.slot}/0")
+        return (self.steps is not None and int(self.steps) > 0) or (
+            self.delays and collective_ops.has_transfers(f"{self.slot}/0")
+        )
 
 
 class _List:
     """Gradients of a fixed list of variables, each of a fixed kind."""
 
     def __init__(
-        self, settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
+        self,
+        settings: GradientSettings,
+        kinds: Sequence[Kind],
+        variables: Sequence[Any],
+        changes: bool,
+        make_transfers: MakeTransfers,
     ) -> None:
+        self._make_transfers = make_transfers
         self._variables = [weakref.ref(variable) for variable in variables]
         self._changes = changes
-        self.held = _Held(f"gradients-{next(_slots)}")
+        self.held = _Held(f"gradients-{next(_slots)}", settings.double_buffering)
         self._ways = _ways(settings, kinds, variables, changes)
         self.steps: Any = None
         if settings.accumulate > 1:
@@ -207,7 +238,7 @@ class _List:
     def reduce(self, gradients: Gradients) -> Gradients:
         """Return the group's gradients, reduced now."""
         return self._each(
-            lambda way, given: way.combine_received(collective_ops.make_transfers(way.make_transfers(given))), gradients
+            lambda way, given: way.combine_received(self._make_transfers(way.make_transfers(given))), gradients
         )
 
     def begin(self, gradients: Gradients) -> None:

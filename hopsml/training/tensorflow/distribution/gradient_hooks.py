@@ -18,6 +18,7 @@ from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.keras import group_state
 
 if TYPE_CHECKING:
+    from hopsml.cluster.shared.spec import GradientSettings
     from hopsml.training.tensorflow.distribution.gradient_exchange import GradientExchange
 
 _installed = False
@@ -44,6 +45,30 @@ def install_gradient_hooks() -> None:
     after_import("tf_keras.src.optimizers.optimizer", lambda module: _install_tf_keras(module.Optimizer))
     after_import("tf_keras.src.optimizers.legacy.optimizer_v2", lambda module: _install_tf_keras(module.OptimizerV2))
     after_import("tf_keras.src.callbacks", _finish_after_fit)
+
+
+def exchange_by_strategy(strategy: Any, settings: GradientSettings) -> None:
+    """Reduce optimizers' gradients under one of TensorFlow's strategies by these settings, with its own collectives.
+
+    Raises:
+        ArgumentError: gradients are to be accumulated, and a worker has several devices.
+    """
+    from hopsml.training.tensorflow.distribution import gradient_exchange
+
+    extended = strategy.extended
+    if settings.accumulate > 1:
+        if len(extended._devices) > 1:
+            raise ArgumentError(
+                f"accumulate={settings.accumulate} with {len(extended._devices)} devices of a worker: the sums of "
+                "several devices cannot be applied in one conditional update; start one worker for each device, or use "
+                "the optimizer's gradient_accumulation_steps"
+            )
+        # With one device there is nothing to merge, and TensorFlow merges in no branch of a condition.
+        extended._use_merge_call = lambda: False
+    install_gradient_hooks()
+    extended.gradient_exchange = gradient_exchange.GradientExchange(
+        settings, changes=False, make_transfers=gradient_exchange.transfers_of_strategy
+    )
 
 
 def finish_updates(*optimizers: Any) -> None:

@@ -47,7 +47,7 @@ def choose_collectives(
         context: context of the worker; None outside of a run.
         asked: the strategy's argument.
         given: names of the strategy's arguments that are settings of TensorFlow's collectives.
-        gradients: names of those that are settings of hopsml's collective; only one of the two is given.
+        gradients: names of those that apply to gradients; alone, they choose hopsml's collective.
     """
     if asked != "auto":
         return ChosenCollectives(asked, "strategy() names them")
@@ -136,10 +136,11 @@ def strategy(
         heartbeat_timeout_s: seconds of silence after which a peer counts as lost and TensorFlow's collectives fail;
             hopsml's own have a separate limit.
         compression: compression of the gradients that optimizers reduce, with hopsml's collective, which it selects,
-            like the arguments below; without any of them the run's are used. "fp16", "bf16": half the bytes between
-            machines, summed in float32; finite values do not overflow. "topk": only the largest entries of each
-            gradient. "powersgd": two low-rank matrices for each. What the last two leave out is added to the next
-            step's gradient.
+            like the arguments below, unless another is named; without any of them the run's are used. "fp16", "bf16":
+            half the bytes between machines, summed in float32; finite values do not overflow. With TensorFlow's
+            collectives gradients are summed in these types: fp16 overflows at 65504. "topk": only the largest entries
+            of each gradient. "powersgd": two low-rank matrices for each. What the last two leave out is added to the
+            next step's gradient. TensorFlow's collectives support "fp16", "bf16" and ``accumulate`` alone.
         topk: fraction of the entries; 0.01.
         powersgd_rank: rank, the number of columns of the matrices; 2.
         double_buffering: gradients are reduced during the next step, which applies them: each is applied one step
@@ -174,9 +175,9 @@ def strategy(
             reduction=reduction,
         ),
     )
-    if gradients.changed_names and (given or implementation not in ("auto", "hopsml")):
+    if gradients.only_hopsmls and (given or implementation not in ("auto", "hopsml")):
         other = " and ".join(given) or f"implementation={implementation!r}"
-        raise ArgumentError(f"{' and '.join(gradients.changed_names)} with {other}: {ONLY_HOPSMLS}")
+        raise ArgumentError(f"{' and '.join(gradients.only_hopsmls)} with {other}: {ONLY_HOPSMLS}")
     if parameter_servers.is_chief(context) or mirrored.is_mirrored_run(context):
         setup.prepare(context)
         own = [*given, *gradients.changed_names, *(["implementation"] if implementation != "auto" else [])]
@@ -185,13 +186,14 @@ def strategy(
     collective_stats.record_choice_reason(why)
     if context is not None and context.world_size == 1:
         _say_without_effect(gradients if gradients.changed_names else _of_run(context))
+    gradients = gradients if gradients.changed_names else _of_run(context)
     if implementation == "hopsml":
         if given:
             raise ArgumentError(
                 f"implementation='hopsml' with {' and '.join(given)}: a setting of TensorFlow's collectives; leave it out, "
                 "or choose implementation='tensorflow'"
             )
-        return _own(context, timeout_s, gradients if gradients.changed_names else _of_run(context))
+        return _own(context, timeout_s, gradients)
     scope = checks.merge_scope("merge_scope", merge_scope) if merge_scope is not None else merge_scope_of_run(context)
     if scoped_allocator is None:
         scoped_allocator = scoped_allocator_of_run(context)
@@ -214,6 +216,13 @@ def strategy(
         )
     )
     set_merging(built, scope, scoped_allocator)
+    if gradients.changed_names and built.extended._num_workers > 1:
+        if gradients.only_hopsmls:
+            names = " and ".join(gradients.only_hopsmls)
+            raise ArgumentError(f"{names} of the run with TensorFlow's collectives, since {why}: {ONLY_HOPSMLS}")
+        from hopsml.training.tensorflow.distribution import gradient_hooks
+
+        gradient_hooks.exchange_by_strategy(built, gradients)
     return built
 
 

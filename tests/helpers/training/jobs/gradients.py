@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hopsml.cluster.shared.spec import GradientSettings
@@ -78,14 +78,48 @@ def batch_of(rank: int, step: int) -> tuple[Any, Any]:
     return x, (x @ np.full((INPUTS, OUTPUTS), 0.5) + drawn.normal(size=(BATCH, OUTPUTS))).astype("float32")
 
 
-def _loop(settings: dict[str, Any], library: str = "keras", steps: int = STEPS) -> dict[str, Any]:
+def over_tensorflow(loops: list[str]) -> dict[str, Any]:
+    """Run loops over TensorFlow's own collectives, and one fit."""
+    import hopsml
+    from hopsml.training.tensorflow.distribution import gradient_hooks
+
+    strategy = hopsml.tensorflow.strategy(implementation="tensorflow", compression="fp16")
+    own = strategy.extended.gradient_exchange.settings.description
+
+    def make(**settings: Any) -> Any:
+        gradient_hooks.exchange_by_strategy(strategy, GradientSettings(**settings))
+        return strategy
+
+    return {
+        "settings": own,
+        "loops": {name: _loop(LOOPS[name], make=make) for name in loops},
+        "kinds": _kinds(("plain", "fp16", "accumulate"), make),
+        "fit": _iterations_of_fit(make(accumulate=2)),
+    }
+
+
+def _iterations_of_fit(strategy: Any) -> int:
+    """Return the number of updates after six steps of a fit."""
+    import keras
+    import numpy as np
+
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((INPUTS,)), keras.layers.Dense(4)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.fit(np.ones((24, INPUTS), "float32"), np.ones((24, 4), "float32"), batch_size=8, epochs=2, verbose=0)
+    return int(model.optimizer.iterations.numpy())
+
+
+def _loop(
+    settings: dict[str, Any], library: str = "keras", steps: int = STEPS, make: Callable[..., Any] = _strategy
+) -> dict[str, Any]:
     """Train a linear regression in a custom loop; return its error against NumPy, and values that all ranks must share."""
     import numpy as np
     import tensorflow as tf
 
     import hopsml
 
-    strategy = _strategy(**settings)
+    strategy = make(**settings)
     rank, size = _rank_and_size()
     with strategy.scope():
         weights = tf.Variable(tf.zeros([INPUTS, OUTPUTS]))
@@ -196,7 +230,10 @@ def _adasum(gradients: list[Any]) -> Any:
     return gradients[0]
 
 
-def _kinds() -> dict[str, Any]:
+def _kinds(
+    names: Sequence[str] = ("plain", "topk", "powersgd", "adasum", "double", "accumulate", "double_accumulate"),
+    make: Callable[..., Any] = _strategy,
+) -> dict[str, Any]:
     """Reduce sparse gradients, None, and those with a changing number of rows, under each setting."""
     import keras
     import tensorflow as tf
@@ -205,8 +242,8 @@ def _kinds() -> dict[str, Any]:
 
     rank, _ = _rank_and_size()
     found = {}
-    for name in ("plain", "topk", "powersgd", "adasum", "double", "accumulate", "double_accumulate"):
-        strategy = _strategy(**LOOPS[name])
+    for name in names:
+        strategy = make(**LOOPS[name])
         with strategy.scope():
             table = tf.Variable(tf.ones([6, 2]))
             weight = tf.Variable([[1.0], [2.0]])
