@@ -22,9 +22,9 @@ OPTIONS_WITH_UNITS = ("checkpoint_every_s",)  # a training loop counts steps: ``
 DEFAULT_TOPK = 0.01
 DEFAULT_POWERSGD_RANK = 2
 ONLY_HOPSMLS = (
-    "only hopsml's own collective delays a reduction (double buffering) or combines what workers have chosen to send "
-    "(topk, powersgd, Adasum), as TensorFlow's sum whole gradients at once; use implementation='hopsml', or omit "
-    "these settings"
+    "only hopsml's own collective sends parts of gradients (topk, powersgd), combines them (Adasum), or delays them "
+    "(double_buffering, accumulate): TensorFlow's sum whole gradients, and its strategies update no variable within a "
+    "condition; use implementation='hopsml', or omit these settings"
 )
 ONLY_HOPSMLS_ENCRYPTS = (
     "only hopsml's own collective encrypts; use it, or train without encryption (neither encryption=True nor "
@@ -248,7 +248,7 @@ class GradientSettings(Section, frozen=True):
     def only_hopsmls(self) -> list[str]:
         """Names of the given settings that TensorFlow's collectives do not support."""
         narrow = ["compression"] if self.compression in ("fp16", "bf16") else []
-        return [name for name in self.changed_names if name not in ("accumulate", *narrow)]
+        return [name for name in self.changed_names if name not in narrow]
 
     @property
     def description(self) -> str:

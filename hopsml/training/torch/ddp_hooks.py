@@ -28,17 +28,20 @@ _hooks: weakref.WeakKeyDictionary[Any, GradientHook] = weakref.WeakKeyDictionary
 
 @dataclass(frozen=True)
 class Reduction:
-    """Reduction in progress: the parameters, views of their results, and a future of its end."""
+    """Reduction in progress: the parameters, their parts of its buffer, and a future of its end."""
 
-    parameters: list[torch.Tensor]
-    gradients: list[torch.Tensor]
+    parameters: Sequence[torch.Tensor]
+    parts: Sequence[torch.Tensor]
     future: Any
 
     def set_gradients(self) -> None:
         """Wait for the results, and set the gradients to them."""
+        import torch
+
         self.future.wait()
-        for one, gradient in zip(self.parameters, self.gradients, strict=True):
-            one.grad = gradient
+        for one, part in zip(self.parameters, self.parts, strict=True):
+            # DDP arranges a gradient in a bucket as its parameter; ``GradBucket.gradients`` does not show that.
+            one.grad = part.as_strided(one.shape, torch.empty_like(one).stride(), part.storage_offset())
 
 
 class GradientHook:
@@ -56,29 +59,25 @@ class GradientHook:
 
     def __call__(self, bucket: Any) -> Any:
         """Reduce a bucket; return a future of its buffer, from which DDP sets the gradients."""
-        flat, parameters, gradients = bucket.buffer(), bucket.parameters(), bucket.gradients()
+        flat, parameters = bucket.buffer(), bucket.parameters()
         if self.settings.accumulate == 1 and not self.settings.double_buffering:
             return self._start(flat, parameters)
         self._call_after_pass()
         reduces = self._passes + 1 >= self.settings.accumulate
         if self.settings.accumulate > 1:
-            self._add_up(parameters, gradients, reduces)
+            self._add_up(flat, parameters, reduces)
         if reduces and not self.settings.double_buffering:
             return self._start(flat, parameters)
         if reduces:
             for one in self._previous:
                 one.future.wait()  # they end with the remainders that this reduction begins with
             own = flat.clone()
-            views = [
-                own.as_strided(one.size(), one.stride(), one.storage_offset() - flat.storage_offset())
-                for one in gradients
-            ]
-            self._present.append(Reduction(list(parameters), views, self._start(own, parameters)))
+            self._present.append(Reduction(parameters, _split(own, parameters), self._start(own, parameters)))
         return _completed(flat)
 
-    def _add_up(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], reduces: bool) -> None:
+    def _add_up(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor], reduces: bool) -> None:
         """Add gradients to the sums of earlier passes; if they are to be reduced, replace them by the mean instead."""
-        for one, gradient in zip(parameters, gradients, strict=True):
+        for one, gradient in zip(parameters, _split(flat, parameters), strict=True):
             if reduces:
                 gradient.add_(self._sums.pop(id(one), 0.0)).div_(self._passes + 1)  # type: ignore[arg-type]
             elif id(one) in self._sums:
@@ -137,19 +136,22 @@ class GradientHook:
         passes, self._passes = self._passes, 0
         for one in self._parameters if passes else ():
             own = self._sums.pop(id(one)).div_(passes)
-            flat = own.as_strided((own.numel(),), (1,))  # dense, in the order of its memory
-            Reduction([one], [own], self._start(flat, [one])).set_gradients()
+            Reduction([one], [own], self._start(own, [one])).set_gradients()
         return passes > 0
 
     def _start(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Any:
         """Start the reduction of a bucket; return a future of the same tensor with the group's gradients."""
-        sizes = [one.numel() for one in parameters]
-        parts = [Part(one, values) for one, values in zip(parameters, flat.split(sizes), strict=True)]
+        parts = [Part(one, values) for one, values in zip(parameters, _split(flat, parameters), strict=True)]
         transfers = self._compression.reduce(flat, parts)
         transfer = next(transfers)
         while not transfer.is_last:
             transfer = transfers.send(_begin(transfer).wait())
         return _begin(transfer).then(lambda received: _finish(transfers, received.value(), flat))
+
+
+def _split(flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the parameters' parts of a bucket, in the order of its memory."""
+    return flat.split([one.numel() for one in parameters])
 
 
 def _begin(transfer: Transfer) -> Any:

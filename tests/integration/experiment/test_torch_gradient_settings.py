@@ -74,10 +74,13 @@ def test_sparse_and_absent_gradients_are_reduced_correctly_with_every_setting(pr
         assert half == [[pytest.approx(-3 * 0.125 / third, abs=2e-2)] * 4] and unused == 0.0, name
 
 
-@pytest.mark.parametrize("backend", ["hopsml", pytest.param("gloo", marks=pytest.mark.variant)])
-def test_network_trains_equally_on_all_ranks_with_each_setting(project: Path, backend: str) -> None:
+def test_network_trains_equally_on_all_ranks_and_by_both_backends_with_each_setting(project: Path) -> None:
     names = ["plain", "fp16", "bf16", "double", "adasum", "topk", "powersgd", "double_powersgd", "double_accumulate"]
-    found = of_run(torch_gradients.network, args={"names": names}, backend=backend)
+    found = [of_run(torch_gradients.network, args={"names": names}, backend=one) for one in ("hopsml", "gloo")]
     for name in names:
-        first, last = found[name]["losses"]
-        assert found[name]["same"] and last < first * (0.9 if "accumulate" in name else 0.6), (name, first, last)
+        own, by_hooks = (one[name] for one in found)
+        assert own["same"] and by_hooks["same"], name
+        if name in ("fp16", "bf16", "topk"):  # memory that workers share rounds nothing; entries of one size
+            assert by_hooks["losses"][-1] < 0.5 * by_hooks["losses"][0] and own["losses"][-1] < 0.5 * own["losses"][0]
+        else:
+            assert by_hooks["losses"] == pytest.approx(own["losses"], rel=0.05, abs=1e-3), name

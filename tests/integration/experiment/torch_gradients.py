@@ -132,8 +132,8 @@ def network(names: list[str]) -> dict[str, Any]:
         with settings_of(LOOPS[name]):
             model = hopsml.torch.prepare(model)
         optimizer = torch.optim.Adam(model.parameters(), 0.005)
-        losses = []
-        for _ in range(45):
+        losses: list[float] = []
+        for _ in range(30):
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x[rank::size]), y[rank::size])
             loss.backward()

@@ -124,7 +124,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         (
             {"accumulate": 2, "double_buffering": True, "implementation": "tensorflow"},
             ArgumentError,
-            ["double_buffering with implementation='tensorflow'", "use implementation='hopsml'"],
+            ["double_buffering and accumulate with implementation='tensorflow'", "use implementation='hopsml'"],
         ),
         ({"start_timeout": 0}, ArgumentError, ["start_timeout=0", "greater than 0"]),
         ({"start_timeout": float("nan")}, ArgumentError, ["start_timeout=nan"]),

@@ -88,7 +88,10 @@ def test_merge_groups_with_overlapping_keys_are_moved_apart(monkeypatch: pytest.
     ("arguments", "words"),
     [
         ({"compression": "topk", "implementation": "tensorflow"}, "compression with implementation='tensorflow'"),
-        ({"reduction": "adasum", "accumulate": 4, "implementation": "nccl"}, "reduction with implementation='nccl'"),
+        (
+            {"reduction": "adasum", "accumulate": 4, "implementation": "nccl"},
+            "accumulate and reduction with implementation='nccl'",
+        ),
         ({"double_buffering": True, "merge_scope": 4}, "double_buffering with merge_scope"),
         ({"compression": "powersgd", "ring_order": [0]}, "compression with ring_order"),
         ({"compression": "gzip"}, "compression='gzip': it must be None, or one of 'fp16'"),

@@ -188,15 +188,13 @@ def _kind(gradient: Any) -> Kind:
 class _Held:
     """Remaining state of a list of gradients at the end of the process, when its variables may be deleted."""
 
-    def __init__(self, slot: str, delays: bool) -> None:
-        self.slot, self.delays = slot, delays
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
         self.steps: Any = None
 
     def holds_something(self) -> bool:
         """Return True if gradients that were reduced, or wait to be, were not applied."""
-        return (self.steps is not None and int(self.steps) > 0) or (
-            self.delays and collective_ops.has_transfers(f"{self.slot}/0")
-        )
+        return (self.steps is not None and int(self.steps) > 0) or collective_ops.has_transfers(f"{self.slot}/0")
 
 
 class _List:
@@ -213,7 +211,7 @@ class _List:
         self._make_transfers = make_transfers
         self._variables = [weakref.ref(variable) for variable in variables]
         self._changes = changes
-        self.held = _Held(f"gradients-{next(_slots)}", settings.double_buffering)
+        self.held = _Held(f"gradients-{next(_slots)}")
         self._ways = _ways(settings, kinds, variables, changes)
         self.steps: Any = None
         if settings.accumulate > 1:

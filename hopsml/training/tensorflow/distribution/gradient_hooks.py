@@ -48,25 +48,11 @@ def install_gradient_hooks() -> None:
 
 
 def exchange_by_strategy(strategy: Any, settings: GradientSettings) -> None:
-    """Reduce optimizers' gradients under one of TensorFlow's strategies by these settings, with its own collectives.
-
-    Raises:
-        ArgumentError: gradients are to be accumulated, and a worker has several devices.
-    """
+    """Reduce optimizers' gradients under one of TensorFlow's strategies by these settings, with its own collectives."""
     from hopsml.training.tensorflow.distribution import gradient_exchange
 
-    extended = strategy.extended
-    if settings.accumulate > 1:
-        if len(extended._devices) > 1:
-            raise ArgumentError(
-                f"accumulate={settings.accumulate} with {len(extended._devices)} devices of a worker: the sums of "
-                "several devices cannot be applied in one conditional update; start one worker for each device, or use "
-                "the optimizer's gradient_accumulation_steps"
-            )
-        # With one device there is nothing to merge, and TensorFlow merges in no branch of a condition.
-        extended._use_merge_call = lambda: False
     install_gradient_hooks()
-    extended.gradient_exchange = gradient_exchange.GradientExchange(
+    strategy.extended.gradient_exchange = gradient_exchange.GradientExchange(
         settings, changes=False, make_transfers=gradient_exchange.transfers_of_strategy
     )
 

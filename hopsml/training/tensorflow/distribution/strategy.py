@@ -140,7 +140,7 @@ def strategy(
             half the bytes between machines, summed in float32; finite values do not overflow. With TensorFlow's
             collectives gradients are summed in these types: fp16 overflows at 65504. "topk": only the largest entries
             of each gradient. "powersgd": two low-rank matrices for each. What the last two leave out is added to the
-            next step's gradient. TensorFlow's collectives support "fp16", "bf16" and ``accumulate`` alone.
+            next step's gradient. TensorFlow's collectives support only "fp16" and "bf16".
         topk: fraction of the entries; 0.01.
         powersgd_rank: rank, the number of columns of the matrices; 2.
         double_buffering: gradients are reduced during the next step, which applies them: each is applied one step

@@ -93,8 +93,8 @@ def over_tensorflow(loops: list[str]) -> dict[str, Any]:
     return {
         "settings": own,
         "loops": {name: _loop(LOOPS[name], make=make) for name in loops},
-        "kinds": _kinds(("plain", "fp16", "accumulate"), make),
-        "fit": _iterations_of_fit(make(accumulate=2)),
+        "kinds": _kinds(("plain", "fp16"), make),
+        "fit": _iterations_of_fit(make(compression="bf16")),
     }
 
 
