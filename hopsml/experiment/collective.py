@@ -172,7 +172,7 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
         of_elastic = [name for name in argument_names(ElasticGroup) if name not in argument_names(FixedGroup)]
         notes += unused(["first_workers", *of_elastic], reason)
     if most == 1:
-        notes += unused(argument_names(Communication), "one worker exchanges nothing")
+        notes += unused(["ring_order", *argument_names(Communication)], "one worker exchanges nothing")
     return tuple(notes)
 
 

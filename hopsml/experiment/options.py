@@ -95,6 +95,10 @@ class GroupTrainingOptions(TrainingOptions):
         first_workers: number of workers that an elastic group requests until it is resized (``run.resize``,
             ``hopsml.elastic.resize``, a ``BatchSizeSchedule``), from ``min_workers`` to ``max_workers``; by default
             ``max_workers``. A resumed run begins with it again.
+        ring_order: order of the workers in the ring over which hopsml's collective reduces between hosts, and in
+            TensorFlow's ring: host names, or ranks in the order that the workers have without it (racks, hosts, GPUs).
+            The first is the chief, rank 0. A fixed group needs each host, or each rank, once; in an elastic group
+            hosts and ranks that are not named follow, and the chief stays first when workers join in place.
         reset_limit: number of generations of an elastic group that may end by failures; unlimited by default, provided
             that commits are made between them.
         min_workers_timeout: seconds for which an elastic group with fewer than ``min_workers`` waits for further
@@ -116,6 +120,7 @@ class GroupTrainingOptions(TrainingOptions):
     min_workers: int | None = None
     max_workers: int | None = None
     first_workers: int | None = None
+    ring_order: Sequence[int | str] | None = None
     reset_limit: int | None = None
     min_workers_timeout: float = 600.0
     heartbeat_timeout: float = 5.0

@@ -300,6 +300,7 @@ def _start_run(
         profile=partial(coordinator.request_stack_profile, run_id),
         before_status=lambda: _before_status(recording, events),
         name=spec.name,
+        given_ring_order=list(spec.ring_order),
         **asdict(spec.communication),
     )
     if standing.gives_signs:

@@ -150,6 +150,7 @@ class Result(tuple[str, Any]):
         state: final state of the run.
         workers: host, slot, state, step and metrics of each worker.
         ring_order: roles and task indices of the workers in ring order.
+        given_ring_order: the argument ``ring_order`` of the run: hosts or ranks; empty without it.
         seconds: duration of the run.
         steps_per_second: steps per second between the chief's first and last report.
         in_force: effective settings: what the workers did together, and by which path gradients were merged. The
@@ -169,6 +170,7 @@ class Result(tuple[str, Any]):
     state: str
     workers: list[dict[str, Any]]
     ring_order: list[str]
+    given_ring_order: list[int | str]
     seconds: float
     steps_per_second: float
     implementation: str
@@ -182,7 +184,7 @@ class Result(tuple[str, Any]):
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (logdir, metrics))
-        self.logdir, self.losses, self.unrecorded = logdir, [], {}
+        self.logdir, self.losses, self.unrecorded, self.given_ring_order = logdir, [], {}, []
         self.metrics = {name: value for name, value in (metrics or {}).items() if name != "log"}
         for name, value in facts.items():
             setattr(self, name, value)
@@ -235,7 +237,7 @@ class Result(tuple[str, Any]):
             *([("WARNING", unrecorded_text(self.unrecorded))] if self.unrecorded else []),
             ("state", f"{self.state} after {self.seconds:.1f} s"),
             ("workers", f"{len(self.workers)}: " + ", ".join(_slot(worker) for worker in self.workers)),
-            ("ring order", " -> ".join(self.ring_order)),
+            ("ring order", self._ring_order_text()),
             ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else _NO_SPEED),
             *(
@@ -249,6 +251,11 @@ class Result(tuple[str, Any]):
             ("  result", ", ".join(name for name in _RECORDS if name not in self.unrecorded) or "not recorded"),
         ]
         return "\n".join([*listing.format_labelled(rows), self.json()])
+
+    def _ring_order_text(self) -> str:
+        """Return the workers in ring order, with the given order if there is one."""
+        given = f", as given: {', '.join(map(str, self.given_ring_order))}" if self.given_ring_order else ""
+        return " -> ".join(self.ring_order) + given
 
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, number of workers, run id, run directory, state and others.

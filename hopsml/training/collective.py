@@ -270,6 +270,7 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
             resumable=context.mends is not None,
             guest=context.joins,
             encryption=context.spec.communication.encryption,
+            algorithm="ring" if context.spec.ring_order else "auto",
         )
     except CollectiveTimeout as late:
         raise CollectiveTimeout(

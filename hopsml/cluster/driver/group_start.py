@@ -17,7 +17,7 @@ from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol, worker_events
-from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, insert
+from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, reorder
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.states import Lifecycle
 from hopsml.core.variables import Settings
@@ -225,7 +225,14 @@ class GroupStarter:
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
         seats = [member_of(session.agent_id, session.hello, session.ports) for session in sessions]
         try:
-            layout = form(seats, run.request.spec.roles, evaluator_apart=run.request.spec.group.relaunches)
+            spec = run.request.spec
+            layout = form(
+                seats,
+                spec.roles,
+                evaluator_apart=spec.group.relaunches,
+                order=spec.ring_order,
+                is_complete=not spec.group.changes,
+            )
         except ArgumentError as error:
             self._tell(run.run_id, events.Refused(str(error), "launcher"))
             return False
@@ -363,7 +370,7 @@ class GroupStarter:
 def _grown(run: ActiveRun, staying: tuple[str, ...], newcomers: tuple[str, ...]) -> Layout:
     """Return the layout of members in their present order and with their devices, with joining workers inserted."""
     ring = [replace(run.seats[agent_id], gpu_indices=run.placements[agent_id].gpu_indices) for agent_id in staying]
-    return arrange(insert(ring, [run.seats[agent_id] for agent_id in newcomers]))
+    return arrange(reorder(ring, [run.seats[agent_id] for agent_id in newcomers], run.request.spec.ring_order))
 
 
 def _new_key() -> bytes:

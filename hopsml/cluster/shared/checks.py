@@ -81,6 +81,20 @@ def tuning_record(name: str, value: Any) -> bool | str:
     return text(name, value)
 
 
+def ring_order(name: str, value: Any) -> tuple[int | str, ...]:
+    """Return a ring order of hosts or of ranks, each named once, as a tuple; an empty one for None."""
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple, range)):
+        raise ArgumentTypeError(
+            f"{name}={value!r:.80} is a {type(value).__name__}; it must be a list of hosts or of ranks"
+        )
+    found = [one if isinstance(one, str) else whole_number(name, one, at_least=0) for one in value]
+    if len({type(one) for one in found}) > 1 or len(set(found)) < len(found):
+        raise ArgumentError(f"{name}={found}: it must be a list of hosts, or one of ranks, each named once")
+    return tuple(found)
+
+
 def preflight(name: str, value: Any) -> str:
     """Return the preflight mode of slots, one of ``PREFLIGHT_MODES``. Raises ArgumentError for other values."""
     if value not in PREFLIGHT_MODES:

@@ -161,10 +161,19 @@ def group_variables(cluster_json: str, leader: str, world_size: int, role: str, 
 
 
 _ALL_TRAIN = Roles()
+MOST_NAMED = 16  # members that a note about the ring order names
+RingOrder = Sequence[int | str]  # ranks, or names or addresses of hosts
 _Assignment = tuple[Member, str, int]  # role, task index
 
 
-def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apart: bool = False) -> Layout:
+def form(
+    members: Sequence[Member],
+    roles: Roles = _ALL_TRAIN,
+    *,
+    evaluator_apart: bool = False,
+    order: RingOrder = (),
+    is_complete: bool = True,
+) -> Layout:
     """Return the layout of a new group: each member's rank, role, devices and variables.
 
     Parameter servers and the evaluator are the members with the fewest GPUs, among equals the last of the ring; the
@@ -175,10 +184,12 @@ def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apar
         roles: number of members per role.
         evaluator_apart: True to give the evaluator a separate cluster, since a strategy that connects to every task
             would wait for it indefinitely.
+        order: ring order of those that train, as ``ordered`` takes it.
+        is_complete: as of ``ordered``.
 
     Raises:
-        ArgumentError: for no members, two members with one address or agent id, roles that the members cannot fill, and
-            workers that hold different numbers of GPUs.
+        ArgumentError: for no members, two members with one address or agent id, roles that the members cannot fill,
+            workers that hold different numbers of GPUs, and an order of other hosts or ranks.
     """
     _check_members(members)
     _check_roles(len(members), roles)
@@ -187,7 +198,59 @@ def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apar
     trainers, servers = _spare(ring, roles.parameter_servers)
     trainers, evaluators = _spare(trainers, int(roles.evaluator))
     _check_devices(trainers)
+    if order:
+        trainers = ordered(trainers, order, is_complete)
+        named = [f"{member.hostname} (rank {rank})" for rank, member in enumerate(trainers[:MOST_NAMED])]
+        notes.append("ring order as given: " + ", ".join([*named, *(["..."] if len(trainers) > MOST_NAMED else [])]))
     return _laid_out(trainers, servers, evaluators, notes, evaluator_apart)
+
+
+def ordered(ring: Sequence[Member], order: RingOrder, is_complete: bool = True) -> list[Member]:
+    """Return members that train in a given ring order.
+
+    Args:
+        ring: the members in the order of their places.
+        order: names or addresses of hosts, whose members stay in the order of ``ring``; or ranks, the numbers of
+            members in ``ring``.
+        is_complete: True if the order must name each host or rank once. Otherwise, in a group whose members change,
+            names of absent ones are ignored, and members that are not named follow in the order of ``ring``.
+
+    Raises:
+        ArgumentError: the order does not name each host or rank once, although it must.
+    """
+    if any(isinstance(one, int) for one in order):
+        present = [rank for rank in order if isinstance(rank, int) and rank < len(ring)]
+        if is_complete and (len(order) != len(ring) or len(present) != len(ring)):
+            raise ArgumentError(
+                f"ring_order={list(order)} of a group of {len(ring)}: it must hold each rank from 0 to {len(ring) - 1} once"
+            )
+        return [ring[rank] for rank in (*present, *(rank for rank in range(len(ring)) if rank not in set(present)))]
+    places = {host_key(str(host)): place for place, host in enumerate(order)}
+    found = [min((places[key] for key in _names_of(one) if key in places), default=len(order)) for one in ring]
+    if is_complete and (len(order) in found or set(range(len(order))) - set(found)):
+        present_hosts = sorted({one.hostname for one in ring}, key=host_key)
+        raise ArgumentError(
+            f"ring_order={list(order)}: it must name each host of the group once, which are {', '.join(present_hosts)}"
+        )
+    return [one for _, one in sorted(zip(found, ring, strict=True), key=lambda pair: pair[0])]
+
+
+def reorder(ring: Sequence[Member], newcomers: Sequence[Member], order: RingOrder) -> list[Member]:
+    """Return the ring with newcomers in a given ring order; the leader remains the same.
+
+    Newcomers to an order of ranks come last.
+    """
+    if not order:
+        return insert(ring, newcomers)
+    if any(isinstance(one, int) for one in order):
+        return [*ring, *newcomers]
+    leader, *others = insert(ring, newcomers)
+    return [leader, *ordered(others, order, is_complete=False)]
+
+
+def _names_of(member: Member) -> set[tuple[Any, ...]]:
+    """Return the keys of the names under which a member's host may be given."""
+    return {host_key(member.host), host_key(member.hostname)}
 
 
 def arrange(ring: Sequence[Member]) -> Layout:

@@ -350,6 +350,8 @@ class RunSpec(Section, frozen=True):
     resume: str | None = None  # id or URL of the run from whose last checkpoint it starts
     seed: int | None = None  # settled
     preload: Annotated[tuple[str, ...] | None, checks.or_none(checks.modules)] = None  # settled
+    # ring order of those that train: hosts, or ranks in the order of places; empty: racks, hosts and their GPUs
+    ring_order: Annotated[tuple[int | str, ...], checks.ring_order] = ()
     environment: dict[str, str] = {}  # settled: the user's, and those that every worker of this run gets
     honour_environment: Switch = False
     local_logdir: Switch = False

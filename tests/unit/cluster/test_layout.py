@@ -27,6 +27,7 @@ from hopsml.cluster.shared.layout import (
     form,
     group_variables,
     insert,
+    reorder,
     ring_task_indices,
 )
 from hopsml.cluster.shared.protocol import Formation
@@ -88,6 +89,62 @@ def test_newcomers_follow_the_members_of_their_host_and_the_leader_stays() -> No
     assert arrange(ring).placements == form(ring).placements  # of members in ring order they are the same
     with pytest.raises(ArgumentError, match="different numbers of GPUs"):
         arrange([*ring, member("10.0.0.4", gpu_indices=(0,))])
+
+
+def of_hosts(*hosts: str) -> list[Member]:
+    return [member(host, port) for port in (1, 2) for host in hosts]
+
+
+def test_given_order_of_hosts_keeps_the_members_of_each_together() -> None:
+    members = of_hosts("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    layout = form(members, order=["10.0.0.3", "host-10.0.0.1", "10.0.0.2"])
+    assert order(layout) == [f"{host}-{port}" for host in ("10.0.0.3", "10.0.0.1", "10.0.0.2") for port in (1, 2)]
+    assert layout.leader == "10.0.0.3:1" and [one.local_rank for one in layout.placements] == 3 * [0, 1]
+    assert layout.notes[0].startswith("ring order as given: host-10.0.0.3 (rank 0), host-10.0.0.3 (rank 1), host-10")
+
+
+@given(st.permutations(range(6)))
+def test_given_order_of_ranks_permutes_the_usual_layout(ranks: list[int]) -> None:
+    members = of_hosts("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    usual = order(form(members))
+    layout = form(members, order=ranks)
+    assert order(layout) == [usual[rank] for rank in ranks]
+    assert [one.rank for one in layout.placements] == list(range(6))
+    assert tensorflow_ring(layout) == [f"{name.split('-')[0]}:{name.split('-')[1]}" for name in order(layout)]
+
+
+@pytest.mark.parametrize(
+    ("given_order", "words"),
+    [
+        ([0, 1], "each rank from 0 to 3 once"),
+        ([0, 1, 2, 4], "each rank from 0 to 3 once"),
+        (["10.0.0.1"], "each host of the group once, which are host-10.0.0.1, host-10.0.0.2"),
+        (["10.0.0.1", "10.0.0.2", "node7"], "each host of the group once"),
+    ],
+)
+def test_incomplete_ring_order_of_a_fixed_group_is_refused(given_order: list[int | str], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        form(of_hosts("10.0.0.1", "10.0.0.2"), order=given_order)
+    form(of_hosts("10.0.0.1", "10.0.0.2"), order=given_order, is_complete=False)
+
+
+def test_ring_order_does_not_move_servers_and_evaluator() -> None:
+    layout = form([member(f"10.0.0.{host}") for host in range(1, 6)], Roles(1, True), order=[2, 0, 1])
+    assert [(one.role, one.agent_id[-6]) for one in layout.placements] == [
+        ("chief", "3"), ("worker", "1"), ("worker", "2"), ("ps", "5"), ("evaluator", "4"),
+    ]  # fmt: skip
+
+
+def test_newcomers_take_their_places_in_a_given_order_and_the_leader_stays() -> None:
+    ring = [member("10.0.0.2"), member("10.0.0.5")]
+    newcomers = [member("10.0.0.4"), member("10.0.0.3"), member("10.0.0.2", 4100)]
+    by_hosts = reorder(ring, newcomers, ["10.0.0.3", "10.0.0.2", "10.0.0.5"])
+    assert order(arrange(by_hosts)) == [
+        "10.0.0.2-4000", "10.0.0.3-4000", "10.0.0.2-4100", "10.0.0.5-4000", "10.0.0.4-4000",
+    ]  # fmt: skip
+    by_ranks = reorder(ring, newcomers, [1, 0])
+    assert order(arrange(by_ranks))[:3] == ["10.0.0.2-4000", "10.0.0.5-4000", "10.0.0.4-4000"]
+    assert reorder(ring, newcomers, []) == insert(ring, newcomers)
 
 
 def one_gpu_each(topology: str, count: int) -> list[Member]:

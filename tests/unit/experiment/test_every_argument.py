@@ -96,6 +96,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "min_workers": Changes(1),
     "max_workers": Changes(3),
     "first_workers": (Changes(1, CHANGING), Noted(1)),
+    "ring_order": (Changes([1, 0]), Refused([0, 0], "each named once"), Refused("ab", "a list of hosts or of ranks")),
     "merge_scope": (Changes(4), MERGED),
     "scoped_allocator": Changes(False),
     "implementation": Changes("hopsml"),

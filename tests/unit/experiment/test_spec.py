@@ -38,7 +38,7 @@ GIVEN: dict[str, Any] = {
     "reset_limit": 7, "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0,
     "host_failure_limit": 5, "host_cooldown": 3.0, "checkpoint_every_s": 17.0, "register_as": "digits",
     "preflight": "off", "start_timeout": 77.0,
-    "keep_warm": 3.0, "preload": ["json"], "honour_environment": True,
+    "keep_warm": 3.0, "preload": ["json"], "honour_environment": True, "ring_order": ["b", "a"],
 }  # fmt: skip
 # Those of hopsml's own collective, which has none of TensorFlow's, and of which not all go together.
 OWN: list[dict[str, Any]] = [
@@ -71,7 +71,9 @@ def settings(section: Any) -> dict[str, Any]:
 
 def expected_settings() -> dict[str, Any]:
     return {
-        name: tuple(value) if name == "preload" else value for name, value in GIVEN.items() if name not in ELSEWHERE
+        name: tuple(value) if name in ("preload", "ring_order") else value
+        for name, value in GIVEN.items()
+        if name not in ELSEWHERE
     }
 
 
