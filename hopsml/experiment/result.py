@@ -54,12 +54,10 @@ def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
         return {"workers": len(seen), "formed": False, "trained_alone": trained}
     chief = together[0]
     found = {"workers": len(seen), "formed": True, "by": chief["group"], "size": chief["size"]}
-    if "why" in chief:
-        found["why"] = chief["why"]
+    found |= {name: chief[name] for name in ("why", "settings", "nccl") if name in chief}
     if "gradients" in chief:
         scope = chief["merge_scope"] or "all"
         found |= {"merge_scope": scope, **{name: chief[name] for name in ("path", "gradients", "collectives")}}
-        found |= {name: chief[name] for name in ("settings",) if name in chief}
     elif "operations" in chief:
         found["operations"] = chief["operations"]
     elif trained and chief.get("trained") == "torch":
@@ -114,15 +112,19 @@ def merging_text(facts: Mapping[str, Any]) -> str:
         workers = f"{facts['size']} worker{'s' if facts['size'] > 1 else ''}"
         return f"none: parameter servers, whose variables {workers} update independently"
     why = f", because {facts['why']}" if "why" in facts else ""
+    why += f"; {facts['nccl']}" if "nccl" in facts else ""
+    settings = f" ({facts['settings']})" if "settings" in facts else ""
     if "operations" in facts:
         return (
-            f"a group of {facts['size']} by {facts['by']}{why}: {facts['operations']} operations of torch.distributed"
+            f"a group of {facts['size']} by {facts['by']}{settings}{why}: {facts['operations']} operations of "
+            "torch.distributed"
         )
     if "gradients" not in facts:
+        if settings:
+            return f"a group of {facts['size']} by {facts['by']}{settings}{why}"
         return f"a group of {facts['size']} by {facts['by']}{why}, in which no gradients were reduced by hopsml"
     gradients, collectives = facts["gradients"], facts["collectives"]
     how = "none merged" if collectives == gradients else _PATHS.get(facts["path"], facts["path"])
-    settings = f" ({facts['settings']})" if "settings" in facts else ""
     operations = f"{collectives} collective{'' if collectives == 1 else 's'}"
     merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {operations}, {how}"
     return merged + settings + why

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
@@ -14,6 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.checks import present_names
 from hopsml.cluster.shared.spec import Roles
+from hopsml.cluster.worker.collective_stats import NCCL_VARIABLES
 from hopsml.core import suggestions
 from hopsml.core.versions import PYTHON, check_version
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RuleError
@@ -67,8 +69,13 @@ def first_workers(value: Any, fewest: int | None, most: int | None) -> int | Non
 
 
 def worker_environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
-    """Return the workers' environment variables; ``share`` (who may read the run's files) becomes one of them."""
-    checked = checks.variables("environment", value or {})
+    """Return the workers' environment variables.
+
+    Settings of NCCL's algorithms that this process has are among them, and ``share`` (who may read the run's files)
+    becomes one.
+    """
+    of_nccl = {name: os.environ[name] for name in NCCL_VARIABLES if name in os.environ}
+    checked = of_nccl | checks.variables("environment", value or {})
     if share is None:
         return checked
     privacy.share_mode(checks.text("share", share))

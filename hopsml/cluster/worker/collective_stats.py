@@ -4,13 +4,18 @@
 number (``gradients``), the number of collectives (``collectives``), the largest number in one of these
 (``merge_scope``, 0 for all) and the ``path``. ``operations``: those that torch.distributed has requested of the group.
 ``settings``: what hopsml's collective does with gradients, as text. ``why``: the reason why a strategy uses these
-collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not; updates
-of variables without an optimizer are not recorded. ``exchanged``: the function has called ``hopsml.all_reduce``.
-``command``: this process runs a command.
+collectives. ``nccl``: the variables by which NCCL's algorithms are set, if there are any. ``trained``: the framework
+whose optimizer was given gradients in this process, in a group or not; updates of variables without an optimizer are
+not recorded. ``exchanged``: the function has called ``hopsml.all_reduce``. ``command``: this process runs a command.
 """
 
 from __future__ import annotations
 
+import os
+
+# Variables of NCCL that choose algorithm and protocol, and files with rings or trees and with the topology.
+NCCL_VARIABLES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
+NCCL_FILES = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
 PARAMETER_SERVERS = "parameter servers"  # value of ``group``
 
 _seen: dict[str, int | str] = {}
@@ -25,6 +30,9 @@ def record_group(by: str, size: int) -> None:
     """
     if size > int(_seen.get("size", 0)):
         _seen.update(group=by, size=size)
+    found = [f"{name}={os.environ[name]}" for name in NCCL_VARIABLES if name in os.environ]
+    if found:
+        _seen["nccl"] = " ".join(found)
 
 
 def record_reduction(gradients: int, collectives: int, merge_scope: int, path: str) -> None:

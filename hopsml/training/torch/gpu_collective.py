@@ -11,9 +11,11 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+from hopsml.cluster.worker.collective_stats import NCCL_FILES
 from hopsml.cluster.worker.context import current
 from hopsml.collective.group import Group
 from hopsml.collective.nccl import GpuGroup, GpuMemory
+from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
     import torch
@@ -105,9 +107,21 @@ def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
     with _lock:
         if _formed is None or _formed[0] is not group:
             set_network_interface("NCCL_SOCKET_IFNAME", "=")
+            require_nccl_files()
             with torch.cuda.device(tensor.device):
                 _formed = group, GpuGroup(group)
         return _formed[1]
+
+
+def require_nccl_files() -> None:
+    """Raise ArgumentError if a variable of NCCL names a file that this host does not have, which NCCL would ignore."""
+    for name in NCCL_FILES:
+        path = os.environ.get(name, "")
+        if path and not os.path.isfile(path):
+            raise ArgumentError(
+                f"{name}={path}: {socket.gethostname()} has no such file, and NCCL would choose its rings without it; put "
+                "it there on every host, or unset the variable"
+            )
 
 
 def _memory(tensor: torch.Tensor) -> GpuMemory:

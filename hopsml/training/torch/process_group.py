@@ -87,6 +87,8 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     context.collective.announce()  # the function starts only after all workers have arrived
     gpu_collective.set_network_interface("GLOO_SOCKET_IFNAME")
     gpu_collective.set_network_interface("NCCL_SOCKET_IFNAME", "=")
+    if name == "nccl":
+        gpu_collective.require_nccl_files()
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
     store, times, original = _store(context, limit), itertools.count(), dist.init_process_group
 

@@ -529,8 +529,8 @@ def test_prepare_without_a_process_group_names_the_verb_that_forms_one(project: 
     assert isinstance(of_a_model(), float), "outside of a run nothing is changed"
 
 
-def resized(plan: int) -> dict[str, Any]:
-    """Trains over gloo while its group becomes, or was, one worker."""
+def resized(plan: list[int]) -> dict[str, Any]:
+    """Trains over gloo in groups of these sizes one after another, ten batches in each after the first."""
     import time
 
     import torch
@@ -541,25 +541,72 @@ def resized(plan: int) -> dict[str, Any]:
     model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     x = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
-    state = hopsml.elastic.State(model=model, optimizer=optimizer, sizes=[])
-    for batch in state.resume(hopsml.elastic.Sampler(400, 4, seed=1, epochs=2)):
+    state = hopsml.elastic.State(model=model, optimizer=optimizer, sizes=[], since=0, types=[])
+    for batch in state.resume(hopsml.elastic.Sampler(400, 4, seed=1, epochs=4)):
         optimizer.zero_grad()
         model(x[batch]).square().mean().backward()
         optimizer.step()
-        state.sizes = [*state.sizes, hopsml.distributed.world_size()]
-        if state.batches == 20:
-            hopsml.elastic.resize(plan)
-        if hopsml.distributed.world_size() != plan:
-            time.sleep(0.03)
+        size = hopsml.distributed.world_size()
+        if not state.sizes or state.sizes[-1] != size:
+            state.sizes, state.since = [*state.sizes, size], state.batches
+            state.types = [*state.types, type(model).__name__]
+        later = plan[len(state.sizes) :]
+        if later and state.batches - state.since >= 10:
+            hopsml.elastic.resize(later[0])
+            time.sleep(0.03)  # until the others have started
         state.commit(every=2)
-    return {"sizes": sorted(set(state.sizes)), "type": type(model).__name__}
+    loss = getattr(model, "module", model)(x).square().mean().item()
+    return {"sizes": state.sizes, "types": state.types, "loss": loss, "batches": state.batches}
 
 
-@pytest.mark.parametrize("plan", [1, pytest.param(2, marks=pytest.mark.variant)])
-def test_gloo_training_continues_when_its_group_becomes_or_was_one_worker(project: Path, plan: int) -> None:
-    first = 3 - plan
+def test_gloo_training_goes_from_two_workers_to_one_and_back(project: Path) -> None:
+    plan = [2, 1, 2]
     run = submit(resized, min_workers=1, max_workers=2, backend="gloo", args={"plan": plan})
-    if first == 1:
-        run.resize(1)
     found = run.result(END_S).value
-    assert plan in found["sizes"] and found["type"] == ("Linear" if plan == 1 else "DistributedDataParallel")
+    assert found["sizes"] == plan
+    assert found["types"] == ["DistributedDataParallel", "Linear", "DistributedDataParallel"]
+    undisturbed = submit(resized, num_workers=2, backend="gloo", args={"plan": [2]}).result(END_S).value
+    assert found["batches"] == undisturbed["batches"] == 400
+    assert found["loss"] == pytest.approx(undisturbed["loss"], rel=1e-3)
+
+
+@pytest.mark.variant
+def test_gloo_training_that_begins_with_one_worker_grows(project: Path) -> None:
+    given = {"min_workers": 1, "max_workers": 2, "first_workers": 1, "backend": "gloo"}
+    assert submit(resized, args={"plan": [1, 2]}, **given).result(END_S).value["sizes"] == [1, 2]
+
+
+def interrupted(end: int) -> dict[str, Any]:
+    """Trains over gloo; ends after some batches unless it has been resumed."""
+    import torch
+
+    import hopsml
+
+    torch.manual_seed(0)
+    model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    x = torch.randn(360, 4, generator=torch.Generator().manual_seed(1))
+    state = hopsml.elastic.State(model=model, optimizer=optimizer)
+    begun = None
+    for batch in state.resume(hopsml.elastic.Sampler(360, 12, seed=1)):
+        begun = state.batches if begun is None else begun
+        optimizer.zero_grad()
+        (model(x[batch]).square().sum() * hopsml.distributed.world_size() / 12).backward()
+        optimizer.step()
+        state.commit(every=1)
+        if state.batches == end:
+            break
+    weights = getattr(model, "module", model).weight.detach()[0].tolist()
+    return {"json": weights, "begun": begun, "size": hopsml.distributed.world_size(), "batches": state.batches}
+
+
+@pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.variant)])
+def test_torch_run_over_gloo_is_resumed_with_another_number_of_workers(project: Path, size: int) -> None:
+    given = {"backend": "gloo", "args": {"end": 10}}
+    first = submit(interrupted, min_workers=2, max_workers=2, **given)
+    assert first.result(END_S).metrics["batches"] == 10
+    given["args"] = {"end": 30}
+    resumed = submit(interrupted, min_workers=size, max_workers=size, resume=first.run_dir, **given).result(END_S)
+    assert (resumed.metrics["size"], resumed.metrics["begun"], resumed.metrics["batches"]) == (size, 11, 30)
+    undisturbed = submit(interrupted, num_workers=2, **given).result(END_S)
+    assert resumed.metrics["json"] == pytest.approx(undisturbed.metrics["json"], rel=1e-4)
