@@ -18,7 +18,7 @@ from hopsml.cluster.shared.spec import GradientSettings
 from hopsml.cluster.worker import collective_stats
 from hopsml.errors import ArgumentError
 from hopsml.training.torch.gradient_buckets import sparse_weights
-from hopsml.training.torch.gradient_compression import GradientCompression, Part, Transfer, Transfers
+from hopsml.training.torch.gradient_compression import BucketTransfer, GradientCompression, Part, Transfers
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +154,7 @@ def _split(flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[t
     return flat.split([one.numel() for one in parameters])
 
 
-def _begin(transfer: Transfer) -> Any:
+def _begin(transfer: BucketTransfer) -> Any:
     """Submit one operation of the default process group; return a future of its result."""
     import torch
     import torch.distributed as dist

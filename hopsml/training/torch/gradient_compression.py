@@ -1,6 +1,6 @@
 """Reduction of a bucket of gradients by the run's settings, as a sequence of transfers that any collective carries out.
 
-``GradientCompression.reduce`` is a generator: it yields a ``Transfer``, is sent what the group made of it, and leaves
+``GradientCompression.reduce`` is a generator: it yields a ``BucketTransfer``, is sent what the group made of it, and leaves
 the group's gradients in the bucket. The same code runs over hopsml's collective (``gradients``) and in a communication
 hook of a DistributedDataParallel over gloo and NCCL (``ddp_hooks``). The state that a method retains between passes
 belongs to this worker; it is in no commit and no checkpoint, and restarts from zeros.
@@ -23,7 +23,7 @@ SMALL = 1024  # number of entries up to which a gradient is sent whole
 
 
 @dataclass(frozen=True)
-class Transfer:
+class BucketTransfer:
     """One operation of the group: the element-wise mean of a tensor, or the rows of all members.
 
     ``wire`` is the type in which a float32 mean is sent, "same" for its own. While the last transfer of a reduction is
@@ -37,10 +37,10 @@ class Transfer:
     is_last: bool = False
 
 
-Transfers = Generator[Transfer, "torch.Tensor", None]  # receives the mean, or the rows along a new first axis
+Transfers = Generator[BucketTransfer, "torch.Tensor", None]  # receives the mean, or the rows along a new first axis
 
 
-def run_transfers(transfers: Transfers, carry_out: Callable[[Transfer], torch.Tensor]) -> None:
+def run_transfers(transfers: Transfers, carry_out: Callable[[BucketTransfer], torch.Tensor]) -> None:
     """Carry out the transfers of a reduction one after another."""
     try:
         transfer = next(transfers)
@@ -149,7 +149,7 @@ class GradientCompression:
             places.append(chosen.to(torch.int32))
             remainder.left = whole.index_fill(0, chosen, 0.0)
         sent = torch.stack([torch.cat(values), torch.cat(places).view(torch.float32)])
-        rows = yield Transfer("gather", sent, label="largest entries", is_last=True)
+        rows = yield BucketTransfer("gather", sent, label="largest entries", is_last=True)
         for index, (one, pairs) in enumerate(zip(parts, rows.split(counts, dim=2), strict=True)):
             if not used[index]:
                 self._remainder(one).left[places[index].long()] = values[index]
@@ -184,7 +184,7 @@ class GradientCompression:
         sizes = [one.values.numel() for one in parts] + ([tail.numel()] if tail is not None else [])
         wire = self._wire(flat)
         sent = flat if wire == "same" else _scaled(flat.split(sizes), getattr(torch, wire))
-        rows = yield Transfer("gather", sent, label="gradients of all workers", is_last=True)
+        rows = yield BucketTransfer("gather", sent, label="gradients of all workers", is_last=True)
         if wire != "same":
             rows = _unscaled(rows, sizes, flat.dtype)
         begin = 0
@@ -227,7 +227,7 @@ def _whole(flat: torch.Tensor, wire: str, tail: torch.Tensor | None) -> Transfer
 
 def _mean_into(tensor: torch.Tensor, wire: str, label: str, is_last: bool = False) -> Transfers:
     """Replace a tensor by its mean over the workers."""
-    mean = yield Transfer("mean", tensor, wire, label, is_last)
+    mean = yield BucketTransfer("mean", tensor, wire, label, is_last)
     if mean is not tensor:
         tensor.copy_(mean)
 

@@ -35,7 +35,7 @@ from hopsml.training.torch.gradient_buckets import (
     sparse_weights,
     wait_for_end,
 )
-from hopsml.training.torch.gradient_compression import GradientCompression, Transfer, retains_state, run_transfers
+from hopsml.training.torch.gradient_compression import BucketTransfer, GradientCompression, retains_state, run_transfers
 from hopsml.training.torch.state_tensors import array_of, gather_tensors, sparse_sum
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class GradientAverager:
         transfers = self._compression.reduce(bucket.memory, bucket.gradient_parts(), bucket.tail)
         run_transfers(transfers, partial(self._carry_out, bucket.label))
 
-    def _carry_out(self, label: str, transfer: Transfer) -> torch.Tensor:
+    def _carry_out(self, label: str, transfer: BucketTransfer) -> torch.Tensor:
         """Carry out one transfer of a bucket's reduction."""
         name = f"{label}: {transfer.label}" if transfer.label else label
         if transfer.operation == "gather":

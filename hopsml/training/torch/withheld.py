@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class GradientExchange(Protocol):
+class WithholdingExchange(Protocol):
     """Exchange of a prepared module's gradients."""
 
     settings: GradientSettings
@@ -88,7 +88,7 @@ def _warn() -> None:
         )
 
 
-def _exchanges() -> list[GradientExchange]:
+def _exchanges() -> list[WithholdingExchange]:
     """Return the exchanges of all prepared modules, in the order in which these were prepared."""
     from hopsml.training.torch import ddp_hooks, gradients
 

@@ -84,3 +84,55 @@ def test_network_trains_equally_on_all_ranks_and_by_both_backends_with_each_sett
             assert by_hooks["losses"][-1] < 0.5 * by_hooks["losses"][0] and own["losses"][-1] < 0.5 * own["losses"][0]
         else:
             assert by_hooks["losses"] == pytest.approx(own["losses"], rel=0.05, abs=1e-3), name
+
+
+def logs_of(run_dir: str) -> str:
+    return "".join(one.read_text() for one in Path(run_dir.removeprefix("file://"), "logs").glob("*rank*.log"))
+
+
+LOST = [
+    {"compression": "powersgd", "double_buffering": True},
+    {"compression": "topk", "topk": 0.1, "accumulate": 2},
+]
+
+
+@pytest.mark.parametrize("settings", [LOST[0], pytest.param(LOST[1], marks=pytest.mark.variant)])
+def test_settings_remain_in_force_after_a_loss_and_when_a_worker_joins(
+    project: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    given = {"min_workers": 1, "max_workers": 2, "args": {"folder": str(tmp_path)}, **settings}
+    result = submit(torch_gradients.interrupted, **given).result(END_S)
+    first, second = result.metrics["json"]
+    assert first == second and result.metrics["last"] < 0.5 * result.metrics["first"]
+    assert "hopsml: workers have joined: withheld gradients and remainders (" in logs_of(result.run_dir)
+
+
+def test_restarted_workers_over_gloo_note_that_remainders_were_dropped(project: Path, tmp_path: Path) -> None:
+    given = {"min_workers": 1, "max_workers": 2, "args": {"folder": str(tmp_path)}, "backend": "gloo", **LOST[0]}
+    result = submit(torch_gradients.interrupted, **given).result(END_S)
+    first, second = result.metrics["json"]
+    assert first == second and result.metrics["last"] < 0.5 * result.metrics["first"]
+    text = (
+        "hopsml: the workers have restarted: withheld gradients and remainders (powersgd of rank 2, double buffering)"
+    )
+    assert text in logs_of(result.run_dir)
+
+
+@pytest.mark.parametrize("backend", ["hopsml", "gloo"])
+def test_settings_of_the_run_are_shown_and_unapplied_gradients_are_logged_once(project: Path, backend: str) -> None:
+    given = {"backend": backend, "double_buffering": True, "accumulate": 2, "compression": "fp16"}
+    result = submit(torch_gradients.unfinished, num_workers=2, **given).result(END_S)
+    assert result.in_force["settings"] == "fp16, double buffering, 2 steps together"
+    assert "(fp16, double buffering, 2 steps together)" in result.summary()
+    line = (
+        "hopsml: gradients of the last step were not applied (fp16, double buffering, 2 steps together): call "
+        "hopsml.torch.finish_updates(optimizer) after the loop, in all workers"
+    )
+    assert logs_of(result.run_dir).splitlines().count(line) == 2
+    refused = "compression and double_buffering and accumulate over gloo or nccl with the sparse gradients of weight"
+    assert result.metrics["text"].startswith(refused) == (backend == "gloo")
+
+
+def test_settings_with_one_worker_are_noted_to_have_no_effect(project: Path) -> None:
+    result = submit(torch_gradients.unfinished, num_workers=1, compression="bf16").result(END_S)
+    assert "hopsml: one worker reduces no gradients: bf16 has no effect" in logs_of(result.run_dir)

@@ -144,3 +144,63 @@ def network(names: list[str]) -> dict[str, Any]:
         digests = hopsml.distributed.exchange(hashlib.sha256(state).hexdigest())
         found[name] = {"same": len(set(digests)) == 1, "losses": [losses[0], losses[-1]]}
     return {"json": found}
+
+
+def interrupted(folder: str, batches: int = 60) -> dict[str, Any]:
+    """Train until the group has lost a worker and admitted another; return the weights' digests of all ranks."""
+    import hashlib
+    import os
+    import pathlib
+    import signal
+    import time
+
+    import torch
+
+    import hopsml
+
+    torch.manual_seed(0)
+    model = hopsml.torch.prepare(torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Tanh(), torch.nn.Linear(48, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.5)
+    x = torch.randn(4000, 64, generator=torch.Generator().manual_seed(1))
+    state = hopsml.elastic.State(model=model, optimizer=optimizer, sizes=[], since=0, losses=[])
+    lost = pathlib.Path(folder, "lost")
+    for batch in state.resume(hopsml.elastic.Sampler(len(x), 16, seed=1, epochs=1000)):
+        optimizer.zero_grad()
+        loss = (model(x[batch]) - x[batch].mean(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        size = hopsml.distributed.world_size()
+        if not state.sizes or state.sizes[-1] != size:
+            state.sizes, state.since = [*state.sizes, size], state.batches
+        state.losses = [*state.losses[:1], loss.item()]
+        state.commit(every=1)
+        if state.batches == 10 and hopsml.distributed.rank() == 1 and not lost.exists():
+            lost.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if lost.exists() and size == 2 and state.batches - state.since >= batches:
+            break
+        time.sleep(0.01)
+    hopsml.torch.finish_updates(optimizer)
+    content = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+    digests = hopsml.distributed.exchange(hashlib.sha256(content).hexdigest())
+    return {"json": digests, "first": state.losses[0], "last": state.losses[-1], "sizes": state.sizes}
+
+
+def unfinished() -> dict[str, Any]:
+    """Train without applying the last gradients; return the error for a model with sparse gradients."""
+    import torch
+
+    import hopsml
+    from hopsml.errors import ArgumentError
+
+    model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    try:
+        hopsml.torch.prepare(torch.nn.Embedding(4, 2, sparse=True))
+    except ArgumentError as error:
+        return {"text": str(error)}
+    return {"text": ""}

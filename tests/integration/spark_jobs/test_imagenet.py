@@ -61,7 +61,8 @@ def test_imagenet_job_trains_some_steps_on_generated_images(tmp_path: Path) -> N
     (tmp_path / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 2\n")
     home = {"HOPSML_CONF_DIR": str(tmp_path / "conf"), "HOPSML_PROJECT_URL": f"file://{tmp_path}/project"}
     words = ["--workers", "2", "--batch", "2", "--epochs", "2", "--size", "32", "--most-steps", "4"]
-    run(str(data), *words, HOPSML_PROFILE="local", **home)
+    summary = run(str(data), *words, HOPSML_PROFILE="local", **home)
+    assert "(fp16)" in summary
     (status,) = tmp_path.glob("project/Experiments/*/status.json")
     one, other = json.loads(status.read_text())["workers"]
     assert one["step"] == other["step"] == 4
