@@ -208,12 +208,13 @@ def check_supported(module: torch.nn.Module, settings: GradientSettings) -> None
         )
 
 
-def reduce_by(wrapped: torch.nn.parallel.DistributedDataParallel, settings: GradientSettings) -> None:
-    """Reduce the gradients of a DistributedDataParallel by these settings from now on."""
+def reduce_by(wrapped: torch.nn.parallel.DistributedDataParallel, settings: GradientSettings) -> GradientHook:
+    """Reduce the gradients of a DistributedDataParallel by these settings from now on; return the hook."""
     hook = _hooks[wrapped.module] = GradientHook(wrapped.module, settings)
     # DDP refuses annotations that it does not know, as texts are.
     wrapped.register_comm_hook(None, lambda _, bucket: hook(bucket))
     collective_stats.record_settings(settings.description)
+    return hook
 
 
 def hooks() -> list[GradientHook]:

@@ -254,7 +254,7 @@ def adaptive_sum(rows: torch.Tensor) -> torch.Tensor:
         a, b = rows[:paired:2].double(), rows[1:paired:2].double()
         common = (a * b).sum(1, keepdim=True)
         combined = sum(one * (1 - _share(common, one)) for one in (a, b))
-        rows = torch.cat([combined.to(rows.dtype), rows[paired:]])  # type: ignore[union-attr]
+        rows = torch.cat([combined.to(rows.dtype), rows[paired:]])
     return rows[0]
 
 

@@ -399,19 +399,22 @@ def _rows_of(gradient: torch.Tensor | None) -> int:
     return _ABSENT if gradient is None else int(gradient.coalesce()._nnz()) if gradient.is_sparse else _DENSE
 
 
-def average_gradients(module: torch.nn.Module, group: Group, settings: GradientSettings | None = None) -> None:
-    """Average the module's gradients from now on; call it again after the module has changed."""
+def average_gradients(
+    module: torch.nn.Module, group: Group, settings: GradientSettings | None = None
+) -> GradientAverager:
+    """Average the module's gradients from now on, by the returned object; call it again after the module has changed."""
     before = _exchanges.pop(module, None)
     if before is not None:
-        before.settle()
+        before.drop_withheld()
         before.remove_hooks()
     # A module keeps its number, because a process that joins later prepares it only once.
     number = before.number if before is not None else next(_numbers)
-    _exchanges[module] = GradientAverager(module, group, number, settings)
+    found = _exchanges[module] = GradientAverager(module, group, number, settings)
     if settings is not None and retains_state(settings):
         collective.set_withheld_values(_settle_all, _drop_all)
         if settings.double_buffering:
             _release_in_forward()
+    return found
 
 
 def averagers() -> list[GradientAverager]:

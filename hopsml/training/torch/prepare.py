@@ -81,8 +81,7 @@ def prepare(module: Module) -> Module:
 
     joined = collective.group()
     assert joined is not None  # a group of several workers exists here
-    gradients.average_gradients(module, joined, settings)
-    withheld.warn_at_exit(settings)
+    withheld.warn_at_end(module, gradients.average_gradients(module, joined, settings))
     return module
 
 
@@ -154,8 +153,7 @@ def _wrapped(
         ddp_hooks.check_supported(bare, settings)
     wrapped = kind(bare, device_ids=devices)
     if settings.changed_names:
-        ddp_hooks.reduce_by(wrapped, settings)
-        withheld.warn_at_exit(settings)
+        withheld.warn_at_end(bare, ddp_hooks.reduce_by(wrapped, settings))
     return wrapped
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
+import weakref
 from collections.abc import Iterable
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from hopsml.cluster.shared.spec import GradientSettings
@@ -68,21 +67,16 @@ def note_restart(settings: GradientSettings) -> None:
         )
 
 
-def warn_at_exit(settings: GradientSettings) -> None:
-    """Print at the end of the process that gradients were not applied, if there are any."""
-    if settings.double_buffering or settings.accumulate > 1:
-        _register_warning()
+def warn_at_end(module: torch.nn.Module, exchange: WithholdingExchange) -> None:
+    """Print when the module is deleted, or the process ends, that gradients were not applied, if there are any."""
+    if exchange.settings.double_buffering or exchange.settings.accumulate > 1:
+        weakref.finalize(module, _warn, exchange)
 
 
-@cache
-def _register_warning() -> None:
-    atexit.register(_warn)
-
-
-def _warn() -> None:
-    for words in sorted({one.settings.description for one in _exchanges() if one.withholds}):
+def _warn(exchange: WithholdingExchange) -> None:
+    if exchange.withholds:
         print(
-            f"hopsml: gradients of the last step were not applied ({words}): call "
+            f"hopsml: gradients of the last step were not applied ({exchange.settings.description}): call "
             "hopsml.torch.finish_updates(optimizer) after the loop, in all workers",
             flush=True,
         )
