@@ -79,7 +79,7 @@ class GradientHook:
         """Add gradients to the sums of earlier passes; if they are to be reduced, replace them by the mean instead."""
         for one, gradient in zip(parameters, _split(flat, parameters), strict=True):
             if reduces:
-                gradient.add_(self._sums.pop(id(one), 0.0)).div_(self._passes + 1)  # type: ignore[arg-type]
+                gradient.add_(self._sums.pop(id(one), 0.0)).div_(self._passes + 1)
             elif id(one) in self._sums:
                 self._sums[id(one)].add_(gradient)
             else:
