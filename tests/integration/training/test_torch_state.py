@@ -46,13 +46,14 @@ def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
     """A worker that continues after a failed batch must not silently diverge from the others."""
     import torch
 
+    from hopsml.cluster.shared.spec import GradientSettings
     from hopsml.training.torch.gradients import GradientAverager
 
     class Group:
         def __init__(self) -> None:
             self.calls, self.problem = 0, None
 
-        def all_reduce(self, array: Any, reduction: str, out: Any = None, name: str = "") -> None:
+        def all_reduce(self, array: Any, reduction: str, wire: str, out: Any = None, name: str = "") -> None:
             self.calls += 1
             if self.problem is not None:
                 raise self.problem
@@ -84,6 +85,17 @@ def test_gradients_are_averaged_after_a_failed_backward_pass() -> None:
     module(torch.ones(2, 3)).sum().backward()
     assert group.calls == 5 and held and also_held and held_as_well
     average.remove_hooks()
+    several = GradientAverager(module, group, settings=GradientSettings(accumulate=2))  # type: ignore[arg-type]
+    module(torch.ones(2, 3)).sum().backward()
+    once = module[0].register_forward_hook(lambda layer, inputs, output: output.register_hook(broken) and None)
+    with pytest.raises(RuntimeError, match="a bad batch"):
+        module(torch.ones(2, 3)).sum().backward()
+    once.remove()
+    for calls in (5, 6, 6, 7):  # the count of passes has begun again
+        module.zero_grad()
+        module(torch.ones(2, 3)).sum().backward()
+        assert group.calls == calls
+    several.remove_hooks()
 
 
 @pytest.mark.variant
