@@ -60,9 +60,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
     has_gpu = bool(tf.config.list_physical_devices("GPU"))  # then NCCL reduces, which "auto" would not choose with fp16
     strategy = hopsml.tensorflow.strategy(implementation="nccl" if has_gpu else "auto", compression="fp16")
     rows = hopsml.data.tfrecords(f"{url}/train", FEATURES, cache=True)
-    judged = hopsml.data.tfrecords(f"{url}/validation", FEATURES, cache=True).batch(
-        batch * strategy.num_replicas_in_sync
-    )
+    judged = hopsml.data.tfrecords(f"{url}/validation", FEATURES, cache=True).batch(batch * strategy.num_replicas_in_sync)
     plan = recipe(epochs).at(batch * strategy.num_replicas_in_sync, n_samples=len(rows.batch(1)))
     with strategy.scope():
         model = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3), classes=CLASSES)
@@ -98,9 +96,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
             hopsml.large_batch.reduce_statistics(model)
             same = {"accuracy": lambda labels, found: (labels == found).mean()}
             of_files = {"features": "image/encoded", "label": "image/class/label"}
-            accuracy = hopsml.data.evaluate(lambda files: predict(tf.constant(files)), judged, same, **of_files)[
-                "accuracy"
-            ]
+            accuracy = hopsml.data.evaluate(lambda files: predict(tf.constant(files)), judged, same, **of_files)["accuracy"]
             hopsml.report(step=state.batches, accuracy=accuracy)
         if is_last:
             break
@@ -150,11 +146,7 @@ def main():
         print(planned(given.workers, given.batch, given.epochs, given.gpus_per_host))
         return
     args = {name: getattr(given, name) for name in ("url", "batch", "epochs", "size", "most_steps")}
-    print(
-        experiment.collective_all_reduce(
-            train, args=args, name="imagenet-resnet50", num_workers=given.workers
-        ).summary()
-    )
+    print(experiment.collective_all_reduce(train, args=args, name="imagenet-resnet50", num_workers=given.workers).summary())
 
 
 if __name__ == "__main__":
