@@ -46,6 +46,7 @@ def play(
 ) -> list[dict[str, Any]]:
     """Run these plays of ``losses.py`` in an application of three executors, and return the events of its log."""
     (folder / "events").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(JOB.parents[4]))
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
     log = {"enabled": "true", "dir": f"file://{folder}/events", "compress": "false", "rolling.enabled": "false"}
     conf = cluster.spark_conf(executors=3, memory="1g") | {"spark.yarn.am.memory": "512m"}

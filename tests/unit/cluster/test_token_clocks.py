@@ -76,8 +76,9 @@ def test_each_service_of_a_token_file_has_its_own_clock(tmp_path: Path) -> None:
     """The first NameNode's clock is 600 s behind, so that its tokens of 300 s seem to have ended before they began."""
     source, file = TokenFileSource(str(tmp_path / "tokens")), tmp_path / "tokens"
     now_s = time.time()
-    for password in (b"first", b"second"):
-        behind, right = token(time.time() - 600, password), token(time.time(), password, "ha-hdfs:ns2")
+    for later_s, password in ((0.0, b"first"), (0.01, b"second")):  # dates have milliseconds
+        issued_s = time.time() + later_s
+        behind, right = token(issued_s - 600, password), token(issued_s, password, "ha-hdfs:ns2")
         tokens.write(file, Credentials((behind, right)))
         found = source.find()
         assert found.credentials.tokens == (behind, right)
