@@ -41,11 +41,20 @@ Seconds = Annotated[float, checks.seconds]
 Switch = Annotated[bool, checks.switch]
 
 
+def _restore(kind: type[Section], fields: dict[str, Any]) -> Section:
+    """Return a pickled section."""
+    return kind(**fields)
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of a specification's parts.
 
-    A field's annotation holds the check of the argument from which it is made.
+    A field's annotation holds the check of the argument from which it is made. Pickles have the fields by name. Those of
+    records that are older than that have them in their order, so a new field stands behind all others of its class.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), {name: getattr(self, name) for name in self.__struct_fields__})
 
 
 class WorkerGroup(Section, frozen=True, tag_field="kind"):
@@ -350,8 +359,6 @@ class RunSpec(Section, frozen=True):
     resume: str | None = None  # id or URL of the run from whose last checkpoint it starts
     seed: int | None = None  # settled
     preload: Annotated[tuple[str, ...] | None, checks.or_none(checks.modules)] = None  # settled
-    # ring order of those that train: hosts, or ranks in the order of places; empty: racks, hosts and their GPUs
-    ring_order: Annotated[tuple[int | str, ...], checks.ring_order] = ()
     environment: dict[str, str] = {}  # settled: the user's, and those that every worker of this run gets
     honour_environment: Switch = False
     local_logdir: Switch = False
@@ -368,6 +375,8 @@ class RunSpec(Section, frozen=True):
     all_gpus: Switch = False  # a worker gets the other free GPUs of its executor in addition to those of its slot
     # CPU devices into which TensorFlow splits a worker's CPU if it has no GPU.
     logical_devices: Annotated[int | None, checks.or_none(checks.whole_number)] = None
+    # ring order of those that train: hosts, or ranks in the order of places; empty: racks, hosts and their GPUs
+    ring_order: Annotated[tuple[int | str, ...], checks.ring_order] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -7,10 +7,13 @@ import sys
 import tarfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError
+from hopsml.experiment.searches import recorded
+from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import record
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "records_of_ffbbf7f6.tar.gz"
@@ -65,6 +68,14 @@ def test_elastic_run_continues_from_its_checkpoint(records: Path) -> None:
 def test_torch_run_continues_from_its_checkpoint(records: Path) -> None:
     result = experiment.resume(run_named(records, 4), progress=False)
     assert result.value["begun"] == 5 and result.value["steps"] == 6
+
+
+def test_fields_of_recorded_specifications_have_their_places(records: Path) -> None:
+    """The records have them in the order of their class, without names."""
+    (directory,) = records.glob("local-*_5")
+    spec = recorded.load_call(RunDir(str(directory))).run
+    assert msgspec.convert(msgspec.to_builtins(spec), type(spec)) == spec
+    assert (spec.preflight, spec.keep_warm_s, spec.environment, spec.ring_order) == ("warn", 10.0, {}, ())
 
 
 def test_interrupted_search_continues(records: Path) -> None:

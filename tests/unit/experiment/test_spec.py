@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,15 @@ def test_verbs_without_encryption_are_refused_when_encryption_is_required(
     with pytest.raises(ArgumentError, match=rf"experiment.{verb} with encryption \(HOPSML_ENCRYPTION=1"):
         getattr(experiment, verb)(lambda: 1, num_workers=2, progress=False, **more)
     assert not list(tmp_path.iterdir())
+
+
+def test_specification_is_pickled_with_the_names_of_its_fields() -> None:
+    """A later version may insert fields."""
+    spec = RunSpec(name="x", preflight="off", group=ElasticGroup(size=3, min_size=2))
+    rebuild, (kind, fields) = spec.__reduce__()
+    assert kind is RunSpec and fields["preflight"] == "off" and fields["group"].min_size == 2
+    assert (
+        pickle.loads(pickle.dumps(spec))
+        == spec
+        == rebuild(kind, {"preflight": "off", "name": "x", "group": spec.group})
+    )
