@@ -6,9 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +15,15 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import actions, sessions
-from hopsml.cluster.driver import coordinator as coordinator_module
 from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
-from hopsml.cluster.driver.coordinator import TICK_S, Coordinator
+from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.run_texts import waiting_text
 from hopsml.cluster.driver.sessions import AgentSession
-from hopsml.cluster.driver.tokens.sources import FoundTokens
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import FixedGroup, RunSpec
 from hopsml.cluster.shared.worker_events import FailureReport, ReportedStep, WorkerFinished, WorkerReports
 from hopsml.core.callbacks import RECORDS
-from hopsml.core.delegation_tokens import Credentials
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
 from hopsml.experiment.run import Run
@@ -518,26 +513,3 @@ def test_internal_error_ends_only_the_connection_that_caused_it() -> None:
         assert asyncio.run(send_messages()) == 1011
     finally:
         fragile.close()
-
-
-class SlowTokens:
-    """Source whose first tokens take longer than an idle coordinator stays open."""
-
-    obtains, extends, is_backed = True, True, False
-
-    def find(self) -> FoundTokens:
-        """Return no tokens, after a while."""
-        time.sleep(10 * TICK_S)
-        return FoundTokens(Credentials())
-
-
-def test_application_whose_tokens_take_long_is_open_when_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a busy machine, or while another NameNode takes over."""
-    monkeypatch.setattr(coordinator_module, "LINGER_S", 4 * TICK_S)
-    monkeypatch.setattr(applications, "source_of", lambda context: SlowTokens())
-    with local_application(tmp_path):
-        started = applications.get_or_start("local")
-        assert started.coordinator.is_alive
-        wait_until(lambda: not started.coordinator.is_alive, "its end, as nothing uses it", END_S)

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.cluster.driver import coordinator as coordinator_module
+from hopsml.cluster.driver.coordinator import TICK_S
 from hopsml.cluster.driver.tokens.keeper import TokenKeeper
 from hopsml.cluster.driver.tokens.sources import FoundTokens, TokenFileSource
 from hopsml.core import delegation_tokens as tokens
 from hopsml.core.delegation_tokens import Credentials, Token
-from tests.helpers.clock import wait_until
+from hopsml.experiment import applications
+from tests.helpers.clock import END_S, wait_until
+from tests.helpers.local_application import local_application
 
 pytestmark = pytest.mark.fast
 
@@ -163,3 +167,26 @@ def test_folder_of_a_killed_driver_is_deleted_by_the_next_one_and_that_of_a_livi
         for one in running:
             one.kill()
             one.communicate()
+
+
+class SlowTokens:
+    """Source whose first tokens take longer than an idle coordinator stays open."""
+
+    obtains, extends, is_backed = True, True, False
+
+    def find(self) -> FoundTokens:
+        """Return no tokens, after a while."""
+        time.sleep(10 * TICK_S)
+        return FoundTokens(Credentials())
+
+
+def test_application_whose_tokens_take_long_is_open_when_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, or while another NameNode takes over."""
+    monkeypatch.setattr(coordinator_module, "LINGER_S", 4 * TICK_S)
+    monkeypatch.setattr(applications, "source_of", lambda context: SlowTokens())
+    with local_application(tmp_path):
+        started = applications.get_or_start("local")
+        assert started.coordinator.is_alive
+        wait_until(lambda: not started.coordinator.is_alive, "its end, as nothing uses it", END_S)
