@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hopsml.core.variables import Settings
-from tests.helpers import clock, leaks
+from tests.helpers import clock, leaks, local_application
 from tests.helpers.local_application import store
 from tools.guard import Guard, guard_for
 
@@ -170,6 +170,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     Set up before the test's other fixtures of function scope and torn down after them, and after all
     fixtures of a wider scope are set up, whose resources are not the test's. See tests/helpers/leaks.py.
     """
+    local_application.start_missing_agents()
     test_id = uuid.uuid4().hex
     before = leaks.Snapshot.take(test_id)
     os.environ[leaks.MARK] = test_id

@@ -49,6 +49,27 @@ def store(tmp_path: Path) -> Iterator[Path]:
         yield project
 
 
+_warm: list[
+    tuple[Callable[[], object], int]
+] = []  # of the open fixtures: the first run, and the agents that it started
+
+
+def start_missing_agents() -> None:
+    """Start the agents of a file's application again of which a slow machine has ended some, before a test is measured.
+
+    Otherwise those that a test starts would seem to be left behind by it, and the wait for their end would end them all.
+    """
+    if _warm and _agents() < _warm[-1][1]:
+        _warm[-1][0]()
+
+
+def _agents() -> int:
+    """Return the number of connected agents of this process's applications."""
+    from hopsml.experiment import applications
+
+    return sum(len(one.coordinator.door.agents) for one in list(applications._applications.values()))
+
+
 def warm_application(start: Callable[[], object], *, autouse: bool = False) -> Any:
     """Return a fixture for all tests of a file: the project's folder of one local application.
 
@@ -59,6 +80,10 @@ def warm_application(start: Callable[[], object], *, autouse: bool = False) -> A
     def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with local_application(tmp_path_factory.mktemp("application")) as project:
             start()
-            yield project
+            _warm.append((start, _agents()))
+            try:
+                yield project
+            finally:
+                _warm.pop()
 
     return application
