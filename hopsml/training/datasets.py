@@ -2,10 +2,11 @@
 
 <HOPSML_DATA_CACHE>/datasets/<key>.lock     held shared by each process that uses the copy, exclusively while it changes
 <HOPSML_DATA_CACHE>/datasets/<key>/<name>   the complete copy of one version of a data set, a file or a folder
+<HOPSML_DATA_CACHE>/datasets/.tmp-<key>     an incomplete copy, or one that is being deleted
 
 The key is derived from URL and version (ETag, or lengths and modification times), so that a changed data set is fetched
 again. The first process of a node fetches, the others wait for it. Copies that no process uses are deleted, the oldest
-first, when there is no room for another one.
+first, when there is no room for another one; so are incomplete ones of processes that were killed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import http.client
 import json
 import os
 import shutil
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from hopsml.core import file_locks, proxies, redact
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import filesystem, privacy, urls
@@ -40,6 +42,8 @@ _PASSED = ("", "file", "hdfs", "hopsfs", "viewfs", "webhdfs", "swebhdfs")  # sch
 _WEB = ("http", "https")
 _FOLDER, _LOCK, _FRESH = "datasets", ".lock", ".tmp-"
 _PIECE = 4 << 20
+_DIGITS = 19  # of a length; more are not a number of bytes
+_UNNAMED = "data"  # name of the copy of a URL without a file name
 _held: list[int] = []  # descriptors of the locks of copies that this process uses
 
 
@@ -142,7 +146,7 @@ def _open(url: str) -> DatasetOrigin:
         with _web(url, "HEAD") as answer:
             about = answer.headers
             version = about.get("ETag") or f"{about.get('Last-Modified')} {about.get('Content-Length')}"
-            return DatasetOrigin(url, {"": int(about.get("Content-Length") or -1)}, version)
+            return DatasetOrigin(url, {"": _announced_length(about)}, version)
     found = for_url(url).status(url)
     if not found.is_dir:
         return DatasetOrigin(url, {"": found.length}, f"{found.length} {found.modified_s!r}")
@@ -151,9 +155,16 @@ def _open(url: str) -> DatasetOrigin:
     return DatasetOrigin(url, {urls.relative(one.url, url): one.length for one in files}, version)
 
 
+def _announced_length(headers: Mapping[str, str]) -> int:
+    """Return the length of an answer in bytes; -1 without a valid one."""
+    text = headers.get("Content-Length") or ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS else -1
+
+
 def _fetched(source: DatasetSource, origin: DatasetOrigin, folder: Path) -> Path:
     """Return the copy of a data set in the cache's folder, and hold its lock from now on."""
-    target = folder / origin.key / (urls.name(urlsplit(origin.url).path or origin.url) or source.name)
+    name = urls.name(urlsplit(origin.url).path or origin.url)
+    target = folder / origin.key / (_UNNAMED if name in ("", ".", "..") else name)
     lock = os.open(folder / f"{origin.key}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -176,17 +187,18 @@ def _copy(source: DatasetSource, origin: DatasetOrigin, folder: Path, target: Pa
     """Copy a data set from its origin to the cache, completely or not at all."""
     most = SETTINGS.data_cache_bytes
     _make_room(folder, most - origin.size)
-    if origin.size > most:
-        raise ArgumentError(
-            f"data set {source.name} has {origin.size} bytes, and a node's cache at most {most}: set "
-            f"{Settings.data_cache_bytes.name} to more under env of the task, or fetch: pass in the job file"
-        )
-    began_s, fresh = time.monotonic(), Path(tempfile.mkdtemp(prefix=_FRESH, dir=folder))
+    _check_size(source, origin.size, most)
+    began_s, fresh = time.monotonic(), folder / f"{_FRESH}{origin.key}"
+    shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed, as this one holds the lock
+    fresh.mkdir(mode=0o700)
+    size = 0
     try:
         for name in origin.files:
             path = fresh / target.name / name if name else fresh / target.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            _download(urls.join(origin.url, name), path)
+            for length in _download(urls.join(origin.url, name), path):
+                _check_size(source, size + length, most)
+            size += path.stat().st_size
             path.chmod(0o400)
         (fresh / target.name).parent.mkdir(parents=True, exist_ok=True)
         if not origin.files:
@@ -194,38 +206,71 @@ def _copy(source: DatasetSource, origin: DatasetOrigin, folder: Path, target: Pa
         fresh.rename(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+    if size > origin.size:
+        _make_room(folder, most)
     lasted_s = time.monotonic() - began_s
-    size = sum(path.stat().st_size for path in target.parent.rglob("*") if path.is_file())
-    print(f"hopsml: data set {source.name}: {size} bytes of {source.url} fetched in {lasted_s:.1f} s", flush=True)
+    shown = redact.text(source.url)
+    print(f"hopsml: data set {source.name}: {size} bytes of {shown} fetched in {lasted_s:.1f} s", flush=True)
 
 
-def _download(url: str, path: Path) -> None:
-    """Copy one file to a local path."""
+def _check_size(source: DatasetSource, size: int, most: int) -> None:
+    """Raise ArgumentError if a data set has more bytes than the cache may have."""
+    if size > most:
+        raise ArgumentError(
+            f"data set {source.name} has {size} bytes, and a node's cache at most {most}: set "
+            f"{Settings.data_cache_bytes.name} to more under env of the task, or fetch: pass in the job file"
+        )
+
+
+def _download(url: str, path: Path) -> Iterator[int]:
+    """Copy one file to a local path; yield the length that has arrived, after each piece of a file from the web."""
     if urls.split(url)[0] not in _WEB:
         filesystem.copy(url, str(path))
         return
     with _web(url, "GET") as answer, open(path, "xb") as file:
-        shutil.copyfileobj(answer, file, _PIECE)
-        expected = answer.headers.get("Content-Length")
-        if expected is not None and file.tell() != int(expected):
+        while piece := answer.read(_PIECE):
+            file.write(piece)
+            yield file.tell()
+        expected = _announced_length(answer.headers)
+        if file.tell() != expected >= 0:
             raise StorageError(f"{url} ended after {file.tell()} of {expected} bytes", url)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Handler that follows redirects to HTTPS, and from HTTP to HTTP."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the next request. Raises StorageError for one that others on the network could answer."""
+        if urls.split(newurl)[0] not in ("https", req.type):
+            raise StorageError(f"{req.full_url} leads to {newurl}, which is not {req.type.upper()}", req.full_url)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextlib.contextmanager
 def _web(url: str, method: str) -> Iterator[Any]:
     """Send a request over HTTP, and provide the answer."""
-    request = urllib.request.Request(url, method=method, headers={"Accept-Encoding": "identity"})
     try:
-        with urllib.request.urlopen(request, timeout=SETTINGS.storage_timeout_s) as answer:
+        request = urllib.request.Request(url, method=method, headers={"Accept-Encoding": "identity"})
+        with proxies.opener(url, _Redirects()).open(request, timeout=SETTINGS.storage_timeout_s) as answer:
             yield answer
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise PathNotFound(f"{url}: there is no such file", url) from error
         raise StorageError(f"{method} {url}: HTTP status {error.code} {error.reason}", url) from error
+    except (http.client.HTTPException, ValueError) as error:  # no valid answer, or no valid URL
+        if isinstance(error, ArgumentError):
+            raise
+        raise StorageError(f"{method} {url}: {type(error).__name__}: {error}", url) from error
 
 
 def _make_room(folder: Path, most: int) -> None:
     """Delete the copies that were used longest ago, and that no process uses, until at most ``most`` bytes remain."""
+    for incomplete in folder.glob(f"{_FRESH}*"):
+        with _unused(folder, incomplete.name.removeprefix(_FRESH)) as is_unused:
+            if is_unused:
+                shutil.rmtree(incomplete, ignore_errors=True)
     copies = sorted(
         (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(_FRESH)),
         key=lambda path: path.stat().st_mtime,
@@ -234,20 +279,20 @@ def _make_room(folder: Path, most: int) -> None:
     for copy in copies:
         if sum(sizes.values()) <= most:
             return
-        if _delete_unused(folder, copy):
-            del sizes[copy]
+        with _unused(folder, copy.name) as is_unused:
+            if is_unused:
+                gone = folder / f"{_FRESH}{copy.name}"
+                shutil.rmtree(gone, ignore_errors=True)
+                copy.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+                del sizes[copy]
 
 
-def _delete_unused(folder: Path, copy: Path) -> bool:
-    """Delete a copy; return False if a process uses it."""
-    lock = os.open(folder / f"{copy.name}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+@contextlib.contextmanager
+def _unused(folder: Path, key: str) -> Iterator[bool]:
+    """Hold the lock of a copy; provide False without it if a process uses the copy, or fetches it."""
+    lock = os.open(folder / f"{key}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        gone = folder / f"{_FRESH}{copy.name}"
-        copy.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-        return True
-    except BlockingIOError:
-        return False
+        yield file_locks.try_lock(lock)
     finally:
         os.close(lock)

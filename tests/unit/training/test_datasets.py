@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import http.server
 import os
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +29,19 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
     requests: list[str]
     truncates = False
+    answer: bytes | None = None  # sent for each request in place of a file, whatever it is
+
+    def do_HEAD(self) -> None:
+        if self.answer is None:
+            return super().do_HEAD()
+        self.wfile.write(self.answer)
+        self.close_connection = True
+        return None
 
     def do_GET(self) -> None:
         self.requests.append(f"GET {self.path}")
+        if self.answer is not None:
+            return self.do_HEAD()
         if not self.truncates:
             return super().do_GET()
         self.send_response(200)
@@ -163,3 +176,111 @@ def test_processes_that_start_together_fetch_once(web: tuple[str, Path, type[Fil
     printed = [one.communicate(timeout=END_S)[0].splitlines() for one in started]
     assert [lines[-1] for lines in printed] == [str(1 << 20)] * 3
     assert handler.requests == ["GET /digits.csv"] and sum(len(lines) for lines in printed) == 4
+
+
+ENDLESS = b"HTTP/1.0 200 OK\r\n\r\n" + bytes(5000)
+
+
+@pytest.mark.parametrize(
+    "head", ["", "Content-Length: 10\r\n", "Content-Length: -1\r\n", f"Content-Length: {'9' * 5000}\r\n"]
+)
+def test_length_that_a_server_announces_does_not_raise_the_bound(
+    web: tuple[str, Path, type[Files]], cache: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    url, _, handler = web
+    monkeypatch.setenv("HOPSML_DATA_CACHE_BYTES", "1000")
+    handler.do_HEAD = lambda self: self.wfile.write(f"HTTP/1.0 200 OK\r\n{head}\r\n".encode())  # type: ignore[method-assign]
+    handler.do_GET = lambda self: self.wfile.write(ENDLESS)  # type: ignore[method-assign]
+    with pytest.raises(ArgumentError, match="data set digits has [0-9]+ bytes, and a node's cache at most 1000"):
+        datasets.fetch(DatasetSource("digits", f"{url}/digits.csv"))
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_copy_whose_length_was_unknown_makes_room_as_well(
+    web: tuple[str, Path, type[Files]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _, handler = web
+    monkeypatch.setenv("HOPSML_DATA_CACHE_BYTES", "1000")
+    handler.answer = b"HTTP/1.0 200 OK\r\n\r\n" + bytes(600)
+    old = datasets.fetch(DatasetSource("old", f"{url}/old"))
+    release()
+    assert datasets.fetch(DatasetSource("new", f"{url}/new")).exists() and not old.exists()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no HTTP at all\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nabc",
+        b"HTTP/1.0 302 Found\r\nLocation: http://[/\r\n\r\n",
+        b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n",
+        b"HTTP/1.0 302 Found\r\nLocation: ftp://127.0.0.1:1/x\r\n\r\n",
+    ],
+)
+def test_invalid_answer_is_an_error_that_names_the_data_set(web: tuple[str, Path, type[Files]], answer: bytes) -> None:
+    url, _, handler = web
+    handler.answer = answer
+    with pytest.raises(StorageError, match="data set digits: http://.* cannot be fetched: ") as refused:
+        datasets.fetch(DatasetSource("digits", f"{url}/digits.csv"))
+    assert b"ftp:" not in answer or "which is not HTTP" in str(refused.value), "no other protocol is used"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:x/a", "http://127.0.0.1:1/a b", "http://127.0.0.1:1/\u00e4"])
+def test_invalid_url_is_an_error_that_names_the_data_set(url: str) -> None:
+    with pytest.raises(StorageError, match="data set digits: .* cannot be fetched: "):
+        datasets.fetch(DatasetSource("digits", url))
+
+
+def test_redirect_from_https_to_http_is_not_followed() -> None:
+    request = urllib.request.Request("https://host/a", method="HEAD")
+    follow = functools.partial(datasets._Redirects().redirect_request, request, None, 302, "Found", {})
+    assert follow("https://other/a").full_url == "https://other/a"
+    with pytest.raises(StorageError, match="https://host/a leads to http://other/a, which is not HTTPS"):
+        follow("http://other/a")
+
+
+def test_signature_of_a_url_is_not_printed(
+    web: tuple[str, Path, type[Files]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, folder, _ = web
+    (folder / "digits.csv").touch()
+    datasets.fetch(DatasetSource("digits", f"{url}/digits.csv?X-Amz-Signature=0a1b2c3d4e5f"))
+    printed = capfd.readouterr().out
+    assert "fetched" in printed and "0a1b2c3d4e5f" not in printed
+
+
+def test_names_of_a_url_do_not_lead_out_of_its_copy(cache: Path, tmp_path: Path) -> None:
+    for name in ("..?x", ".?x"):
+        file = tmp_path / "data" / name / "planted" / "file"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        copy = datasets.fetch(DatasetSource("digits", f"file://{tmp_path}/data/{name}", "copy"))
+        assert (copy / "planted" / "file").exists() and copy.name == "data" and copy.parent.parent == cache
+    assert not (cache / "planted").exists()
+
+
+def test_url_without_a_file_name_is_one_copy_under_each_name(web: tuple[str, Path, type[Files]]) -> None:
+    url, folder, _ = web
+    (folder / "index.html").write_text("data")
+    found = {datasets.fetch(DatasetSource(name, f"{url}/")) for name in ("one", "other")}
+    assert len(found) == 1 and found.pop().read_text() == "data"
+
+
+def test_incomplete_copies_of_killed_processes_are_deleted(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_bytes(bytes(400))
+    monkeypatch.setenv("HOPSML_DATA_CACHE_BYTES", "500")
+    old = datasets.fetch(DatasetSource("old", f"file://{tmp_path}/old", "copy"))
+    release()
+    for key in (old.parent.name, "0" * 32):  # killed while it deleted a copy, and while it fetched one
+        (cache / f".tmp-{key}" / "data").mkdir(parents=True)
+    held = os.open(cache / f"{'1' * 32}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    fetched_now = cache / f".tmp-{'1' * 32}"
+    fetched_now.mkdir()
+    new = datasets.fetch(DatasetSource("new", f"file://{tmp_path}/new", "copy"))
+    os.close(held)
+    assert {path for path in cache.iterdir() if path.is_dir()} == {new.parent, fetched_now}
