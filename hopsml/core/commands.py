@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import subprocess
+import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,7 +103,8 @@ def run_command(line: Sequence[str], shown: str, variables: Mapping[str, str], f
 def _copied_errors(process: subprocess.Popen[bytes], reading: int) -> bytes:
     """Copy a pipe to stderr until the process has exited, and return its last bytes.
 
-    Processes that the command has left behind may hold the pipe open; it is read until it is empty.
+    Processes that the command has left behind may hold the pipe open, and write without end: after the exit only what is
+    in the pipe then is read.
     """
     last = b""
     exited, exiting = os.pipe()
@@ -109,22 +113,29 @@ def _copied_errors(process: subprocess.Popen[bytes], reading: int) -> bytes:
         process.wait()
         os.close(exiting)
 
+    def copy(most: int) -> bytes:
+        nonlocal last
+        piece = os.read(reading, most)
+        last = (last + piece)[-RETAINED:]
+        _write_to_stderr(piece)
+        return piece
+
     threading.Thread(target=report_exit, daemon=True).start()
     try:
         watched = [reading, exited]
-        while watched:
-            ready, _, _ = select.select(watched, [], [])
-            if reading in ready:
-                piece = os.read(reading, _PIECE)
-                last = (last + piece)[-RETAINED:]
-                _write_to_stderr(piece)
-                if not piece:
-                    watched.remove(reading)
-            if ready == [exited]:
-                return last
+        while exited not in select.select(watched, [], [])[0]:
+            if not copy(_PIECE):
+                watched.remove(reading)
+        if left := _available_bytes(reading):
+            copy(left)
     finally:
         os.close(exited)
     return last
+
+
+def _available_bytes(pipe: int) -> int:
+    """Return the number of bytes that can be read from a pipe without waiting."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _write_to_stderr(data: bytes) -> None:

@@ -15,6 +15,12 @@ from hopsml.service.render.spark_submit import code_folder, is_git_url
 from hopsml.service.spec import JobSpec
 
 _PROTOCOLS = "https:http:ssh:git:file"  # others run programs
+# Set where a hook of another repository runs: git would write there (`git rev-parse --local-env-vars`).
+_OF_REPOSITORY = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE",
+    "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_CONFIG", "GIT_QUARANTINE_PATH",
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -58,7 +64,8 @@ def _clone(code: str, folder: Path) -> None:
 
 def _git(line: tuple[str, ...], folder: Path, code: str) -> None:
     """Run one git command in a folder, without prompts. Raises ArgumentError if it fails."""
-    variables = {**os.environ, "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+    given = {name: value for name, value in os.environ.items() if name not in _OF_REPOSITORY}
+    variables = {**given, "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
             ("git", *line), cwd=folder, env=variables, capture_output=True, text=True, errors="replace"

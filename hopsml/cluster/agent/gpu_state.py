@@ -34,8 +34,9 @@ BROKEN_XIDS = {
     119: "GSP timeout",
     120: "GSP error",
 }
-# "NVRM: Xid (PCI:0000:18:00): 79, pid=..., GPU has fallen off the bus."
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+# "3,1,9,-;NVRM: Xid (PCI:0000:18:00): 79, pid=..., GPU has fallen off the bus."; at the beginning only, since other
+# messages contain names that users choose, such as those of control groups.
+_XID = re.compile(r"[^ ;][^;]*;NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _RECORD_BYTES = 8192  # the longest record of /dev/kmsg
 # Packages of the CUDA runtime; those without a suffix begin with CUDA 13, and their version is CUDA's.
 _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
@@ -111,7 +112,7 @@ def xids_by_bus(records: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Return the distinct Xid errors of broken hardware by GPU (domain, bus, device), in their order."""
     found: dict[str, tuple[int, ...]] = {}
     for record in records:
-        if (match := _XID.search(record)) is not None and (xid := int(match[2])) in BROKEN_XIDS:
+        if (match := _XID.match(record)) is not None and (xid := int(match[2])) in BROKEN_XIDS:
             bus = _bus(match[1])
             if xid not in found.get(bus, ()):
                 found[bus] = (*found.get(bus, ()), xid)

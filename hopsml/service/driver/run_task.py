@@ -24,6 +24,7 @@ from hopsml.service.driver import driver_requests
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec, searchspace
 from hopsml.service.spec.task import Task
+from hopsml.storage import privacy
 from hopsml.storage.filesystem import for_url
 from hopsml.submission import script
 from hopsml.training import datasets, discovery
@@ -150,7 +151,7 @@ def _shared_folder(job: JobSpec) -> str:
 
     Raises:
         ArgumentError: It is to be a folder of the project, and no service has started this driver.
-        StorageError: It cannot be created.
+        StorageError: It cannot be created, or is another user's.
     """
     url = job.workspace if isinstance(job.workspace, str) else SETTINGS.job_workspace
     if not url:
@@ -158,7 +159,8 @@ def _shared_folder(job: JobSpec) -> str:
             f"job {job.name}: workspace: true is a folder that the job service chooses in its project, and no service has "
             f"started this driver; name a URL, or set {Settings.job_workspace.name} to one"
         )
-    for_url(url).make_dirs(url)
+    # The project's folder may be open to others; one that the job names has the permission of the folder above it.
+    for_url(url).make_dirs(url, None if isinstance(job.workspace, str) else privacy.share_mode(None))
     return datasets.local_path(url)
 
 

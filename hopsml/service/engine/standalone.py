@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hopsml.core import hadoop_http
 from hopsml.core.profiles import Profile
 from hopsml.errors import StorageError
 from hopsml.service.driver import driver_requests
@@ -29,8 +29,10 @@ log = logging.getLogger("hopsml.service")
 SCHEME = "spark://"
 DRIVER_MIB = 1024  # Spark's default, spark.driver.memory
 UI_PORT = 8080  # Spark's default, spark.master.ui.port
-ANSWER_S = 5.0  # timeout of a request to a master
-MOST_BYTES = 64 << 20  # of an answer
+ANSWER_S = 5.0  # timeout of a request to a master, with its answer
+MOST_NAME = 256  # characters of a host
+MOST_AMOUNT = 1 << 31  # cores, or MiB of memory, of a worker
+_MALFORMED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def status_urls(profile: Profile) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class StandaloneEngine(LocalEngine):
         try:
             workers = seen_workers(active_master(self._status)["workers"])
             return replace(seen, nodes=(*(seen.nodes or ()), *workers))
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except _MALFORMED as error:
             problem = f"no master of {', '.join(self._status)} answers as one that is ALIVE: {error}"
             return replace(seen, nodes=None, problem=problem)
 
@@ -101,17 +103,17 @@ def active_master(urls: Iterable[str]) -> Mapping[str, Any]:
 
     Raises:
         OSError: No master answers.
-        ValueError: An answer is not JSON, or each master is in another state, as STANDBY.
+        ValueError: Each master is in another state, as STANDBY.
+        _MALFORMED: An answer is not one of a master.
     """
     problem: Exception = ValueError("no master is named")
     for url in urls:
         try:
-            with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
-                status: Mapping[str, Any] = json.loads(answer.read(MOST_BYTES))
+            status: Mapping[str, Any] = json.loads(hadoop_http.request(url, ANSWER_S).body)
             if status["status"] == "ALIVE":
                 return status
             problem = ValueError(f"it is {status['status']}")
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except _MALFORMED as error:
             problem = error
     raise problem
 
@@ -119,6 +121,8 @@ def active_master(urls: Iterable[str]) -> Mapping[str, Any]:
 def seen_workers(workers: Sequence[Mapping[str, Any]]) -> tuple[NodeSeen, ...]:
     """Return the workers of a master's status that are ALIVE, named by host; with the port if several share a host."""
     alive = [worker for worker in workers if worker["state"] == "ALIVE"]
+    for worker in alive:
+        _check(worker)
     on_host = Counter(worker["host"] for worker in alive)
     return tuple(
         NodeSeen(
@@ -128,6 +132,15 @@ def seen_workers(workers: Sequence[Mapping[str, Any]]) -> tuple[NodeSeen, ...]:
         )
         for worker in alive
     )
+
+
+def _check(worker: Mapping[str, Any]) -> None:
+    """Raise ValueError for a worker whose name cannot be shown, or whose amounts are not those of a machine."""
+    host, amounts = worker["host"], [worker[f"{name}{used}"] for name in ("cores", "memory") for used in ("", "used")]
+    if not isinstance(host, str) or not host.isprintable() or not 0 < len(host) < MOST_NAME:
+        raise ValueError(f"a worker has the host {str(host)[:100]!r}")
+    if not all(isinstance(one, int) and 0 <= one < MOST_AMOUNT for one in amounts):
+        raise ValueError(f"worker {host} has cores and memory {str(amounts)[:100]}")
 
 
 def _gpus(resources: Mapping[str, Any] | None) -> int:

@@ -216,6 +216,13 @@ class JobSpec(SpecPart):
         examples=["yarn"],
     )
 
+    @field_validator("code", "dataset")
+    @classmethod
+    def _has_no_password(cls, url: str | None) -> str | None:
+        """Raise ValueError for a URL with a password."""
+        shared.check_no_password(url or "")
+        return url
+
     @field_validator("workspace")
     @classmethod
     def _is_shared(cls, named: bool | str) -> bool | str:

@@ -13,6 +13,18 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\x00-\x1f\x7f]+")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*")
 
 
+_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@|https?://[^/?#]*@", re.IGNORECASE)
+
+
+def check_no_password(url: str) -> None:
+    """Raise ValueError for a URL with a password, or with a token in place of the user of a web server."""
+    if _PASSWORD.match(url):
+        raise ValueError(
+            "the URL contains a password, and job files are readable by other users: for git store it in git's credential "
+            "helper, or use ssh"
+        )
+
+
 def is_url(text: str) -> bool:
     """Return True if a text begins as a URL does."""
     return "://" in text
@@ -33,6 +45,7 @@ def check_workspace(text: str) -> None:
     """Raise ValueError for a shared folder with control characters or ``..``, or at the URL of a store without writing."""
     if text.startswith(("http://", "https://", "ssh://", "git://", "git@")):
         raise ValueError("jobs cannot write there; the git URL of the code stands under code")
+    check_no_password(text)
     if not (is_path(text) and text.isprintable()):
         check_location(text, "true, a URL or an absolute path")
 
@@ -69,4 +82,5 @@ class JobDataset(SpecPart):
     def _is_location(cls, url: str) -> str:
         """Raise ValueError for text that is neither a URL nor an absolute path."""
         check_location(url, "a URL or an absolute path: write hdfs:///data/digits")
+        check_no_password(url)
         return url

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
-from hopsml.core.commands import CommandFailed
+from hopsml.core.commands import CommandFailed, run_command
 
 pytestmark = pytest.mark.fast
 HEADER = "Traceback (most recent call last):"
@@ -44,3 +49,21 @@ def test_cause_is_the_error_that_was_written_last(status: int, written: str, cau
         assert failed.cause.startswith(f"{cause} (Command 'run it' ")
     else:
         assert failed.cause == "Command 'run it' returned non-zero exit status 3."
+
+
+def test_process_that_is_left_behind_and_writes_on_does_not_prolong_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = "yes >&2 & echo $! >writer; echo last words >&2; exit 3"
+    with pytest.raises(CommandFailed, match="returned non-zero exit status 3"):
+        run_command(("sh", "-c", command), "run it", os.environ, tmp_path)
+    with contextlib.suppress(ProcessLookupError):  # ended, as nothing reads what it writes
+        os.kill(int((tmp_path / "writer").read_text()), signal.SIGKILL)
+    assert "y\ny\n" in capfd.readouterr().err
+
+
+def test_all_errors_of_a_command_are_copied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for command in ("seq 100000 >&2", "exec 2>&-; sleep 0.2", "sleep 60 & echo $! >writer; seq 5 >&2"):
+        run_command(("sh", "-c", command), "run it", os.environ, tmp_path)
+    os.kill(int((tmp_path / "writer").read_text()), signal.SIGKILL)
+    assert capfd.readouterr().err.split() == [str(number + 1) for number in (*range(100_000), *range(5))]

@@ -191,7 +191,7 @@ def test_length_that_a_server_announces_does_not_raise_the_bound(
     monkeypatch.setenv("HOPSML_DATA_CACHE_BYTES", "1000")
     handler.do_HEAD = lambda self: self.wfile.write(f"HTTP/1.0 200 OK\r\n{head}\r\n".encode())  # type: ignore[method-assign]
     handler.do_GET = lambda self: self.wfile.write(ENDLESS)  # type: ignore[method-assign]
-    with pytest.raises(ArgumentError, match="data set digits has [0-9]+ bytes, and a node's cache at most 1000"):
+    with pytest.raises(ArgumentError, match=r"data set digits has [0-9]+ bytes, and a node's cache at most 1000"):
         datasets.fetch(DatasetSource("digits", f"{url}/digits.csv"))
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
@@ -221,14 +221,14 @@ def test_copy_whose_length_was_unknown_makes_room_as_well(
 def test_invalid_answer_is_an_error_that_names_the_data_set(web: tuple[str, Path, type[Files]], answer: bytes) -> None:
     url, _, handler = web
     handler.answer = answer
-    with pytest.raises(StorageError, match="data set digits: http://.* cannot be fetched: ") as refused:
+    with pytest.raises(StorageError, match=r"data set digits: http://.* cannot be fetched: ") as refused:
         datasets.fetch(DatasetSource("digits", f"{url}/digits.csv"))
     assert b"ftp:" not in answer or "which is not HTTP" in str(refused.value), "no other protocol is used"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:x/a", "http://127.0.0.1:1/a b", "http://127.0.0.1:1/\u00e4"])
 def test_invalid_url_is_an_error_that_names_the_data_set(url: str) -> None:
-    with pytest.raises(StorageError, match="data set digits: .* cannot be fetched: "):
+    with pytest.raises(StorageError, match=r"data set digits: .* cannot be fetched: "):
         datasets.fetch(DatasetSource("digits", url))
 
 

@@ -80,9 +80,11 @@ def test_xid_errors_of_broken_hardware_are_attributed_to_their_gpu(library: Path
         "3,4,13,-;NVRM: Xid (PCI:0000:18:00): 79, pid=9, GPU has fallen off the bus.\n"
         "3,5,14,-;NVRM: Xid (PCI:0000:3B:00): 48, pid=9, DBE (double bit error)\n"
         "3,6,15,-;NVRM: Xid (PCI:0000:18:00.0): 94, pid=9, Contained memory error\n"
+        "6,7,16,-;oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user.slice/NVRM: Xid (PCI:0000:18:00): 48, x\n"
+        " SUBSYSTEM=;NVRM: Xid (PCI:0000:18:00): 48, x\n"
     )
     (gpu,) = facts(library, tmp_path, log=log)
-    assert gpu.xids == (79, 94)  # not 13, which a program causes, and not those of another GPU
+    assert gpu.xids == (79, 94)  # not 13, which a program causes, those of another GPU, and names
 
 
 def test_kernel_log_that_may_not_be_read_has_no_records(tmp_path: Path) -> None:

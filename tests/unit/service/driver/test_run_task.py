@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from typing import IO
 import pytest
 
 from hopsml.core import profiles
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, PathExists
 from hopsml.service import spec
 from hopsml.service.driver import run_task
 from hopsml.service.engine.local import end_reason_line
@@ -319,3 +320,29 @@ def test_trials_of_a_search_form_the_group_of_the_named_framework(job_file: Path
         logs = "".join(path.read_text() for path in run.rglob("*rank*.log"))
         assert logs.count("trial of 2") == 4 and ("trial of 2 none" in logs) == bool(framework), logs
         shutil.rmtree(project)
+
+
+def shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> Path:
+    """Return the folder that the tasks of a job share, in a project that all users may read."""
+    (tmp_path / "project").mkdir(exist_ok=True)
+    (tmp_path / "project").chmod(0o755)
+    monkeypatch.setenv("HOPSML_JOB_WORKSPACE", f"file://{tmp_path}/project/Workspaces/small-1")
+    job = spec.loads(f"name: small\ncode: .\nworkspace: {named}\ntasks: {{train: {{script: train.py}}}}\n")
+    return Path(run_task._shared_folder(job))
+
+
+def test_folder_that_tasks_share_is_private_like_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shared_folder(tmp_path, monkeypatch, "true")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert shared_folder(tmp_path, monkeypatch, "true") == folder, "as another task or try"
+
+
+def test_folder_that_another_user_made_first_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root can make a folder of another user")
+    folder = tmp_path / "project" / "Workspaces" / "small-1"
+    folder.mkdir(parents=True)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(PathExists, match="belongs to another user"):
+        shared_folder(tmp_path, monkeypatch, "true")
+    assert shared_folder(tmp_path, monkeypatch, str(folder)) == folder, "the job names it"

@@ -103,6 +103,51 @@ def test_active_master_is_found_and_its_absence_is_a_problem(
     assert (tmp_path / "Jobs" / "t-1-1.end").exists()
 
 
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no HTTP\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\n\r\n" + DEEP,
+        *(
+            b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"status": "ALIVE", "workers": [found]}).encode()
+            for found in (
+                worker("a", resources=[1]),
+                worker("a", resources={"gpu": 1}),
+                worker("a", cores=float("inf")),
+                worker("a", cores=10**400),
+                worker("a", memory=-1),
+                worker("\x1b]0;a\x07"),
+                worker("a" * 10_000),
+                worker(5),  # type: ignore[arg-type]
+            )
+        ),
+    ],
+)
+def test_malformed_answer_of_a_master_is_a_problem(answer: bytes, tmp_path: Path) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        engine = StandaloneEngine(tmp_path, 2048, [f"http://127.0.0.1:{server.server_address[1]}/"], tmp_path.as_uri())
+        try:
+            state = engine.poll()
+        finally:
+            engine.close()
+            server.shutdown()
+            thread.join()
+    assert state.nodes is None and "answers as one that is ALIVE" in state.problem and len(state.problem) < 1000
+
+
 def test_service_runs_on_standalone_spark_and_not_where_applications_cannot_be_found_again(tmp_path: Path) -> None:
     from hopsml.service import server
 
