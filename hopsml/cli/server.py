@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -257,14 +258,23 @@ def _announce(file: Path) -> Callable[[], None]:
     """Lock the file by which commands see that the server is starting; return the function that deletes it.
 
     The kernel releases the lock of a server that is killed. Another server that starts with the same state may hold it.
+
+    Raises:
+        ArgumentError: The folder cannot be written, or other users can write to it.
     """
-    from hopsml.core import file_locks
+    from hopsml.core import file_locks, ownership
     from hopsml.errors import ArgumentError
     from hopsml.storage import durable
 
+    state = file.parent.absolute()
     try:
-        durable.make_folder(file.parent)
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        durable.make_folder(state)
+        reason = ownership.why_foreign(state, state.parent)
+        if not reason and state.stat().st_mode & stat.S_IWOTH:  # with the sticky bit, as /tmp
+            reason = "all users can create files there"
+        if reason:  # they could have put the key of all secrets there, or the database
+            raise ArgumentError(f"--state {state}: {reason}; name a folder that only you can write to")
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if file_locks.try_lock(descriptor):
             os.utime(descriptor)  # the start, for the messages of commands
     except OSError as error:
