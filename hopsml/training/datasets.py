@@ -186,8 +186,8 @@ def _fetched(source: DatasetSource, origin: DatasetOrigin, folder: Path) -> Path
 def _copy(source: DatasetSource, origin: DatasetOrigin, folder: Path, target: Path) -> None:
     """Copy a data set from its origin to the cache, completely or not at all."""
     most = SETTINGS.data_cache_bytes
-    _make_room(folder, most - origin.size)
     _check_size(source, origin.size, most)
+    _make_room(folder, most - origin.size)
     began_s, fresh = time.monotonic(), folder / f"{_FRESH}{origin.key}"
     shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed, as this one holds the lock
     fresh.mkdir(mode=0o700)

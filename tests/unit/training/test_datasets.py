@@ -160,9 +160,11 @@ def test_copies_that_no_process_uses_make_room(tmp_path: Path, cache: Path, monk
     fourth = tmp_path / "fourth"
     fourth.write_bytes(bytes(400))
     assert datasets.fetch(DatasetSource("fourth", str(fourth), "copy")).exists() and new.exists(), "it is in use"
+    release()
     fourth.write_bytes(bytes(1001))
     with pytest.raises(ArgumentError, match="data set large has 1001 bytes, and a node's cache at most 1000"):
         datasets.fetch(DatasetSource("large", str(fourth), "copy"))
+    assert new.exists(), "nothing is deleted for what has no room"
 
 
 def test_processes_that_start_together_fetch_once(web: tuple[str, Path, type[Files]], cache: Path) -> None:
