@@ -11,10 +11,12 @@ Importing this module imports no framework.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentTypeError
+from hopsml.training.large_batch import statistics
 from hopsml.training.large_batch.recipe import BatchPlan, Normalizer, Recipe
 from hopsml.training.large_batch.rules import smooth_labels
 from hopsml.training.large_batch.schedules import (
@@ -42,6 +44,8 @@ __all__ = [
     "SlowStart",
     "Steps",
     "parameter_groups",
+    "recompute_statistics",
+    "recomputed_statistics",
     "reduce_statistics",
     "reduced_statistics",
     "smooth_labels",
@@ -62,6 +66,51 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
     from hopsml.training.torch import layerwise_optimizers
 
     return layerwise_optimizers.parameter_groups(module, weight_decay)
+
+
+def recompute_statistics(model: Any, batches: Iterable[Any], share: float = 1.0) -> int:
+    """Set the statistics of all batch normalizations to those over training data, instead of moving averages.
+
+    All workers call it, before validation, each with its own part of the training data. One forward pass over the
+    batches computes mean and variance of each normalization's input, over all rows of all batches of all workers.
+    During it normalizations use their batch, as in training; everything else, such as dropout, is in inference mode.
+    Weights, optimizer and the momentum of the normalizations do not change. The result does not depend on how the
+    batches are divided among workers; it depends on the rows of each batch if normalizations follow one another.
+
+    Normalizations that are frozen (Keras: ``trainable=False``; torch: in evaluation mode while the module is in
+    training) do not change, and those that are synchronized use the batch of their worker in this pass. In torch the
+    variance is the unbiased one, as in its moving averages.
+
+    Args:
+        model: a Keras 3 model, or a torch module.
+        batches: this worker's batches; of tuples and lists the first element is passed to the model. Workers may
+            have different numbers of batches, except where a forward pass itself communicates (sharded weights).
+        share: share of the batches to use, above 0 to 1; the first of each worker, rounded up.
+
+    Returns:
+        The number of changed batch normalizations.
+
+    Raises:
+        ArgumentError: ``share`` is out of range, the number of batches is needed and unknown, or no worker has rows.
+        ArgumentTypeError: another object was given.
+    """
+    framework = _normalisations(model)
+    found: int = framework.recompute_statistics(model, statistics.first_batches(batches, share))
+    return found
+
+
+def recomputed_statistics(batches: Iterable[Any] | Callable[[], Iterable[Any]], share: float = 1.0) -> Any:
+    """Return a callback for Keras's ``fit`` that recomputes the statistics of batch normalizations.
+
+    It calls ``recompute_statistics`` before each validation and after the training.
+
+    Args:
+        batches: this worker's batches, which can be iterated over several times, or a function that returns them.
+        share: share of the batches to use.
+    """
+    from hopsml.training.tensorflow.keras import normalisations
+
+    return normalisations.RecomputedStatistics(batches, share)
 
 
 def reduce_statistics(model: Any) -> int:

@@ -1,20 +1,22 @@
 """ResNet-50 on ImageNet as in "Extremely Large Minibatch SGD" (arXiv 1711.04325), by any number of workers.
 
 32 images per worker; the rate is that of a batch of 256, scaled to the batch of all workers; RMSprop at first, then
-SGD; a slow start instead of a warm-up; statistics of normalisations reduced before they are used; gradients sent in
-half precision.
+SGD; a slow start instead of a warm-up; normalisation without moving averages; gradients sent in half precision.
 
     hopsml submit spark_jobs/imagenet_resnet50.py --profile yarn -- hdfs:///data/imagenet --workers 1024
     python spark_jobs/imagenet_resnet50.py hdfs:///data/imagenet --workers 1024 --dry-run
 """
 
 import argparse
+import itertools
+import math
 
 import hopsml
 from hopsml import experiment
 
 TRAINED, CLASSES, SIZE = 1_281_167, 1000, 224
 FEATURES = {"image/encoded": (), "image/class/label": ()}  # the layout of TensorFlow's ImageNet files; labels from 1
+STATISTICS = 0.02  # share of the training images over which statistics of normalisations are computed: 25 600
 MEAN, DEVIATION = (123.68, 116.78, 103.94), (58.4, 57.12, 57.38)  # of ImageNet's red, green and blue
 
 
@@ -84,6 +86,12 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
         """Return the predicted labels of some JPEG files."""
         return tf.argmax(model(decoded(contents, size, False), training=False), 1) + 1
 
+    def images():
+        """Yield training images of this worker for the statistics of normalisations."""
+        used = math.ceil(STATISTICS * plan.steps_per_epoch)
+        for found in itertools.islice(rows.batch(plan.batch_size).shuffle(seed=2), used):
+            yield decoded(tf.constant(found["image/encoded"]), size, True)
+
     state = hopsml.elastic.State(model=model, optimizer=optimizer)
     accuracy, loss = 0.0, float("nan")
     for rows_of_step in state.resume(rows.batch(plan.batch_size).shuffle(seed=1).repeat(max(1, round(epochs)))):
@@ -93,7 +101,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
         state.commit()
         is_last = state.batches in (most_steps, plan.steps)
         if is_last or state.batches % plan.steps_per_epoch == 0:
-            hopsml.large_batch.reduce_statistics(model)
+            hopsml.large_batch.recompute_statistics(model, images())
             same = {"accuracy": lambda labels, found: (labels == found).mean()}
             of_files = {"features": "image/encoded", "label": "image/class/label"}
             accuracy = hopsml.data.evaluate(lambda files: predict(tf.constant(files)), judged, same, **of_files)["accuracy"]

@@ -6,14 +6,16 @@ one here works on any device that the process group supports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from hopsml.errors import ArgumentError
-from hopsml.training.large_batch import rules
+from hopsml.training.large_batch import rules, statistics
 
 _LAST = ("bn3", "bn2")  # names in torchvision's bottleneck and basic block, and in code modelled on them
 
@@ -47,6 +49,112 @@ def _average() -> Callable[[Any], Any]:
         return x / dist.get_world_size()
 
     return average
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def recompute_statistics(module: torch.nn.Module, batches: Iterable[Any]) -> int:
+    """Replace the statistics of batch normalisations by those of their inputs over all workers' batches.
+
+    Returns the number of changed normalisations; see ``hopsml.large_batch.recompute_statistics``.
+    """
+    bare = _bare(module)
+    found = [one for one in bare.modules() if _has_moving_statistics(one, bare.training)]
+    sums = [torch.zeros(3, one.num_features, dtype=torch.float64, device=one.running_mean.device) for one in found]
+    if not found:
+        return 0
+    with _normalising_by_batch(bare, found, sums):
+        for batch in batches:
+            features = batch[0] if isinstance(batch, (tuple, list)) else batch
+            if not isinstance(features, torch.Tensor):
+                bare(features)
+            elif len(features):
+                bare(features.to(found[0].running_mean.device))
+    whole = _sum_over_workers(torch.cat([one.flatten() for one in sums])).split([one.numel() for one in sums])
+    statistics.check_any_rows(float(one[0]) for one in whole)
+    changed = 0
+    for one, (count, total, squares) in zip(found, (part.view(3, -1).cpu().numpy() for part in whole), strict=True):
+        if count[0]:  # the forward pass has reached it
+            mean, variance = statistics.moments_of_sums(float(count[0]), total, squares, correction=1)
+            one.running_mean.copy_(torch.from_numpy(mean))
+            one.running_var.copy_(torch.from_numpy(variance))
+            changed += 1
+    return changed
+
+
+def _bare(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module within a DistributedDataParallel or a compiled module.
+
+    The wrappers' forward pass exchanges buffers, or does not call hooks that were registered after the compilation.
+    """
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            inner = module.module
+        if inner is None:
+            return module
+        module = inner
+
+
+def _has_moving_statistics(module: Any, whole_trains: bool) -> bool:
+    """Return True for a batch normalisation with moving statistics that is not frozen.
+
+    It is frozen if it alone is in evaluation mode, and ``whole_trains``, the mode of the whole module, is training.
+    """
+    return _is_normalisation(module) and module.running_mean is not None and (module.training or not whole_trains)
+
+
+@contextlib.contextmanager
+def _normalising_by_batch(module: Any, normalisations: list[Any], sums: list[Any]) -> Iterator[None]:
+    """Evaluate ``module`` in this context with normalisations that use their batch, and add the inputs' moments to sums.
+
+    Modes and buffers are restored afterwards.
+    """
+    modes = {one: one.training for one in module.modules()}
+    buffers = [(one, name, value.clone()) for one in normalisations for name, value in one.named_buffers(recurse=False)]
+    hooks, local = [], []
+    try:
+        module.eval()
+        for one, own in zip(normalisations, sums, strict=True):
+            one.train()
+            hooks.append(one.register_forward_pre_hook(functools.partial(_add_moments, own), with_kwargs=True))
+            if isinstance(one, (SynchronizedBatchNorm, torch.nn.SyncBatchNorm)):
+                one.forward = functools.partial(
+                    _normalised_by_batch, one
+                )  # workers may have unequal numbers of batches
+                local.append(one)
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for one in local:
+            del one.forward
+        for one, name, value in buffers:
+            getattr(one, name).copy_(value)
+        for one, training in modes.items():
+            one.training = training
+
+
+def _add_moments(sums: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Add number, sum and sum of squares of a normalisation's input to ``sums``, of shape (3, channels)."""
+    x = args[0] if args else kwargs["input"]
+    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    variance, mean = (one.double() for one in torch.var_mean(wide, [0, *range(2, x.dim())], correction=0))
+    count = x.numel() / x.shape[1]
+    sums += torch.stack([torch.full_like(mean, count), count * mean, count * (variance + mean * mean)])
+
+
+def _normalised_by_batch(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Return the input of a synchronised normalisation, normalised by this worker's batch."""
+    return torch.nn.functional.batch_norm(x, None, None, module.weight, module.bias, True, eps=module.eps)
+
+
+def _sum_over_workers(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the workers of torch's process group if there is one, else over those of hopsml's group."""
+    if dist.is_initialized():
+        return _summed(x)
+    from hopsml.training.collective import all_reduce
+
+    return torch.from_numpy(all_reduce(x.cpu().numpy(), "sum")).to(x.device)
 
 
 def zero_last_gamma(module: torch.nn.Module) -> list[str]:

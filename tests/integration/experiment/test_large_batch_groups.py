@@ -142,3 +142,56 @@ def test_fit_ends_with_the_averaged_statistics_of_all_workers() -> None:
     expected = [mean, (variances + means**2).mean(axis=0) - mean**2]
     for after in found["after"]:
         np.testing.assert_allclose(after, expected, rtol=1e-5)
+
+
+def recomputed_statistics(implementation: str) -> dict[str, Any]:
+    """Train, then recompute statistics over seven batches that the workers divide; return them with the weights."""
+    import keras
+    from keras import layers
+
+    import hopsml
+
+    rank, workers = hopsml.distributed.rank(), hopsml.distributed.world_size()
+    x = np.random.default_rng(4).normal(2.0, 3.0, (26, 4)).astype("float32")
+    batches = [x[first : first + 4] for first in range(0, 26, 4)]  # the last one has 2 rows
+    with hopsml.tensorflow.strategy(implementation=implementation).scope():  # type: ignore[arg-type]
+        keras.utils.set_random_seed(3)
+        inner = keras.Sequential([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "tanh")])
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Dense(6),
+                layers.Dropout(0.5),
+                inner,
+                layers.BatchNormalization(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    hopsml.large_batch.synchronize(model)
+    own = hopsml.large_batch.recomputed_statistics(lambda: batches[rank::workers])
+    model.fit(x[:24], x[:24, :1], batch_size=12, verbose=0, callbacks=[own], validation_data=(x, x[:, :1]))
+    found = [
+        [one.moving_mean.numpy().tolist(), one.moving_variance.numpy().tolist()]
+        for one in model._flatten_layers()
+        if isinstance(one, layers.BatchNormalization)
+    ]
+    assert len(found) == 2 and all(one.synchronized for one in (inner.layers[0], model.layers[3]))
+    return {"found": found, "alike": all(one == found for one in hopsml.distributed.exchange(found))}
+
+
+@pytest.mark.parametrize(
+    ("implementation", "workers"),
+    [
+        ("hopsml", 2),
+        pytest.param("hopsml", 3, marks=pytest.mark.variant),
+        pytest.param("tensorflow", 2, marks=pytest.mark.variant),
+    ],
+)
+def test_recomputed_statistics_do_not_depend_on_the_number_of_workers(implementation: str, workers: int) -> None:
+    args = {"implementation": implementation}
+    alone = experiment.collective_all_reduce(recomputed_statistics, args=args, num_workers=1, **QUIET).value
+    together = experiment.collective_all_reduce(recomputed_statistics, args=args, num_workers=workers, **QUIET).value
+    assert together["alike"]
+    for one, several in zip(alone["found"], together["found"], strict=True):
+        np.testing.assert_allclose(several, one, rtol=1e-6, atol=1e-6)

@@ -102,3 +102,30 @@ def test_torch_large_batch_with_a_killed_worker_equals_one_worker(tmp_path: Path
         for weights in together:
             for one, two in zip(alone[kind], weights[kind], strict=True):
                 np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-6, err_msg=kind)
+
+
+def recomputed_statistics() -> dict[str, Any]:
+    """Recompute statistics of a prepared module over seven batches that the workers divide; return them."""
+    import torch
+    from torch import nn
+
+    rank, workers = hopsml.distributed.rank(), hopsml.distributed.world_size()
+    torch.manual_seed(3)
+    inner = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3), nn.Tanh())
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), inner, nn.BatchNorm1d(3), nn.Linear(3, 1))
+    hopsml.large_batch.synchronize(model)
+    own = hopsml.torch.prepare(model)
+    x = 2 + 3 * torch.randn(26, 4, generator=torch.Generator().manual_seed(4))
+    own(x[rank::workers]).sum().backward()  # moving statistics, which differ by the number of workers
+    hopsml.large_batch.recompute_statistics(own, x.split(4)[rank::workers])
+    found = [[one.running_mean.tolist(), one.running_var.tolist()] for one in (model.get_submodule("2.0"), model[3])]
+    return {"found": found, "alike": all(one == found for one in hopsml.distributed.exchange(found))}
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("hopsml", 2), pytest.param("gloo", 3, marks=pytest.mark.variant)])
+def test_recomputed_statistics_do_not_depend_on_the_number_of_workers(backend: str, workers: int) -> None:
+    alone = experiment.torch(recomputed_statistics, num_workers=1, **QUIET).value
+    together = experiment.torch(recomputed_statistics, num_workers=workers, backend=backend, **QUIET).value
+    assert together["alike"]
+    for one, several in zip(alone["found"], together["found"], strict=True):
+        np.testing.assert_allclose(several, one, rtol=1e-6, atol=1e-6)
