@@ -19,7 +19,7 @@ from benchmarks.figures import Report
 from benchmarks.launched import ROOT
 from benchmarks.options import Options
 
-STUDIES = ("accuracy", "algorithms", "exchange", "resizing", "servers")
+STUDIES = ("accuracy", "algorithms", "convergence", "exchange", "resizing", "servers")
 RESULTS = ROOT / "benchmarks" / "results" / "studies"
 
 

@@ -1,17 +1,22 @@
-"""Synchronous SGD against local SGD, block momentum, elastic averaging and asynchronous SGD, at equal samples."""
+"""Synchronous SGD against local SGD, block momentum, elastic averaging and asynchronous SGD.
+
+They are compared at equal samples, and over the seconds of training.
+"""
 
 from __future__ import annotations
 
 import functools
 import statistics
+import time
 from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.options import Options
 from benchmarks.studies import digits
-from benchmarks.studies.study import Line, Study
+from benchmarks.studies.study import Curve, Line, Study
 
 WORKERS, BATCH, RATE, EPOCHS = 4, 16, 0.05, 12  # BATCH is the batch of each worker
+STEPS = digits.TRAINED // (WORKERS * BATCH)  # of each worker in an epoch
 WAYS: dict[str, dict[str, Any]] = {
     "sync_sgd": {},
     "local_sgd": {"every": 8},
@@ -25,38 +30,40 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     """Run the study and return the points that each algorithm loses against synchronous SGD."""
     from hopsml import experiment
 
-    seeds = list(range(options.choose(5, 2)))
-    values = {}
+    seeds, epochs = list(range(options.choose(5, 2))), options.choose(EPOCHS, 2)
+    trained: dict[str, list[Any]] = {}
     for way, settings in WAYS.items():
+        args = {"algorithm": way, "settings": settings, "epochs": epochs}
         given: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
         # a run for each seed: a second loop of one run would continue from the first one's checkpoint
         if way == "async_sgd":
-            values[way] = [
+            trained[way] = [
                 experiment.parameter_server(
-                    train,
-                    args={"algorithm": way, "settings": settings, "seeds": [seed]},
-                    num_workers=WORKERS,
-                    num_ps=1,
-                    **given,
+                    train, args={**args, "seeds": [seed]}, num_workers=WORKERS, num_ps=1, **given
                 ).value[0]
                 for seed in seeds
             ]
         else:
-            args = {"algorithm": way, "settings": settings, "seeds": seeds}
-            values[way] = experiment.collective_all_reduce(train, args=args, num_workers=WORKERS, **given).value
-        options.say(f"{way}: {values[way]}")
+            args["seeds"] = seeds
+            trained[way] = experiment.collective_all_reduce(train, args=args, num_workers=WORKERS, **given).value
+        options.say(f"{way}: {trained[way]}")
+    curves = tuple(curve(way, of_seeds) for way, of_seeds in trained.items())
+    values = {each.label: each.values[-1] for each in curves}
     study = Study(
         "algorithms",
-        f"Digits by {WORKERS} workers: accuracy after {EPOCHS} epochs, mean of {len(seeds)} seeds",
+        f"Digits by {WORKERS} workers: accuracy during {epochs} epochs, mean of {len(seeds)} seeds",
         "algorithm",
         "accuracy on 517 other digits (%)",
         (Line("accuracy", values),),
         (
             f"algorithms: equal samples, {BATCH} a worker and step, momentum SGD; the rate is {RATE}, and {WORKERS} times "
-            "that for sync_sgd, whose batch is the group's; every 8 steps for those that average weights",
+            "that for sync_sgd, whose batch is the group's; every 8 steps for those that average weights; seconds of "
+            "training without the first step and without evaluations",
         ),
         is_bar=True,
         reference=statistics.fmean(values["sync_sgd"]),
+        facts={"seconds": {each.label: each.seconds[-1] for each in curves}},
+        curves=curves,
     )
     lost = {
         way: [before - now for before, now in zip(values["sync_sgd"], each, strict=True)]
@@ -72,19 +79,35 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     ]  # fmt: skip
 
 
-def train(algorithm: str, settings: dict[str, Any], seeds: list[int]) -> list[float]:
-    """Return the accuracy with each seed."""
+def curve(label: str, of_seeds: list[list[tuple[float, float]]]) -> Curve:
+    """Return the curve of pairs of seconds and accuracy after each epoch, given for each seed."""
+    epochs = range(len(of_seeds[0]))
+    return Curve(
+        label,
+        [epoch + 1.0 for epoch in epochs],
+        [[pairs[epoch][0] for pairs in of_seeds] for epoch in epochs],
+        [[pairs[epoch][1] for pairs in of_seeds] for epoch in epochs],
+    )
+
+
+def train(algorithm: str, settings: dict[str, Any], epochs: int, seeds: list[int]) -> list[list[tuple[float, float]]]:
+    """Return the seconds of training and the accuracy after each epoch, for each seed."""
     import hopsml
 
-    steps = EPOCHS * digits.TRAINED // (WORKERS * BATCH)
     found = []
     for seed in seeds:
-        build, data = functools.partial(compiled, algorithm, seed, steps), functools.partial(batches, seed)
+        build, data = functools.partial(compiled, algorithm, seed, epochs * STEPS), functools.partial(batches, seed)
         loop = hopsml.tensorflow.TrainingLoop(build, data, algorithm, **settings)  # type: ignore[arg-type]
-        loop.run(steps)
-        judged = digits.keras_net(seed)
-        judged.set_weights(loop.model.get_weights())
-        found.append(digits.keras_accuracy(judged))
+        loop.run(1)  # which compiles the step
+        found.append(list[tuple[float, float]]())
+        seconds = 0.0
+        for epoch in range(epochs):
+            began = time.perf_counter()
+            loop.run(STEPS - (epoch == 0))
+            seconds += time.perf_counter() - began
+            judged = digits.keras_net(seed)
+            judged.set_weights(loop.model.get_weights())
+            found[-1].append((seconds, digits.keras_accuracy(judged)))
     return found
 
 

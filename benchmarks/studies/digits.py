@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRAINED = 1280  # samples; the other 517 are for evaluation
+FITTED = 1024  # of those, if a study chooses settings by the other 256
 
 
 def samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -36,15 +36,15 @@ def torch_net(seed: int) -> torch.nn.Module:
     )
 
 
-def torch_accuracy(net: torch.nn.Module) -> float:
-    """Return the percentage of correct predictions on the evaluation digits."""
+def torch_accuracy(net: torch.nn.Module, first: int = TRAINED, last: int | None = None) -> float:
+    """Return the percentage of correct predictions on some digits; by default on those for evaluation."""
     import torch
 
-    images, digits = samples()
+    images, digits = (one[first:last] for one in samples())
     net.eval()
     with torch.no_grad():
-        found = net(torch.from_numpy(images[TRAINED:, None])).argmax(1).numpy()
-    return float(100 * (found == digits[TRAINED:]).mean())
+        found = net(torch.from_numpy(images[:, None])).argmax(1).numpy()
+    return float(100 * (found == digits).mean())
 
 
 def keras_net(seed: int) -> Any:
@@ -71,23 +71,26 @@ def keras_net(seed: int) -> Any:
     )
 
 
+def keras_models() -> dict[str, Any]:
+    """Return functions that build a convolutional, a recurrent and a fully connected net for the digits."""
+    import keras
+    from keras import layers
+
+    def recurrent() -> Any:
+        keras.utils.set_random_seed(1)
+        rows = [keras.Input((8, 8, 1)), layers.Reshape((8, 8))]
+        return keras.Sequential([*rows, layers.GRU(64), layers.Dense(10)])
+
+    def connected() -> Any:
+        keras.utils.set_random_seed(1)
+        hidden = [layers.Dense(512, "relu"), layers.Dense(512, "relu")]
+        return keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), *hidden, layers.Dense(10)])
+
+    return {"convolutional": lambda: keras_net(1), "recurrent": recurrent, "fully connected": connected}
+
+
 def keras_accuracy(net: Any) -> float:
     """Return the percentage of correct predictions, without Keras's own evaluation, which belongs to the strategy."""
     images, digits = samples()
     found = net(images[TRAINED:, :, :, None], training=False).numpy().argmax(1)
     return float(100 * (found == digits[TRAINED:]).mean())
-
-
-def shared(cases: list[Any], train: Callable[[Any], Any]) -> list[Any]:
-    """Return the result of ``train`` for each case, in their order.
-
-    All workers of a run call this, and divide the cases.
-    """
-    import hopsml
-    from hopsml.cluster.worker.context import current
-
-    context = current()
-    rank, workers = (0, 1) if context is None else (context.rank, context.world_size)
-    mine = {number: train(cases[number]) for number in range(rank, len(cases), workers)}
-    found = {number: value for each in hopsml.distributed.exchange(mine) for number, value in each.items()}
-    return [found[number] for number in range(len(cases))]

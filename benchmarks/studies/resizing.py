@@ -1,14 +1,16 @@
 """Accuracy of a group that changes its size during training: the schedules of elastic deep learning, scaled down.
 
-In units of the training's time: plus or minus one worker every 60 s of 20 minutes, three every 180 s, and doubling,
-become shares of the samples. The batch grows and shrinks with the group, and the learning rate follows it
-(``Sampler(scaling="linear")``).
+The schedules are a fixed group of two or of four workers, plus or minus one worker each minute of 20 minutes, plus or
+minus three every third minute, a random number of workers each minute, and doubling every five minutes. A minute is a
+twentieth of the samples here, so that sizes depend on the samples seen, never on time. The batch grows and shrinks
+with the group, and the learning rate follows it (``Sampler(scaling="linear")``).
 """
 
 from __future__ import annotations
 
+import random
 import statistics
-from collections.abc import Callable
+import time
 from typing import Any
 
 from benchmarks.figures import Figure
@@ -17,18 +19,33 @@ from benchmarks.studies import digits
 from benchmarks.studies.study import Line, Study
 
 WORKERS, BATCH = 4, 64  # of the group for which the learning rate is tuned
+LEAST, MOST = 1, 8  # workers
+MINUTES = 20
 EPOCHS, RATE = 16, 0.1
-ONE, THREE = (4, 5, 4, 3), (4, 7, 4, 1)  # sizes, one after the other
+WAIT_S = 1.0  # for each step while the group has not the scheduled size yet
+FIXED, SCHEDULES = "fixed 4", ("fixed 2", "fixed 4", "plus or minus 1", "plus or minus 3", "random", "doubling")
 
 
-def sizes() -> dict[str, Callable[[float], int]]:
-    """Return for each schedule the wanted number of workers as a function of the finished share of the training."""
-    return {
-        "fixed": lambda share: WORKERS,
-        "plus or minus 1": lambda share: ONE[int(share * 20) % len(ONE)],
-        "plus or minus 3": lambda share: THREE[int(share * 20 / 3) % len(THREE)],
-        "doubling": lambda share: 2 ** min(3, int(share * 4)),
-    }
+def sizes(schedule: str, seed: int) -> list[int]:
+    """Return the number of workers in each twentieth of the training's samples."""
+    drawn = random.Random(f"{schedule}, {seed}")
+    if schedule.startswith("fixed"):
+        return [int(schedule.split()[1])] * MINUTES
+    if schedule == "random":
+        return [drawn.randint(LEAST, MOST) for _ in range(MINUTES)]
+    if schedule == "doubling":
+        return [min(MOST, LEAST * 2 ** (minute * 4 // MINUTES)) for minute in range(MINUTES)]
+    step = int(schedule.split()[-1])
+    found = [WORKERS]
+    for minute in range(1, MINUTES):
+        found.append(_moved(found[-1], step, drawn) if minute % step == 0 else found[-1])
+    return found
+
+
+def _moved(workers: int, step: int, drawn: random.Random) -> int:
+    """Return a number of workers plus or minus ``step``: in a random direction, unless only one is within bounds."""
+    allowed = [one for one in (workers - step, workers + step) if LEAST <= one <= MOST]
+    return drawn.choice(allowed)
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
@@ -38,40 +55,41 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     """
     from hopsml import experiment
 
-    seeds = range(options.choose(5, 2))
+    seeds, epochs = range(options.choose(5, 2)), options.choose(EPOCHS, 2)
     values: dict[str, list[float]] = {}
-    seen: dict[str, list[int]] = {}
-    for schedule in sizes():
-        values[schedule] = []
+    seen: dict[str, dict[str, list[tuple[float, int]]]] = {}
+    for schedule in options.choose(SCHEDULES, (FIXED, "doubling")):
+        values[schedule], seen[schedule] = [], {}
         for seed in seeds:
             result = experiment.torch(
                 train,
-                args={"schedule": schedule, "seed": seed},
-                min_workers=1,
-                max_workers=8,
+                args={"planned": sizes(schedule, seed), "seed": seed, "epochs": epochs},
+                min_workers=LEAST,
+                max_workers=MOST,
+                first_workers=sizes(schedule, seed)[0],
                 progress=False,
                 keep_warm=60.0,
             )
             values[schedule].append(result.value["accuracy"])
-            seen[schedule] = result.value["sizes"]
+            seen[schedule][str(seed)] = result.value["sizes"]
             options.say(f"{schedule}, seed {seed}: {result.value}")
-    fixed = values["fixed"]
-    deviation = statistics.stdev(fixed)
+    fixed = values[FIXED]
+    deviation = statistics.stdev(fixed) or float("nan")  # of a quick run, whose seeds may be equal
     apart = {
         name: abs(statistics.fmean(each) - statistics.fmean(fixed)) / deviation
         for name, each in values.items()
-        if name != "fixed"
+        if name != FIXED
     }
     study = Study(
         "resizing",
-        f"Digits in groups that change: accuracy after {EPOCHS} epochs, mean of {len(seeds)} seeds",
+        f"Digits in groups that change: accuracy after {epochs} epochs, mean of {len(seeds)} seeds",
         "schedule of the number of workers",
         "accuracy on 517 other digits (%)",
         (Line("accuracy", values),),
-        (f"resizing: {BATCH // WORKERS} samples a worker; sizes seen, one seed each: {seen}",),
+        (f"resizing: {BATCH // WORKERS} samples a worker; the JSON has the sizes with each seed, with their epochs",),
         is_bar=True,
         reference=statistics.fmean(fixed),
-        facts={"sizes": seen},
+        facts={"epoch and workers": seen},
     )
     worst = max(apart.values())
     return study, [
@@ -79,8 +97,11 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     ]
 
 
-def train(schedule: str, seed: int) -> dict[str, Any]:
-    """Train once by the workers of an elastic run; return the accuracy, and the sizes that the group had."""
+def train(planned: list[int], seed: int, epochs: int) -> dict[str, Any]:
+    """Train once by the workers of an elastic run.
+
+    Returns the accuracy, and each size that the group had with the epoch at which it began.
+    """
     import torch
 
     import hopsml
@@ -91,16 +112,17 @@ def train(schedule: str, seed: int) -> dict[str, Any]:
     optimizer = torch.optim.SGD(net.parameters(), RATE, momentum=0.9, weight_decay=1e-4)
     loss = torch.nn.CrossEntropyLoss(reduction="sum")
     data = hopsml.elastic.Sampler(
-        digits.TRAINED, BATCH, seed, epochs=EPOCHS, scaling="linear", reference_workers=WORKERS, ramp_epochs=1.0
+        digits.TRAINED, BATCH, seed, epochs=epochs, scaling="linear", reference_workers=WORKERS, ramp_epochs=1.0
     )
-    state = hopsml.elastic.State(net=net, optimizer=optimizer, sizes=[], wanted=0)
+    state = hopsml.elastic.State(net=net, optimizer=optimizer, sizes=[], wanted=planned[0])
     for batch in state.resume(data):
-        done = (data.epoch + data.offset / digits.TRAINED) / EPOCHS
-        if (wanted := sizes()[schedule](min(done, 1 - 1e-9))) != state.wanted:
+        epoch = data.epoch + data.offset / digits.TRAINED
+        done = min(epoch / epochs, 1 - 1e-9)
+        if (wanted := planned[int(done * len(planned))]) != state.wanted:
             state.wanted = wanted
             hopsml.elastic.resize(wanted)
-        if not state.sizes or state.sizes[-1] != data.world_size:
-            state.sizes = [*state.sizes, data.world_size]
+        if not state.sizes or state.sizes[-1][1] != data.world_size:
+            state.sizes = [*state.sizes, (round(epoch, 3), data.world_size)]
         for group in optimizer.param_groups:
             group["lr"] = RATE * data.learning_rate_scale * (1 - done) ** 2
         net.train()
@@ -108,5 +130,7 @@ def train(schedule: str, seed: int) -> dict[str, Any]:
         # The mean of these over workers is that over all samples, even if the shares are uneven.
         (loss(net(images[batch, None]), targets[batch]) * data.world_size / data.batch_size).backward()
         optimizer.step()
-        state.commit(every=4)
+        state.commit(every=4 if data.world_size == state.wanted else 1)
+        if data.world_size != state.wanted:
+            time.sleep(WAIT_S)  # the group changes within a few steps then, however slowly a worker starts
     return {"accuracy": digits.torch_accuracy(net), "sizes": state.sizes}

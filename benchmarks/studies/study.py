@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method of a study: for each place on the axis the values of all seeds, in their order."""
+    """One method of a study: for each place on the axis the values of all seeds, in their order.
+
+    ``panel`` is the title of the part of the picture that it is in; "" if there is one part only.
+    """
 
     label: str
     values: dict[str, list[float]]
+    panel: str = ""
 
-    def mean(self, place: str) -> float:
-        """Return the mean over the seeds."""
-        return statistics.fmean(self.values[place])
+
+@dataclass(frozen=True)
+class Curve:
+    """Progress of one method's trainings: at each evaluation the values of all seeds, in their order."""
+
+    label: str
+    epochs: list[float]  # samples seen, in units of the training set
+    seconds: list[list[float]]  # of training, without the evaluations
+    values: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,7 @@ class Study:
     is_bar: bool = False  # places have no order
     reference: float | None = None  # a line across, with which all are compared
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def line(self, label: str) -> Line:
-        """Return the line with this label."""
-        return next(line for line in self.lines if line.label == label)
+    curves: tuple[Curve, ...] = ()  # if given, the picture shows them, by epochs and by seconds, instead of the lines
 
     def as_json(self) -> str:
         """Return everything as JSON, for programs and for the picture."""
@@ -51,7 +58,11 @@ class Study:
             "unit": self.unit,
             "is_bar": self.is_bar,
             "reference": self.reference,
-            "lines": {line.label: line.values for line in self.lines},
+            "panels": {
+                panel: {line.label: line.values for line in self.lines if line.panel == panel}
+                for panel in dict.fromkeys(line.panel for line in self.lines)
+            },
+            "curves": [asdict(curve) for curve in self.curves],
             "notes": list(self.notes),
             "facts": self.facts,
         }
@@ -61,7 +72,10 @@ class Study:
         """Return a Markdown table: a row for each line, with mean and standard deviation over the seeds."""
         places = list(dict.fromkeys(place for line in self.lines for place in line.values))
         rows = [["", *places], ["---"] * (len(places) + 1)]
-        rows += [[line.label, *(_cell(line.values.get(place)) for place in places)] for line in self.lines]
+        rows += [
+            [f"{line.panel}, {line.label}".removeprefix(", "), *(_cell(line.values.get(place)) for place in places)]
+            for line in self.lines
+        ]
         return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.studies.__main__ import STUDIES
 from hopsml.core import versions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -238,9 +239,10 @@ def test_airflow_target_creates_its_environment() -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.variant
-def test_studies_makes_a_picture(tmp_path: Path) -> None:
-    made(ROOT, "studies", f"STUDIES=algorithms --quick --out {tmp_path}", timeout_s=880)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".png"}
+@pytest.mark.parametrize("study", STUDIES)
+def test_studies_makes_a_picture(study: str, tmp_path: Path) -> None:
+    made(ROOT, "studies", f"STUDIES={study} --quick --out {tmp_path}", timeout_s=880)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{study}.json", f"{study}.png"}
 
 
 @pytest.mark.chaos
