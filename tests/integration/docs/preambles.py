@@ -53,6 +53,8 @@ def build_model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 """
 
+NORMALISED = GROWING.replace("keras.layers.Dense(1)", "keras.layers.BatchNormalization(), keras.layers.Dense(1)")
+
 SERVERS = """
 import hopsml
 from hopsml import experiment

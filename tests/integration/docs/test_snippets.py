@@ -44,7 +44,7 @@ TESTED = {  # page -> words of each of its snippets
         "hopsml.data.parquet(",
         "hopsml.data.files(",
     ),  # the first: integration/spark/test_data.py
-    "docs/how-to/large-batch.md": ("large.Recipe(", "BatchSizeSchedule.doubling("),
+    "docs/how-to/large-batch.md": ("large.Recipe(", "recomputed_statistics(", "BatchSizeSchedule.doubling("),
     FRAMEWORKS: ("hopsml.torch.prepare(", "lightning.Trainer(", "TrainingArguments(", "Accelerator(", "RabitTracker("),
     SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
@@ -163,6 +163,13 @@ def test_large_batch_snippet_prints_the_plan(home: Path) -> None:
 def test_growing_batch_snippet_trains(home: Path) -> None:
     script = preambles.GROWING + snippet("docs/how-to/large-batch.md", "BatchSizeSchedule.doubling(")
     assert "1 more joined" in run(home, script)
+
+
+@pytest.mark.variant
+@pytest.mark.tensorflow
+def test_recomputed_statistics_snippet_trains(home: Path) -> None:
+    script = preambles.NORMALISED + snippet("docs/how-to/large-batch.md", "recomputed_statistics(")
+    assert "trained" in run(home, f"{script}\nprint('trained')\n")
 
 
 @pytest.mark.local
