@@ -10,9 +10,10 @@ Importing this module does not import torch; the first call does.
 """
 
 from hopsml.training.torch.prepare import device, no_sync, prepare
+from hopsml.training.torch.training_loop import TrainingLoop
 from hopsml.training.torch.withheld import finish_updates
 
-__all__ = ["device", "finish_updates", "no_sync", "prepare"]
+__all__ = ["TrainingLoop", "device", "finish_updates", "no_sync", "prepare"]
 
 
 def __dir__() -> list[str]:

@@ -58,7 +58,7 @@ TESTED = {  # page -> words of each of its snippets
     ),  # the second: integration/yarn/test_tf_hdfs.py
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
-    ALGORITHMS: ("TrainingLoop(",),
+    ALGORITHMS: ("tensorflow.TrainingLoop(", "torch.TrainingLoop("),
     "docs/reference/job.md": ("hopsml.job.addresses(",),  # integration/service/test_job_parts.py
     LOCAL_SERVICE: ("experiment.distributed(",),
     CLIENT: ("client.submit(", "client.clone("),
@@ -233,10 +233,11 @@ def test_communication_snippet_trains(home: Path) -> None:
 @pytest.mark.variant
 @pytest.mark.tensorflow
 def test_algorithms_snippet_trains(home: Path) -> None:
-    printed = run(home, snippet(ALGORITHMS, "TrainingLoop("))
+    printed = run(home, "\n".join(snippets(ALGORITHMS)))
     assert (
         float(re.findall(r"local SGD: (\S+)", printed)[0]) < 5.0
     )  # the mean of all steps; untrained it is more than 8
+    assert float(re.findall(r"a module: (\S+)", printed)[0]) < 5.0
 
 
 @pytest.mark.local

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
-from hopsml.training import collective
+from hopsml.training.averaged_weights import AveragedWeights, check_group_is_fixed
 from hopsml.training.averaging import Algorithm, Averaging, create_averaging
 from hopsml.training.messages import ProgressSender, report
 from hopsml.training.tensorflow import parameter_servers
@@ -19,25 +17,24 @@ from hopsml.training.tensorflow.fit.callbacks import scalars
 from hopsml.training.tensorflow.fit.server_loop import ServerLoop, repeat_endlessly
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class _Paused:
-    """Weights between two calls of ``run``, as lists of arrays.
+class _KerasVariables:
+    """Variables of a Keras model, found anew for each use."""
 
-    Attributes:
-        own: this worker's weights.
-        others: its statistics.
-        mean: mean of all workers' weights.
-        shown: the trained model's weights, which the user sees.
-    """
+    def __init__(self, find: Callable[[], list[Any]]) -> None:
+        """Create the view; ``find`` returns the variables."""
+        self._find = find
 
-    own: list[NDArray[Any]]
-    others: list[NDArray[Any]]
-    mean: list[NDArray[Any]]
-    shown: list[NDArray[Any]]
+    def values(self) -> list[NDArray[Any]]:
+        """Return copies of the values."""
+        return [one.numpy() for one in self._find()]
+
+    def assign(self, values: Sequence[Any]) -> None:
+        """Set the variables to these values."""
+        for variable, value in zip(self._find(), values, strict=True):
+            variable.assign(value)
 
 
 class TrainingLoop:
@@ -79,10 +76,11 @@ class TrainingLoop:
             ArgumentError: an unknown algorithm or setting, async_sgd without parameter servers or another algorithm
                 with them, weight averaging in a group that may change, or a model that is not built and compiled.
         """
-        self._averaging = create_averaging(algorithm, settings)
-        _check_run(current(), algorithm, self._averaging)
+        averaging = create_averaging(algorithm, settings)
+        _check_run(current(), algorithm, averaging)
         self._dataset_fn = dataset_fn
-        self._strategy = _alone() if self._averaging is not None else strategy()
+        self._averages = averaging is not None
+        self._strategy = _alone() if self._averages else strategy()
         with self._strategy.scope():
             self.model = build()
         if getattr(self.model, "optimizer", None) is None or not getattr(self.model, "built", False):
@@ -93,10 +91,9 @@ class TrainingLoop:
         self._servers = ServerLoop(self.model, dataset_fn) if algorithm == "async_sgd" else None
         if self._servers is None:
             self._step, self._batches = self._traced(), self._endless()
-        self._steps = 0  # of all calls of run()
-        self._paused: _Paused | None = None
-        if self._averaging is not None:
-            self._begin(self._averaging)
+        self._weights: AveragedWeights | None = None
+        if averaging is not None:
+            self._weights = AveragedWeights(averaging, *self._variables())
 
     def run(self, steps: int) -> dict[str, float]:
         """Train for ``steps`` steps of each worker, and return the metrics of this worker's batches.
@@ -116,17 +113,16 @@ class TrainingLoop:
         if self._servers is not None:
             return self._servers.run(self._servers.steps + steps * getattr(self._strategy.extended, "_num_workers", 1))
         self.model.reset_metrics()
-        if self._averaging is not None:
-            self._go_on(self._averaging)
+        if self._weights is not None:
+            self._weights.resume()
         progress = ProgressSender()
         for number in range(1, steps + 1):
             self._step(self._batches)
-            self._steps += 1
-            if self._averaging is not None and self._averaging.is_due(self._steps) and number < steps:
-                self._assign(self._averaging.combine_weights(_values(self._trained), self._mean()))
+            if self._weights is not None:
+                self._weights.count_step(is_last=number == steps)
             progress.send_progress(number, steps)
-        if self._averaging is not None:
-            self._pause(self._averaging)
+        if self._weights is not None:
+            self._weights.pause()
         logs = scalars(self.model.get_metrics_result())
         report(step=steps, **logs)
         return dict(logs)
@@ -146,88 +142,19 @@ class TrainingLoop:
     def _endless(self) -> Iterator[Any]:
         """Return an endless iterator over this worker's batches."""
         dataset = repeat_endlessly(self._dataset_fn)
-        if self._averaging is not None:
+        if self._averages:
             return iter(dataset)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     # ---------------------------------------------------------------------------------------------- weights
 
-    def _begin(self, chosen: Averaging) -> None:
-        """Start all workers with the chief's weights."""
-        for variables in (self._trained, self._others):
-            _assign(variables, _each(_values(variables), collective.broadcast))
-        chosen.begin(_values(self._trained), collective.rank_and_size()[1])
+    def _variables(self) -> tuple[_KerasVariables, _KerasVariables]:
+        """Return the trained variables, and other floating-point ones, but not random states."""
 
-    def _pause(self, chosen: Averaging) -> None:
-        """Set ``model`` to the weights trained so far, and store the worker's own weights for the next call."""
-        own, others = _values(self._trained), _values(self._others)
-        mean = self._mean()
-        self._assign(chosen.final_weights(mean))
-        self._paused = _Paused(own, others, mean, _values(self._trained))
+        def others() -> list[Any]:
+            return [one for one in self.model.non_trainable_variables if "float" in str(one.dtype)]
 
-    def _go_on(self, chosen: Averaging) -> None:
-        """Restore the stored weights if no worker has changed the model's since; otherwise start from the chief's."""
-        import numpy as np
-
-        paused, self._paused = self._paused, None
-        if paused is None:
-            return
-        pairs = zip(paused.shown, _values(self._trained), strict=True)
-        untouched = all(np.array_equal(shown, now, equal_nan=True) for shown, now in pairs)
-        if not int(collective.all_reduce(np.array(int(untouched)), "min")):
-            self._steps = 0
-            self._begin(chosen)
-        elif chosen.is_due(self._steps):
-            self._assign(chosen.combine_weights(paused.own, paused.mean))
-        else:
-            self._assign(paused.own)
-            _assign(self._others, paused.others)
-
-    @property
-    def _trained(self) -> list[Any]:
-        """Trainable variables of the model."""
-        return list(self.model.trainable_variables)
-
-    @property
-    def _others(self) -> list[Any]:
-        """Other floating-point variables, such as statistics of normalisations, but not random states."""
-        return [one for one in self.model.non_trainable_variables if "float" in str(one.dtype)]
-
-    def _mean(self) -> list[NDArray[Any]]:
-        """Return the mean of the trained variables over all workers, and set the other variables to their mean."""
-        trained, others = _values(self._trained), _values(self._others)
-        mean = _each([*trained, *others], collective.all_reduce)
-        _assign(self._others, mean[len(trained) :])
-        return mean[: len(trained)]
-
-    def _assign(self, values: Sequence[Any]) -> None:
-        """Assign values to the trained variables."""
-        _assign(self._trained, values)
-
-
-def _values(variables: Sequence[Any]) -> list[NDArray[Any]]:
-    """Return the values of variables as arrays."""
-    return [one.numpy() for one in variables]
-
-
-def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Assign values to variables."""
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
-
-
-def _each(arrays: Sequence[NDArray[Any]], act: Callable[[NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
-    """Apply ``act`` to all arrays of one type together, and return the results in the arrays' shapes."""
-    import numpy as np
-
-    found: dict[int, NDArray[np.generic]] = {}
-    for kind in dict.fromkeys(array.dtype for array in arrays):
-        chosen = [number for number, array in enumerate(arrays) if array.dtype == kind]
-        joined = act(np.concatenate([arrays[number].reshape(-1) for number in chosen]))
-        ends = itertools.accumulate(arrays[number].size for number in chosen)
-        parts = np.split(joined, list(ends)[:-1])
-        found |= {number: part.reshape(arrays[number].shape) for number, part in zip(chosen, parts, strict=True)}
-    return [found[number] for number in range(len(arrays))]
+        return _KerasVariables(lambda: list(self.model.trainable_variables)), _KerasVariables(others)
 
 
 def _alone() -> Any:
@@ -245,8 +172,5 @@ def _check_run(context: WorkerContext | None, algorithm: str, averages: Averagin
     if served != (algorithm == "async_sgd"):
         verb = "experiment.collective_all_reduce" if served else "experiment.parameter_server(train, num_ps=1)"
         raise ArgumentError(f"algorithm={algorithm!r} cannot train in this run; start the function by {verb}")
-    if averages is not None and context.spec.group.regroups:
-        raise ArgumentError(
-            f"algorithm={algorithm!r} in a group that may change: a newcomer would not have the weights of the others' "
-            "blocks; give num_workers= instead of min_workers= and max_workers="
-        )
+    if averages is not None:
+        check_group_is_fixed(context, algorithm)

@@ -67,7 +67,7 @@ def recompute_statistics(model: Any, batches: Iterable[Any]) -> int:
             mean, variance = statistics.moments_of_sums(float(count[0]), total, squares)
             one.moving_mean.assign(mean)
             one.moving_variance.assign(variance)
-            if one.renorm:
+            if getattr(one, "renorm", False):  # an argument of newer versions
                 one.moving_stddev.assign(np.sqrt(variance + one.epsilon))
             changed += 1
     return changed
