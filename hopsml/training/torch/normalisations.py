@@ -118,16 +118,15 @@ def _normalising_by_batch(module: Any, normalisations: list[Any], sums: list[Any
             one.train()
             hooks.append(one.register_forward_pre_hook(functools.partial(_add_moments, own), with_kwargs=True))
             if isinstance(one, (SynchronizedBatchNorm, torch.nn.SyncBatchNorm)):
-                one.forward = functools.partial(
-                    _normalised_by_batch, one
-                )  # workers may have unequal numbers of batches
+                # without an exchange: workers may have unequal numbers of batches
+                one.__dict__["forward"] = functools.partial(_normalised_by_batch, one)
                 local.append(one)
         yield
     finally:
         for hook in hooks:
             hook.remove()
         for one in local:
-            del one.forward
+            del one.__dict__["forward"]
         for one, name, value in buffers:
             getattr(one, name).copy_(value)
         for one, training in modes.items():
