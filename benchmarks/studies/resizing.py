@@ -22,7 +22,7 @@ WORKERS, BATCH = 4, 64  # of the group for which the learning rate is tuned
 LEAST, MOST = 1, 8  # workers
 MINUTES = 20
 EPOCHS, RATE = 16, 0.1
-WAIT_S = 3.0  # for each step while the group has not the scheduled size yet
+WAIT_S = 1.5  # for each step while the group has not the scheduled size yet: about three steps
 FIXED, SCHEDULES = "fixed 4", ("fixed 2", "fixed 4", "plus or minus 1", "plus or minus 3", "random", "doubling")
 
 
