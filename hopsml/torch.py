@@ -10,7 +10,7 @@ Importing this module does not import torch; the first call does.
 """
 
 from hopsml.training.torch.prepare import device, no_sync, prepare
-from hopsml.training.torch.training_loop import TrainingLoop
+from hopsml.training.torch.training_loop import TorchTrainingLoop as TrainingLoop
 from hopsml.training.torch.withheld import finish_updates
 
 __all__ = ["TrainingLoop", "device", "finish_updates", "no_sync", "prepare"]

@@ -1,4 +1,4 @@
-"""Training loop for torch modules with the algorithms of ``hopsml/training/averaging.py``, without parameter servers."""
+"""Training loop for torch modules, ``hopsml.torch.TrainingLoop``, by the algorithms of ``hopsml/training/averaging.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class TrainingLoop:
+class TorchTrainingLoop:
     """Training loop for synchronous SGD and weight averaging, selected by the algorithm's name.
 
         def train(algorithm="local_sgd"):
