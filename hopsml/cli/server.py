@@ -177,6 +177,13 @@ def server(
             help="URL of a store of packed environments of jobs; may be given more than once. Default: the project's store."
         ),
     ] = [],  # noqa: B006 typer reads it
+    datasets: Annotated[
+        list[str],
+        typer.Option(
+            help="URL of a folder whose data sets users may look at if their jobs name them; may be given more than once. "
+            "Datasets/ of the project is one of them."
+        ),
+    ] = [],  # noqa: B006 typer reads it
     trust_users: Annotated[
         bool,
         typer.Option(
@@ -230,6 +237,7 @@ def server(
         queues,
         nodes=nodes,
         archives=tuple(archives),
+        datasets=tuple(datasets),
         trust_users=trust_users,
         audit_days=audit_days,
         keep_days=keep_days,

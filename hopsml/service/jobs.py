@@ -56,6 +56,7 @@ class JobService:
         on_end: Called when the server ends, before another one can become the leader.
         is_local: True if jobs run on this machine, in the environment of the service.
         only_user: The account that may run jobs if they have the server's rights; empty if any account may.
+        dataset_stores: URLs below which users may look at the data sets of their jobs.
     """
 
     store: JobStore
@@ -73,6 +74,7 @@ class JobService:
     on_end: Callable[[], object] = lambda: None
     is_local: bool = False
     only_user: str = ""
+    dataset_stores: tuple[str, ...] = ()
     _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)

@@ -26,6 +26,7 @@ from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError, StoreError
 from hopsml.service import rules_files, server_record
+from hopsml.service.browse import datasets
 from hopsml.service.engine import Engine, standalone
 from hopsml.service.engine.local import LocalEngine, machine_resources
 from hopsml.service.engine.standalone import StandaloneEngine
@@ -84,6 +85,7 @@ class ServerSettings:
         archives: URLs below which packed environments may be stored; empty for the project's store, if it is shared.
         lease_s: Seconds after which another server of the database becomes leader if this one stops responding.
         trusted_proxies: Addresses whose X-Forwarded-For header names the client, for limits and the audit log.
+        datasets: URLs below which users may look at the data sets of their jobs, besides Datasets/ of the project.
     """
 
     state: Path
@@ -109,6 +111,7 @@ class ServerSettings:
     archives: tuple[str, ...] = ()
     lease_s: float = LEASE_S
     trusted_proxies: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
 
 
 def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -279,6 +282,7 @@ def create_job_service(wanted: ServerSettings, address: str) -> tuple[JobService
         *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
         is_local=spark_submit.is_local(profile),
         only_user=settings.login_name() if has_own_rights and not wanted.trust_users else "",
+        dataset_stores=_dataset_stores(wanted),
     )
     try:
         _check_accounts(made, wanted)
@@ -323,11 +327,28 @@ def _archives(wanted: ServerSettings) -> tuple[str, ...]:
             raise ArgumentError(f"--archives {url}: it is the URL of shared storage: write hdfs:///environments")
     if wanted.archives:
         return wanted.archives
-    project, cluster = urls.scheme_and_authority(_project_url(wanted)), settings.default_fs() or ""
+    project = urls.scheme_and_authority(_project_url(wanted))
     if not project or urls.is_local(project):
         return ()
-    names = {f"{urls.split(project)[0]}://", cluster} - {""}  # the cluster's own file system, with and without its host
-    return tuple(sorted({project, *(names if project in names else ())}))
+    return tuple(sorted({project, *_of_default_fs(project)}))
+
+
+def _dataset_stores(wanted: ServerSettings) -> tuple[str, ...]:
+    """Return the URLs below which users may look at data sets. Raises ArgumentError for one that is not a URL."""
+    for url in wanted.datasets:
+        if not urls.scheme_and_authority(url) or urls.split(url)[0] in ("http", "https", "ftp", "local"):
+            raise ArgumentError(f"--datasets {url}: it is the URL of a folder of a store: write hdfs:///data")
+    found = set[str]()
+    for url in (urls.join(_project_url(wanted), datasets.FOLDER), *wanted.datasets):
+        root, path = urls.scheme_and_authority(url), urls.split(url)[2].rstrip("/")
+        found |= {name + path for name in (root, *_of_default_fs(root))}
+    return tuple(sorted(found))
+
+
+def _of_default_fs(root: str) -> set[str]:
+    """Return the names of the cluster's own file system, with and without its host, if ``root`` is one of them."""
+    names = {f"{urls.split(root)[0]}://", settings.default_fs() or ""} - {""}
+    return names if root in names else set()
 
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:

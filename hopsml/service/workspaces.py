@@ -36,7 +36,7 @@ from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec, Task
 from hopsml.service.store import JobRow
-from hopsml.storage import durable, urls
+from hopsml.storage import durable, trust, urls
 from hopsml.submission import SubmissionPlan, shipping
 
 
@@ -256,6 +256,15 @@ class Workspaces:
             which = f"with the digest {digest[:12]} is not on" if digest else "was deleted from"
             raise ServiceError(f"the code of the job {which} this server; submit the job again")
         return found
+
+    def browsable_url(self, digest: str) -> str:
+        """Return the URL of a workspace, whose files can only be read through this process if they really are in it.
+
+        Raises:
+            ServiceError: It is not on this server.
+        """
+        trust.confine_subfolders(str(self._root / "workspaces"))
+        return f"file://{self.folder(digest)}"
 
     def check_archives(self, spec: JobSpec) -> None:
         """Raise ArgumentError if a packed environment is on a store that is not allowed."""

@@ -33,6 +33,7 @@ from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.front import Front, serve_front
+from hopsml.serving.load_publisher import published
 from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServing, SupervisorAnswer
 from hopsml.serving.server_records import LaunchOutcome, ServerRecord, ServingAccess
 from hopsml.serving.starting import LOOPBACK
@@ -70,7 +71,7 @@ class ClusterServing:
             async with self._kept_tokens():
                 await asyncio.to_thread(server_records.register_cluster_server, settings.project, record)
                 try:
-                    await self._answering(listener, host, bind)
+                    await self._answering(listener, host, bind, record)
                 finally:
                     await asyncio.to_thread(self._release, record)
         return self._problem
@@ -96,14 +97,18 @@ class ClusterServing:
         finally:
             await asyncio.to_thread(keeper.close)
 
-    async def _answering(self, listener: socket.socket, host: str, bind: str) -> None:
+    async def _answering(self, listener: socket.socket, host: str, bind: str, record: ServerRecord) -> None:
         """Start the replicas, write the outcome of the start, and answer requests until the serving is stopped."""
         front = Front(self._settings.name, self._settings.limits, self._granted.token, self._granted.control, self._do)
         self._door.front = front
-        self._supervisor = Supervisor(self._settings, self._door, listener.getsockname()[:2])
-        async with self._door.listen(bind) as port, serve_front(front, listener) as drain:
+        supervisor = self._supervisor = Supervisor(self._settings, self._door, listener.getsockname()[:2])
+        async with (
+            published(supervisor.status, supervisor.counts, record, self._settings.project),
+            self._door.listen(bind) as port,
+            serve_front(front, listener) as drain,
+        ):
             self._hold_places(host, port)
-            starting = asyncio.create_task(self._supervisor.start())
+            starting = asyncio.create_task(supervisor.start())
             stopped = asyncio.create_task(self._stopped.wait())
             await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
             error = (
@@ -116,8 +121,8 @@ class ClusterServing:
                 log.info("all replicas answer")
                 await stopped
             await drain()
-            self._supervisor.stop()
-            await self._supervisor.wait_for_end()
+            supervisor.stop()
+            await supervisor.wait_for_end()
             starting.cancel()
 
     def _record(self, host: str, port: int) -> ServerRecord:

@@ -23,10 +23,12 @@ from pathlib import Path
 import msgspec
 
 from hopsml.core import processes, redact
+from hopsml.core.metrics import Counts
 from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.definitions import ServingFolder
+from hopsml.serving.load_publisher import published
 from hopsml.serving.messages import (
     ChangeRoute,
     Command,
@@ -126,6 +128,10 @@ class Supervisor:
             self._restarts,
             replicas=len(self._supervision.replicas),
         )
+
+    def counts(self) -> Counts:
+        """Return the sums of the replicas' metrics, of each as it has reported them last."""
+        return self._counts.total()
 
     async def execute_command(self, command: Command) -> SupervisorAnswer:
         """Carry out a command, and return the answer."""
@@ -310,7 +316,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
     loop = asyncio.get_running_loop()
     with contextlib.closing(listening_socket(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
-        await asyncio.to_thread(server_records.register_server, settings, port, folder)
+        record = await asyncio.to_thread(server_records.register_server, settings, port, folder)
         try:
             threads = max(1, len(os.sched_getaffinity(0)) // settings.replicas)
             hands = LocalReplicaLauncher(folder, listener, threads)
@@ -324,9 +330,10 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
                 processes.wake_on_data(door)  # a stopped supervisor continues when a client connects
             shipper = RequestLogUploader(folder, settings)
             shipping = asyncio.create_task(shipper.run())
-            error = await supervisor.start()
-            _say(announce, supervisor.status(error))
-            await supervisor.wait_for_end()
+            async with published(supervisor.status, supervisor.counts, record, settings.project):
+                error = await supervisor.start()
+                _say(announce, supervisor.status(error))
+                await supervisor.wait_for_end()
             server.close()
             shipping.cancel()
             await shipper.upload_remaining()

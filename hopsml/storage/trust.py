@@ -30,6 +30,7 @@ from hopsml.storage.run_dir import EXPERIMENTS
 
 MOST_BYTES = 64 << 20  # greatest size of a file that is read as a whole: other users may create records of any size
 _projects: dict[str, str] = {}  # confined projects: path as in their URLs -> real path
+_shelves: dict[str, str] = {}  # folders whose subfolders are confined each by itself: path -> real path
 
 
 def confine_project(project_url: str) -> None:
@@ -39,13 +40,24 @@ def confine_project(project_url: str) -> None:
         _projects[path] = os.path.realpath(path)
 
 
+def confine_subfolders(folder: str) -> None:
+    """Confine each subfolder of a local folder: from now on files below one are opened only if they really are in it."""
+    _shelves[folder.rstrip("/")] = os.path.realpath(folder)
+
+
 def confining_root(path: str) -> str | None:
     """Return the real directory in which ``path`` must be: a run's, for its files; None if it is not confined."""
-    for project, real in _projects.items():
-        if path == project or path.startswith(project + "/"):
-            parts = [part for part in path[len(project) :].split("/") if part]
-            return os.path.join(real, *parts[:2]) if len(parts) > 1 and parts[0] == EXPERIMENTS else real
-    return None
+    if not _projects and not _shelves:
+        return None
+    known = {**_projects, **_shelves}
+    around = [place for place in known if path == place or path.startswith(place + "/")]
+    if not around:
+        return None
+    place = max(around, key=len)  # a project may lie within another one
+    parts = [part for part in path[len(place) :].split("/") if part]
+    if place in _shelves:
+        return os.path.join(known[place], *parts[:1])
+    return os.path.join(known[place], *parts[:2]) if len(parts) > 1 and parts[0] == EXPERIMENTS else known[place]
 
 
 def opener(path: str, flags: int, mode: int = 0o666) -> int:

@@ -61,8 +61,13 @@ def url_below(directory: RunDir, path: str) -> str:
     Raises:
         ArgumentError: A component of the path leaves the directory.
     """
+    return path_below(directory.url, path)
+
+
+def path_below(url: str, path: str) -> str:
+    """Return the URL of a file or folder below a folder, as ``url_below`` does for a run's directory."""
     parts = [checked_name(part, "path") for part in path.strip("/").split("/")] if path.strip("/") else []
-    return urls.join(directory.url, *parts)
+    return urls.join(url, *parts)
 
 
 CHUNK = 1 << 20

@@ -46,12 +46,14 @@ class TableHead(msgspec.Struct, frozen=True):
         rows: Cells as text.
         total: Number of all rows, if known.
         is_cut: True if the table has more rows or columns than these.
+        types: Types of the columns; empty if the file does not name them.
     """
 
     columns: list[str]
     rows: list[list[str]]
     total: int | None
     is_cut: bool
+    types: list[str] = []
 
 
 _table = checked(msgspec.json.Decoder(TableHead).decode)
@@ -158,10 +160,12 @@ def _answer(length: int, connection: socket.socket) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (READER_CPU_S, READER_CPU_S))
     try:
         with pq.ParquetFile(_Ranges(connection, length), buffer_size=_BUFFER, pre_buffer=False) as parquet:
-            names, total = list(parquet.schema_arrow.names), int(parquet.metadata.num_rows)
+            schema, total = parquet.schema_arrow, int(parquet.metadata.num_rows)
+            names, types = list(schema.names), _cells(schema.types)
             batch = next(parquet.iter_batches(batch_size=ROWS, columns=names[:COLUMNS], use_threads=False), None)
             rows = [] if batch is None else list(zip(*(map(_cell, one) for one in batch.columns), strict=True))
-        head = TableHead(_cells(names), [list(row) for row in rows], total, total > len(rows) or len(names) > COLUMNS)
+        is_cut = total > len(rows) or len(names) > COLUMNS
+        head = TableHead(_cells(names), [list(row) for row in rows], total, is_cut, types)
         answer = msgspec.json.encode(head)
     except MemoryError:
         answer = f"its first rows take more than {READER_BYTES >> 20} MiB".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,12 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from hopsml.errors import ArgumentError
 from hopsml.service.browse import compare, files, logs, run_list, tables
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.metrics import slow_ranks
 from hopsml.service.browse.project import Changes, Project
-from hopsml.service.rest import page_files
+from hopsml.service.rest import file_answers, model_routes, page_files
 from hopsml.service.rest.access import TokenMiddleware, single_token_check
 from hopsml.service.rest.errors import HANDLERS, JsonAnswer, optional_number, optional_whole_number, whole_number
 from hopsml.service.rest.event_stream import Broadcaster, events_route
@@ -100,7 +98,7 @@ async def log_zip(request: Request) -> Response:
     """Send all logs as a zip, which is created while it is sent: ``api/runs/{id}/logs.zip?trial=``."""
     directory = await run_in_threadpool(_project(request).directory, *_named(request))
     headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
+        "content-disposition": f"attachment; filename*=UTF-8''{file_answers.quoted(directory.run_id)}-logs.zip",
         "cache-control": "no-store",
     }
     return StreamingResponse(DOWNLOADS.iterate(logs.zip_logs(directory, time.time())), 200, headers, "application/zip")
@@ -116,34 +114,12 @@ async def listed(request: Request) -> Response:
     run_id, trial = _named(request)
     path = request.path_params.get("path", "")
     url, entries = await run_in_threadpool(_project(request).files, run_id, path, trial)
-    length = await run_in_threadpool(files.file_length, url)
-    if length is None:
-        return JsonAnswer({"path": path, "entries": entries})
-    begin, end = _range(request, length)
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(url.rpartition('/')[2])}",
-        "content-length": str(end - begin),
-        "accept-ranges": "bytes",
-        "cache-control": "no-store",
-    }
-    if (begin, end) != (0, length):
-        headers["content-range"] = f"bytes {begin}-{end - 1}/{length}"
-    status = 206 if "content-range" in headers else 200
-    return StreamingResponse(
-        DOWNLOADS.iterate(files.read_pieces(url, begin, end)), status, headers, "application/octet-stream"
-    )
+    return await file_answers.folder_or_download(request, url, path, entries)
 
 
 async def image(request: Request) -> Response:
     """Send a picture for an image element; opened as a page it is a download: ``api/runs/{id}/images/{path}``."""
-    url = await run_in_threadpool(_project(request).file, *_named_file(request))
-    found = await run_in_threadpool(files.picture, url)
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(url.rpartition('/')[2])}",
-        "content-length": str(found.bytes),
-        "cache-control": "no-store",
-    }
-    return StreamingResponse(DOWNLOADS.iterate(files.read_pieces(url, 0, found.bytes)), 200, headers, found.media_type)
+    return await file_answers.picture(await run_in_threadpool(_project(request).file, *_named_file(request)))
 
 
 async def table(request: Request) -> Response:
@@ -236,31 +212,6 @@ def _named_file(request: Request) -> tuple[str, str, str]:
     return run_id, request.path_params["path"], trial
 
 
-def _range(request: Request, length: int) -> tuple[int, int]:
-    """Return start and end of the requested byte range; the whole file if the request has no valid range.
-
-    Raises:
-        ArgumentError: The range begins after the end of the file.
-    """
-    unit, _, wanted = request.headers.get("range", "").partition("=")
-    first, dash, last = wanted.partition("-")
-    if unit != "bytes" or not dash or not re.fullmatch("[0-9]{1,18}", first + last):
-        return 0, length
-    if first and last and int(first) > int(last):  # not a valid range by RFC 9110
-        return 0, length
-    begin = int(first) if first else max(0, length - int(last))
-    if begin >= length:
-        raise ArgumentError(f"range={wanted[:40]!r}: the file has {length} bytes; ask for some of them")
-    return begin, min(length, int(last) + 1) if first and last else length
-
-
-def _quoted(name: str) -> str:
-    """Quote a file name for the header Content-Disposition."""
-    from urllib.parse import quote
-
-    return quote(name, safe="")
-
-
 def application(project: Project, token: str, broadcaster: Broadcaster | None = None) -> ASGIApp:
     """Return the application that displays the runs of a project.
 
@@ -278,7 +229,7 @@ def application(project: Project, token: str, broadcaster: Broadcaster | None = 
         yield
         await told.end()
 
-    listed = [events_route(), *routes(), *page_files.routes()]
+    listed = [events_route(), *routes(), *model_routes.routes(), *page_files.routes()]
     app = Starlette(routes=listed, exception_handlers=HANDLERS, lifespan=lifespan)
     app.state.project, app.state.broadcaster = project, told
     return TokenMiddleware(app, single_token_check(token), token)

@@ -16,9 +16,12 @@ from hopsml.core.metrics import Meter
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import (
+    code_routes,
+    dataset_routes,
     job_models,
     job_routes,
     job_run_routes,
+    model_routes,
     page_files,
     run_routes,
     service_routes,
@@ -46,6 +49,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 _ROUTERS = (
     job_run_routes.router,  # before the others, as /jobs/events is not a job
     job_routes.router,
+    code_routes.router,
+    dataset_routes.router,
     service_routes.router,
     service_routes.metrics_router,
 )
@@ -70,7 +75,7 @@ def service_application(
         provider: Provider of sign-in; None if only tokens are accepted.
     """
     app = api_application()
-    app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
+    app.router.routes += [events_route(), *run_routes.routes(), *model_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project = jobs, project
     app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)

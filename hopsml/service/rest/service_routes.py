@@ -26,7 +26,6 @@ from hopsml.service.manager.requests import job_of, next_planned_s
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, require_role
 from hopsml.service.spec.fields import NAME_PATTERN
-from hopsml.service.store import notes
 from hopsml.service.store.accounts import AuditLog, AuditRow, Caller, Role, Tokens
 from hopsml.service.store.notes import LONGEST_NAME, LONGEST_NOTE, LONGEST_QUERY, MOST_TAGS, Notes, RunNote, SavedView
 from hopsml.service.store.schedules import ScheduleRow, Schedules
@@ -61,36 +60,6 @@ def show_metrics(request: Request, jobs: TheJobs) -> PlainTextResponse:
         **request.app.state.requests.counts,
     }
     return PlainTextResponse(prometheus_text(counts, metrics.FAMILIES), headers={"cache-control": "no-store"})
-
-
-class DatasetJobAnswer(BaseModel):
-    """A job that names a data set."""
-
-    id: str
-    owner: str
-    state: Lifecycle
-    submitted_s: float
-
-
-class DatasetAnswer(BaseModel):
-    """A data set, with the jobs that name it."""
-
-    url: str
-    count: int = Field(description="Number of jobs that use it.")
-    living: int = Field(description="Number of these jobs that have not ended.")
-    jobs: list[DatasetJobAnswer] = Field(description=f"The newest {notes.SHOWN} of them.")
-
-
-class DatasetsAnswer(BaseModel):
-    """Data sets, the most recently used first."""
-
-    datasets: list[DatasetAnswer]
-
-
-@router.get("/datasets")
-def list_datasets(jobs: TheJobs) -> DatasetsAnswer:
-    """Return the data sets that the job files of the newest jobs name."""
-    return DatasetsAnswer.model_validate({"datasets": notes.dataset_uses(jobs.store)}, from_attributes=True)
 
 
 @router.post("/tokens", status_code=201)

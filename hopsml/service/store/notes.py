@@ -18,23 +18,31 @@ LOOKED_AT = 5000  # newest jobs with a data set that are examined
 SHOWN = 5  # newest jobs that are returned for one data set
 
 
-class _NamesOne(msgspec.Struct):
-    """The field of a job's specification that names a data set."""
+class _Located(msgspec.Struct):
+    """The field of a named data set with its location."""
+
+    url: str
+
+
+class _NamesSome(msgspec.Struct):
+    """The fields of a job's specification that name data sets."""
 
     dataset: str | None = None
+    datasets: dict[str, _Located] = {}
 
 
-_decode = checked(msgspec.json.Decoder(_NamesOne).decode)
+_decode = checked(msgspec.json.Decoder(_NamesSome).decode)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetJob:
-    """A job that names a data set."""
+    """A job that names a data set; ``name`` is the data set's name in the job file, "" in the field ``dataset``."""
 
     id: str
     owner: str
     state: Lifecycle
     submitted_s: float
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +64,44 @@ class DatasetUse:
 
 def dataset_uses(store: JobStore) -> list[DatasetUse]:
     """Return the data sets that jobs name, the most recently used first."""
-    columns = (jobs.c.serial, jobs.c.name, jobs.c.owner, jobs.c.state, jobs.c.submitted_s, jobs.c.spec)
-    # Most jobs name none: those are excluded by the query, before their specifications are parsed.
-    query = select(*columns).where(jobs.c.spec.contains('"dataset"')).order_by(jobs.c.serial.desc()).limit(LOOKED_AT)
-    found: dict[str, list[DatasetJob]] = {}
-    with store.read_transaction() as connection:
-        for row in connection.execute(query):
-            if url := _named(row.spec):
-                job = DatasetJob(f"{row.name}-{row.serial}", row.owner, Lifecycle(row.state), row.submitted_s)
-                found.setdefault(url, []).append(job)
     return [
         DatasetUse(url, len(those), sum(not job.state.is_final for job in those), tuple(those[:SHOWN]))
-        for url, those in found.items()
+        for url, those in _jobs_by_dataset(store).items()
     ]
 
 
-def _named(spec: str) -> str | None:
-    """Return the data set that a job's specification names; None if there is none."""
+def dataset_use(store: JobStore, url: str, owner: str | None = None) -> DatasetUse | None:
+    """Return one data set with the jobs that name it, or with those of one owner; None if there are none."""
+    those = _jobs_by_dataset(store, owner).get(url, [])
+    living = sum(not job.state.is_final for job in those)
+    return DatasetUse(url, len(those), living, tuple(those[:SHOWN])) if those else None
+
+
+def _jobs_by_dataset(store: JobStore, owner: str | None = None) -> dict[str, list[DatasetJob]]:
+    """Return the newest jobs by the URLs of the data sets that they name; those of one owner if it is given."""
+    columns = (jobs.c.serial, jobs.c.name, jobs.c.owner, jobs.c.state, jobs.c.submitted_s, jobs.c.spec)
+    # Most jobs name none: those are excluded by the query, before their specifications are parsed.
+    named = or_(jobs.c.spec.contains('"dataset"'), jobs.c.spec.contains('"datasets"'))
+    query = select(*columns).where(named).order_by(jobs.c.serial.desc()).limit(LOOKED_AT)
+    if owner is not None:
+        query = query.where(jobs.c.owner == owner)
+    found: dict[str, list[DatasetJob]] = {}
+    with store.read_transaction() as connection:
+        for row in connection.execute(query):
+            for url, name in _named(row.spec).items():
+                job = DatasetJob(f"{row.name}-{row.serial}", row.owner, Lifecycle(row.state), row.submitted_s, name)
+                found.setdefault(url, []).append(job)
+    return found
+
+
+def _named(spec: str) -> dict[str, str]:
+    """Return the URLs of the data sets that a job's specification names, with their names there, "" without one."""
     try:
-        return _decode(spec).dataset
+        known = _decode(spec)
     except msgspec.DecodeError:  # written by another version of hopsml
-        return None
+        return {}
+    found = {one.url: name for name, one in known.datasets.items()}
+    return {known.dataset: "", **found} if known.dataset else found
 
 
 LONGEST_NOTE, LONGEST_TAG, MOST_TAGS = 4000, 40, 20
