@@ -7,17 +7,19 @@ import { Empty } from "./parts/components.js";
 import { selected } from "./selected_runs.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
-import { Datasets } from "./pages/datasets.js";
+import { Dataset, Datasets } from "./pages/datasets.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
+import { Model, Models } from "./pages/models.js";
 import { Overview } from "./pages/overview.js";
 import { Run } from "./pages/run.js";
 import { Runs } from "./pages/runs.js";
+import { Servings } from "./pages/servings.js";
 import { Users } from "./pages/users.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
-const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", datasets: "Data sets", runs: "Runs", compare: "Compare", users: "Users" };
-const PARENTS = { job: "jobs", run: "runs" }; // the list page of a detail page
+const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", datasets: "Data sets", dataset: "Data set", runs: "Runs", compare: "Compare", models: "Models", servings: "Servings", users: "Users" };
+const PARENTS = { job: "jobs", run: "runs", model: "models", dataset: "datasets" }; // the list page of a detail page
 
 function Header({ about, place }) {
   const ids = useValue(selected), state = useValue(connection), dark = useValue(theme) === "dark";
@@ -26,9 +28,9 @@ function Header({ about, place }) {
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* storage is disabled */ }
   };
   const leave = () => send("sign-out").catch(() => null).then(() => location.reload());
-  const here = PARENTS[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
+  const here = PARENTS[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", "models", "servings", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare", "models", "servings"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
-  return html`<header class=${about?.jobs ? "top service" : "top"}>
+  return html`<header class="top">
     <a class="brand" href=${link([])}>hopsml</a>
     <span class="project" title=${about?.url}>${about?.project}</span>
     <nav aria-label="Pages">
@@ -45,12 +47,16 @@ function Page({ at, place, hasJobs, about }) {
   if (place === "run" && id) return html`<${Run} key=${`${id}/${at.query.get("trial")}`} id=${id} tab=${tab} trial=${at.query.get("trial") || ""} query=${at.query} />`;
   if (place === "compare") return html`<${Compare} query=${at.query} />`;
   if (place === "runs") return html`<${Runs} query=${at.query} user=${about?.user} hasNotes=${Boolean(about?.role)} />`;
+  if (place === "models") return html`<${Models} />`;
+  if (place === "model" && id) return html`<${Model} key=${id} name=${id} wanted=${at.query.get("version") ?? ""} />`;
+  if (place === "servings") return html`<${Servings} />`;
   if (hasJobs && place === "overview") return html`<${Overview} />`;
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
   if (hasJobs && place === "users" && role) return html`<${Users} tab=${id} query=${at.query} role=${role} />`;
   if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
   if (hasJobs && place === "datasets") return html`<${Datasets} />`;
-  if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
+  if (hasJobs && place === "dataset" && at.query.get("url")) return html`<${Dataset} key=${at.query.get("url")} url=${at.query.get("url")} path=${at.query.get("path") ?? ""} />`;
+  if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} query=${at.query} />`;
   if (place === "" || (place === "users" && !role)) return html`<p class="soft">Loading…</p>`;
   return html`<${Empty} title="Page not found"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
 }

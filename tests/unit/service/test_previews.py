@@ -80,7 +80,8 @@ def test_file_that_is_no_picture_is_refused_as_one(project: ProjectOnDisk, run: 
 def test_head_of_a_csv_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "few.csv").write_text('\ufeffname,text\na,"x,\ny"\nb\n', encoding="utf-8")
     found = send_request(project, "/api/runs/app_1/tables/few.csv").json()
-    assert found == {"columns": ["name", "text"], "rows": [["a", "x,\ny"], ["b"]], "total": 2, "is_cut": False}
+    rows = [["a", "x,\ny"], ["b"]]
+    assert found == {"columns": ["name", "text"], "rows": rows, "total": 2, "is_cut": False, "types": []}
     (run.folder / "none.tsv").write_text("")
     assert send_request(project, "/api/runs/app_1/tables/none.tsv").json()["columns"] == []
 
@@ -107,6 +108,7 @@ def test_head_of_a_parquet_file_is_returned(project: ProjectOnDisk, run: RunOnDi
     (run.folder / "rows.parquet").write_bytes(parquet(1000, row_group_size=64))
     found = send_request(project, "/api/runs/app_1/tables/rows.parquet").json()
     assert found["columns"] == ["n", "blob", "deep"] and found["total"] == 1000 and found["is_cut"]
+    assert found["types"][:2] == ["int64", "binary"]
     assert found["rows"][:2] == [["0", "3 bytes", "{'x': [1, None]}"], ["1", "3 bytes", "{'x': [1, None]}"]]
     (run.folder / "none.parquet").write_bytes(parquet(0))
     none = send_request(project, "/api/runs/app_1/tables/none.parquet").json()

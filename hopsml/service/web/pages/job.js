@@ -1,4 +1,4 @@
-// One job: state, reason for waiting, actions, details, log and job file.
+// One job: state, reason for waiting, actions, details, log, job file and code.
 import { html, useRef, useState } from "../lib.js";
 import { address, get } from "../api.js";
 import { age, duration, exactTime, jobProgressText, time } from "../format.js";
@@ -6,11 +6,12 @@ import { usePolled } from "../poll.js";
 import { link } from "../route.js";
 import { JobDetails } from "../parts/job_details.js";
 import { DriverLog, useDriverLog } from "../parts/driver_log.js";
+import { FileBrowser } from "../parts/files.js";
 import { PropertyList, State, ErrorMessage } from "../parts/components.js";
 import { FINAL_STATES, JobActions } from "../parts/job_actions.js";
 import { useNow } from "./runs.js";
 
-const TABS = [["details", "Details"], ["log", "Log"], ["file", "Job file"]];
+const TABS = [["details", "Details"], ["log", "Log"], ["file", "Job file"], ["code", "Code"]];
 const NOT_RUNNING = ["WAITING", "PAUSED"];
 
 /** Load a job and its new changes; `store` has the changes so far. */
@@ -48,7 +49,7 @@ function Head({ job, now, again }) {
     <${JobActions} job=${job} again=${again} /></header>`;
 }
 
-function Job({ id, tab }) {
+function Job({ id, tab, query }) {
   const here = TABS.some(([name]) => name === tab) ? tab : "details";
   const [task, setTask] = useState(""), [attempt, setAttempt] = useState(""); // "": newest
   const store = useRef({ changes: [] });
@@ -65,7 +66,9 @@ function Job({ id, tab }) {
     ${here === "details" && html`<${JobDetails} job=${job} changes=${changes} />`}
     ${here === "log" && html`<${DriverLog} log=${log} tasks=${tasks} task=${task} onTask=${setTask}
       tries=${job.tries} attempt=${attempt} onAttempt=${setAttempt} isRunning=${!FINAL_STATES.includes(job.state) && (!attempt || Number(attempt) === job.tries)} />`}
-    ${here === "file" && html`<section class="record preview" aria-label="Job file"><pre tabindex="0">${job.spec}</pre></section>`}`;
+    ${here === "file" && html`<section class="record preview" aria-label="Job file"><pre tabindex="0">${job.spec}</pre></section>`}
+    ${here === "code" && html`<${FileBrowser} label="Code" path=${query.get("path") ?? ""} at=${(kind, names) => address(["v1", "jobs", id, "code", kind, ...names])}
+      folder=${(names) => link(["job", id, "code"], { path: names.join("/") })} concerns=${() => false}><p>The code has no files.</p></${FileBrowser}>`}`;
 }
 
 export { Job };

@@ -1,4 +1,4 @@
-// Files of the run directory: previews of texts, images and tables, and downloads.
+// Files of a run, of a job's code or of a data set: previews of texts, images and tables, and downloads.
 import { html, useEffect, useState } from "../lib.js";
 import { ApiError, address, responseTo, useData } from "../api.js";
 import { bytes, count, exactTime, time } from "../format.js";
@@ -42,7 +42,7 @@ function TablePreview({ url, name }) {
   const numeric = data.columns.map((column, at) => data.rows.length > 0 && data.rows.every((row) => row[at] === undefined || row[at] === "" || Number.isFinite(Number(row[at]))));
   const kind = (at) => (numeric[at] ? "number" : "");
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${`Rows of ${name}`}><table><caption class="hidden">${name}</caption>
-    <thead><tr>${data.columns.map((column, at) => html`<th key=${at} scope="col" class=${kind(at)}>${column}</th>`)}</tr></thead>
+    <thead><tr>${data.columns.map((column, at) => html`<th key=${at} scope="col" class=${kind(at)}>${column}${data.types[at] && html`<small>${data.types[at]}</small>`}</th>`)}</tr></thead>
     <tbody>${data.rows.map((row, at) => html`<tr key=${at}>${row.map((cell, place) => html`<td key=${place} class=${kind(place)}>${cell}</td>`)}</tr>`)}</tbody></table></div>
     <p class="soft small note">${data.is_cut ? `The first ${count(data.rows.length)} rows` : `${count(data.rows.length)} rows`}${data.is_cut && data.total !== null ? ` of ${count(data.total)}` : ""}.</p>`;
 }
@@ -52,18 +52,23 @@ function Preview({ kind, url, name, length }) {
     ${kind === "images" ? html`<${ImagePreview} url=${url} name=${name} />` : kind === "tables" ? html`<${TablePreview} url=${url} name=${name} />` : html`<${TextPreview} url=${url} length=${length} />`}</section>`;
 }
 
-function Files({ run, trial, path }) {
+/**
+ * Files below a folder. `label`: its name; `at(kind, names)`: address of an entry, where `kind` is "files", "images" or "tables"; `folder(names)`:
+ * link to a folder; `concerns`: as of `useData`; `first`: true to open the first table of a folder at once; `children`: shown for an empty one.
+ */
+function FileBrowser({ label, path, at, folder, concerns, first = false, children }) {
   const parts = path.split("/").filter(Boolean);
-  const { data, error } = useData(address(["runs", run, "files", ...parts], { trial }), (kind, id) => id === run);
-  const [opened, setOpened] = useState({ path: "", name: "" });
-  const open = opened.path === path ? opened.name : "";
-  const folder = (names) => link(["run", run, "files"], { trial, path: names.join("/") });
-  const file = (name, kind = "files") => address(["runs", run, kind, ...parts, name], { trial });
+  const { data, error } = useData(at("files", parts), concerns);
+  const [opened, setOpened] = useState({ path: null, name: "" });
+  const table = first ? data?.entries.find((entry) => !entry.is_folder && kindOf(entry.name) === "tables")?.name ?? "" : "";
+  const open = opened.path === path ? opened.name : table;
+  const file = (name, kind = "files") => at(kind, [...parts, name]);
   return html`<div class="stack">
-    <nav class="crumbs" aria-label="Folder"><a href=${folder([])}>${run}</a>${parts.map((part, at) => html`<span key=${at}>/ <a href=${folder(parts.slice(0, at + 1))}>${part}</a></span>`)}</nav>
+    <nav class="crumbs" aria-label="Folder"><a href=${folder([])}>${label}</a>${parts.map((part, at) => html`<span key=${at}>/ <a href=${folder(parts.slice(0, at + 1))}>${part}</a></span>`)}</nav>
     ${error && html`<${ErrorMessage} error=${error} />`}
-    ${data && !data.entries.length && html`<${Empty} title="This folder is empty"><p>Files that the training function writes to its working directory are stored in <code>artifacts</code>, models in <code>export</code>.</p></${Empty}>`}
-    ${data && data.entries.length > 0 && html`<div class="table-frame" tabindex="0"><table><caption class="hidden">Files</caption>
+    ${!data && !error && html`<p class="soft">Loading the files…</p>`}
+    ${data && !data.entries.length && html`<${Empty} title="This folder is empty">${children}</${Empty}>`}
+    ${data && data.entries.length > 0 && html`<div class="table-frame" tabindex="0" role="region" aria-label="Files"><table><caption class="hidden">Files</caption>
       <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col" class="number">Modified</th><th scope="col"><span class="hidden">Download</span></th></tr></thead>
       <tbody>${data.entries.map((entry) => html`<tr key=${entry.name}>
         <td class="mono">${entry.is_folder ? html`<a href=${folder([...parts, entry.name])}>${entry.name}/</a>`
@@ -74,4 +79,11 @@ function Files({ run, trial, path }) {
   </div>`;
 }
 
-export { Files };
+/** Files of a run, or of one trial of a search. */
+function Files({ run, trial, path }) {
+  return html`<${FileBrowser} label=${run} path=${path} at=${(kind, names) => address(["runs", run, kind, ...names], { trial })}
+    folder=${(names) => link(["run", run, "files"], { trial, path: names.join("/") })} concerns=${(kind, id) => id === run}>
+    <p>Files that the training function writes to its working directory are stored in <code>artifacts</code>, models in <code>export</code>.</p></${FileBrowser}>`;
+}
+
+export { FileBrowser, Files };
