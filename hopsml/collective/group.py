@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopsml.collective.library import CallStatus, GroupOptions, load
+from hopsml.core import traffic
 from hopsml.core.newer_python import Self
 from hopsml.errors import (
     ArgumentError,
@@ -122,6 +123,7 @@ class Group:
         )
         options.guest = guest
         handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+        load().hopsml_count_into(traffic.collective_counters() or None)
         status = CallStatus(load().hopsml_form(ctypes.byref(options), ctypes.byref(handle), text, len(text)))
         if status != CallStatus.OK or handle.value is None:
             raise _error(status, text.value.decode(errors="replace"))

@@ -79,6 +79,7 @@ _RETURNS = {
     "end": (None, _GROUP, _NAME),
     "release": (None, _GROUP),
     "set_current": (None, _GROUP),
+    "count_into": (None, _MEMORY),
 }
 
 

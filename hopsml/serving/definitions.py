@@ -19,6 +19,7 @@ In the project:
 
     <project>/Serving/<name>.json            definition: model and version; remains when the server stops
     <project>/Serving/<name>.server.json     the server; written exclusively, so that there is at most one
+    <project>/Serving/<name>.load.json       load for the web page, while it runs (hopsml/model/serving_load.py)
     <project>/Serving/<name>.requests/       the request log, a folder per day
     <project>/Serving/<name>.private/        on a cluster: tokens, settings and outcome of the start; 0700
 """

@@ -10,6 +10,7 @@
 #include "descriptor.h"
 #include "element_types.h"
 #include "group.h"
+#include "sockets.h"
 
 struct hopsml_group : hopsml::Group {
   using hopsml::Group::Group;
@@ -169,6 +170,8 @@ HOPSML_PUBLIC void hopsml_release(hopsml_group* group) {
   /* An inherited group is not freed in a fork: threads of the parent would seem to be in it forever. */
   if (group != nullptr && group->references.fetch_sub(1) == 1 && !group->forked()) delete group;
 }
+
+HOPSML_PUBLIC void hopsml_count_into(uint64_t* counters) { hopsml::count_into(counters); }
 
 HOPSML_PUBLIC void hopsml_set_current(hopsml_group* group) {
   if (group != nullptr) group->references.fetch_add(1);

@@ -174,6 +174,11 @@ void hopsml_release(hopsml_group* group);
 void hopsml_set_current(hopsml_group* group);
 hopsml_group* hopsml_current(void);
 
+/* Counts the bytes that sockets of all groups of this process receive and send, from now on: two counters, which the
+ * caller keeps until the process ends, may share with another process, and never writes. NULL: they are not counted.
+ * Members on one machine that share memory move few bytes by sockets. */
+void hopsml_count_into(uint64_t* counters);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ void notice_silence(int socket, double seconds);
 
 /* Returns the bytes that were sent or received. 0: would block. -1: the other side has disconnected (errno; 0 for an
  * orderly end). */
+/* Counts the bytes of both from now on, in memory of the caller: received, then sent; none: they are not counted. */
+void count_into(uint64_t* counters);
 ssize_t send_some(int socket, const iovec* parts, int count);
 ssize_t receive_some(int socket, const iovec* parts, int count);
 

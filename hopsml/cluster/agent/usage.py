@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from hopsml.core import processes
 from hopsml.core.variables import Settings
 
+Traffic = Mapping[str, tuple[int, int]]  # purpose -> bytes received and sent
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 expresses "no limit" by a number near 2**63
 
@@ -137,12 +138,22 @@ _BYTES_A_SECOND = 64 << 10
 class UsageSampler:
     """Sampler of a worker with all its descendants; not thread-safe.
 
-    Bytes moved count from the first sample. Network figures are those of the worker's network namespace: of the host,
-    unless the worker runs in a container.
+    Bytes moved count from the first sample. Network figures without a purpose are those of the worker's network
+    namespace: of the host, unless the worker runs in a container. Those with a purpose (collective, feed, storage) are
+    what hopsml itself has moved for the worker.
     """
 
-    def __init__(self, pid: int, gpu_indices: tuple[int, ...] = ()) -> None:
-        self._pid, self._gpu_indices = pid, gpu_indices
+    def __init__(
+        self, pid: int, gpu_indices: tuple[int, ...] = (), traffic: Callable[[], Traffic] = dict[str, tuple[int, int]]
+    ) -> None:
+        """Prepare the sampler.
+
+        Args:
+            pid: The worker's process.
+            gpu_indices: Its GPUs.
+            traffic: Returns the bytes that hopsml has received and sent for it so far, by purpose.
+        """
+        self._pid, self._gpu_indices, self._traffic = pid, gpu_indices, traffic
         self._ticks: dict[int, int] = {}
         self._at_s = time.monotonic()
         self._disk = _Growing()
@@ -171,6 +182,10 @@ class UsageSampler:
         received, sent = self._network.update(_network(self._pid))
         values |= {"disk_read_megabytes": read, "disk_write_megabytes": written}
         values |= {"network_receive_megabytes": received, "network_transmit_megabytes": sent}
+        for purpose, (received_bytes, sent_bytes) in self._traffic().items():
+            if received_bytes or sent_bytes:
+                values[f"network_{purpose}_receive_megabytes"] = received_bytes / _MEGABYTE
+                values[f"network_{purpose}_transmit_megabytes"] = sent_bytes / _MEGABYTE
         for place, index in enumerate(self._gpu_indices):
             values.update(self._gpu(place, index))
         return values
@@ -221,7 +236,10 @@ def sampling_interval_s(environment: Mapping[str, str]) -> float:
 
 
 async def samples(
-    pid: int, gpu_indices: tuple[int, ...], interval_s: float
+    pid: int,
+    gpu_indices: tuple[int, ...],
+    interval_s: float,
+    traffic: Callable[[], Traffic] = dict[str, tuple[int, int]],
 ) -> AsyncGenerator[tuple[int, dict[str, float]], None]:
     """Yield the number of a sample, from 0, and a worker's usage since the sample before.
 
@@ -229,8 +247,9 @@ async def samples(
         pid: the worker's process.
         gpu_indices: its GPUs.
         interval_s: seconds between two samples.
+        traffic: as of ``UsageSampler``.
     """
-    sampler = UsageSampler(pid, gpu_indices)
+    sampler = UsageSampler(pid, gpu_indices, traffic)
     try:
         sampler.sample()  # sets the starting point of the counters
         for number in itertools.count():

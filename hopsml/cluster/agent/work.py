@@ -356,7 +356,8 @@ class Work:
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
-        sampling = samples(self._process.pid, self.launch.gpu_indices, interval_s)
+        moved = self._checkpoints.slots.traffic if self._checkpoints is not None else dict[str, tuple[int, int]]
+        sampling = samples(self._process.pid, self.launch.gpu_indices, interval_s, moved)
         async with contextlib.aclosing(sampling):
             async for number, metrics in sampling:
                 now = time.time() + self._clock_shift_s

@@ -1,7 +1,7 @@
 """Memory that the agent owns and the worker writes commits into; it outlives the worker, and ends with the agent.
 
 Three anonymous files (memfd) alternate: the newest complete commit, one that another process may be reading, and the
-one that is being written. A fourth, one page long, is the shared state ("blackboard") of the two processes. The agent
+one that is being written. A fourth, two pages long, is the shared state ("blackboard") of the two processes. The agent
 passes all four to the worker when it is started. None has a name, so nothing is left behind when both are killed.
 
 A slot begins with a header that is cleared before the content changes and written after it is complete:
@@ -13,6 +13,7 @@ Large arrays are copied by several threads, because one core often cannot use th
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -22,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hopsml.core import traffic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +65,7 @@ def copy_in_parallel(target: NDArray[Any], source: NDArray[Any]) -> None:
 SLOTS = 3
 DESCRIPTORS = SLOTS + 1  # with the blackboard's
 PAGE = 4096
+BOARD_BYTES = 2 * PAGE
 _HEADER = struct.Struct("<8sqq")
 _MAGIC = b"hopsml-1"
 # Offsets on the blackboard.
@@ -69,11 +73,19 @@ _PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 1
 _PROBLEM_BYTES = 2048
 _WAITS_AT, _WAITS = 3200, 32  # waits for storage: one cell for each process
 _WAIT = struct.Struct("<qdd")
+# Traffic, on the second page: one cell for each process, with its pid, then bytes received and sent by the collective,
+# which its native code counts, and for the purposes of ``traffic.COUNTED``.
+_TRAFFIC_AT, _TRAFFIC_CELLS = PAGE, 64
+_TRAFFIC = struct.Struct("<q6Q")
+_COLLECTIVE_AT = 8  # offset of the collective's two counters in a cell
+_COUNTED_AT = 24
+_COUNTED = struct.Struct(f"<{2 * len(traffic.COUNTED)}Q")
 # Outcome of a checkpoint in a slot; ABANDONED: it FAILED, and the training function has received the error.
 WAITS, WRITTEN, FAILED, PASSED_OVER, ABANDONED = range(5)
 _OUTCOMES = 5
 
 Buffer = bytes | bytearray | memoryview
+_lasting: list[object] = []  # counters that native code of this process writes
 
 
 class CommitSlots:
@@ -87,7 +99,7 @@ class CommitSlots:
             folder: folder of the slots that do not fit in memory.
         """
         self.descriptors = list(descriptors)
-        self._board = mmap.mmap(self.descriptors[SLOTS], PAGE)
+        self._board = mmap.mmap(self.descriptors[SLOTS], BOARD_BYTES)
         self._folder = folder
         self._mapped: dict[int, mmap.mmap] = {}  # slots in memory that this process has written
         self._on_disk: set[int] = set()  # slots that this process has moved to disk
@@ -96,7 +108,7 @@ class CommitSlots:
     def create(cls, folder: Path | None = None) -> CommitSlots:
         """Create slots without content; ``folder`` holds commits that do not fit in memory."""
         descriptors = [os.memfd_create(f"hopsml-commit-{number}") for number in range(DESCRIPTORS)]
-        os.ftruncate(descriptors[SLOTS], PAGE)
+        os.ftruncate(descriptors[SLOTS], BOARD_BYTES)
         return cls(descriptors, folder)
 
     def close(self) -> None:
@@ -198,6 +210,51 @@ class CommitSlots:
             return []
         cells = (_WAIT.unpack_from(self._board, _WAITS_AT + _WAIT.size * cell) for cell in range(_WAITS))
         return [(process, waited_s, since) for process, waited_s, since in cells if process]
+
+    def record_traffic(self, totals: traffic.Totals) -> None:
+        """Record the bytes that this process has received and sent, for each purpose of ``traffic.COUNTED``."""
+        if (cell := self._traffic_cell()) is not None:
+            _COUNTED.pack_into(self._board, cell + _COUNTED_AT, *totals)
+
+    def collective_counters(self) -> int:
+        """Return the address of this process's counters of bytes that its collective receives and sends; 0: no room.
+
+        The memory stays mapped until the process ends, since its native code may write there at any time.
+        """
+        if (cell := self._traffic_cell()) is None:
+            return 0
+        lasting = mmap.mmap(self.descriptors[SLOTS], BOARD_BYTES)
+        counters = (ctypes.c_uint64 * 2).from_buffer(lasting, cell + _COLLECTIVE_AT)
+        _lasting.append(counters)
+        return ctypes.addressof(counters)
+
+    def _traffic_cell(self) -> int | None:
+        """Return the offset of this process's cell; None if all cells are taken.
+
+        Cells of ended processes keep their counts. Two processes may take the same empty cell at once; the earlier one
+        then takes another with its next record.
+        """
+        process = os.getpid()
+        cells = [_TRAFFIC_AT + _TRAFFIC.size * ((process + step) % _TRAFFIC_CELLS) for step in range(_TRAFFIC_CELLS)]
+        for cell in cells:
+            (owner,) = struct.unpack_from("<q", self._board, cell)
+            if owner == process:
+                return cell
+            if not owner:
+                struct.pack_into("<q", self._board, cell, process)
+                return cell
+        return None
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """Return the bytes that the worker and its children have received and sent, by purpose; empty after ``close``."""
+        if not self.descriptors:
+            return {}
+        cells = [
+            _TRAFFIC.unpack_from(self._board, _TRAFFIC_AT + _TRAFFIC.size * cell) for cell in range(_TRAFFIC_CELLS)
+        ]
+        sums = [sum(values) for values in zip(*cells, strict=True)][1:]
+        purposes = (traffic.COLLECTIVE, *traffic.COUNTED)
+        return {purpose: (sums[2 * place], sums[2 * place + 1]) for place, purpose in enumerate(purposes)}
 
     # ------------------------------------------------------------------------------------------ slots
 

@@ -53,7 +53,7 @@ from hopsml.cluster.worker.context import (
 )
 from hopsml.cluster.worker.reported import ReportedValues
 from hopsml.cluster.worker.returned import pickle_result, plain
-from hopsml.core import moved_names, redact, tracebacks
+from hopsml.core import moved_names, redact, tracebacks, traffic
 from hopsml.core.commands import CommandFailed
 from hopsml.core.processes import UNREPORTED, allow_tracing_by
 from hopsml.errors import ArgumentError, PeerLost
@@ -306,12 +306,13 @@ def _mends(pipe: EventPipe, slots: Sequence[int]) -> ReconfigurationPort | None:
 def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None:
     """Return the interface for checkpoints; None if the worker writes them itself.
 
-    Waits for storage are recorded there as well.
+    Waits for storage and bytes over the network are recorded there as well.
     """
     if not slots:
         return None
     shared = CommitSlots(slots)
     waiting.set_wait_reporter(shared.record_storage_wait)
+    traffic.set_traffic_reporter(shared.record_traffic, shared.collective_counters())
     return CheckpointPort(shared, pipe.send)
 
 

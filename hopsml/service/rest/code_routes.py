@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from hopsml.errors import PathNotFound
 from hopsml.service.browse import files, tables
 from hopsml.service.rest import file_answers
 from hopsml.service.rest.errors import JsonAnswer
@@ -32,10 +31,8 @@ FilePath = Annotated[str, Path(max_length=4000, description="Path in it.")]
 
 
 def _root(row: TheJob, jobs: TheJobs, caller: TheCaller) -> str:
-    """Return the URL of the folder with a job's code. Raises PermissionRefused, and PathNotFound without code."""
+    """Return the URL of the folder with a job's code. Raises PermissionRefused, and ServiceError if it was removed."""
     require_role(caller, Role.VIEWER if caller.user == row.owner else Role.OPERATOR)
-    if not row.workspace:
-        raise PathNotFound(f"job {row.id} was submitted without code; its tasks run commands alone")
     return jobs.workspaces.browsable_url(row.workspace)
 
 

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from hopsml.core import traffic
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
 from hopsml.storage import causes, tree, urls, waiting
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
@@ -93,6 +94,7 @@ class RemoteFileSystem(FileSystem):
         """Copy one local file to ``url``, completely or not at all; missing parents are created."""
         with self._appearing(url, overwrite) as fresh:
             sent = self._call("write", "upload", fresh, about=url, local=os.path.abspath(local))
+            traffic.count(traffic.STORAGE, sent=sent)
             if self.status(fresh).length != sent:
                 raise StorageUnavailable(
                     f"cannot write {url}: its length there differs from the {sent} bytes that "
@@ -107,6 +109,7 @@ class RemoteFileSystem(FileSystem):
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             self._call("read", "download", url, local=fresh)
+            traffic.count(traffic.STORAGE, received=os.path.getsize(fresh))
             os.replace(fresh, target)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -202,6 +205,7 @@ class RemoteFileSystem(FileSystem):
         data = b"".join(pieces)
         if len(data) != expected:
             raise StorageUnavailable(f"cannot read {url}: only {len(data)} of {expected} bytes were received", url)
+        traffic.count(traffic.STORAGE, received=len(data))
         return data
 
     def _send(self, verb: str, url: str, data: bytes, about: str, **arguments: Any) -> None:
@@ -223,6 +227,7 @@ class RemoteFileSystem(FileSystem):
         taken = self._exchange(action, verb, url, about, arguments, give)
         if taken != len(view):
             raise StorageUnavailable(f"cannot write {about}: only {taken} of {len(view)} bytes were accepted", about)
+        traffic.count(traffic.STORAGE, sent=len(view))
 
     def _exchange(
         self,

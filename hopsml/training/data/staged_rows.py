@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 
 from hopsml.cluster.worker import context
+from hopsml.core import traffic
 from hopsml.core.decoding import checked
 from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
@@ -297,7 +298,9 @@ class StagedRows:
             if rows:
                 return pa.Table.from_batches([file.get_batch(shard.first).slice(0, rows)])
             return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
-        return self._client(stage).fetch(one.file_path(self._name), shard, rows)
+        found = self._client(stage).fetch(one.file_path(self._name), shard, rows)
+        traffic.count(traffic.FEED, received=found.nbytes)
+        return found
 
     def _mapped(self, path: Path) -> Any:
         """Return the file, memory-mapped; None if it does not exist.

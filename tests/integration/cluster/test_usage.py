@@ -73,6 +73,18 @@ def test_processor_memory_and_disk_use_of_a_worker_are_sampled(worker: subproces
 
 
 @pytest.mark.fast
+def test_bytes_that_hopsml_moves_are_sampled_by_purpose() -> None:
+    moved = {"collective": (3_000_000, 4_000_000), "feed": (0, 0)}
+    sampler = UsageSampler(os.getpid(), traffic=lambda: moved)
+    values = sampler.sample()
+    assert values["network_collective_receive_megabytes"] == 3.0
+    assert values["network_collective_transmit_megabytes"] == 4.0
+    assert not any("feed" in name for name in values), "a purpose without bytes has no column"
+    moved["feed"] = (500_000, 0)
+    assert sampler.sample()["network_feed_receive_megabytes"] == 0.5
+
+
+@pytest.mark.fast
 class TestControlGroups:
     def proc(self, folder: Path, text: str) -> Path:
         (folder / "proc" / "7").mkdir(parents=True)

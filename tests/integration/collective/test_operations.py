@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import resource
@@ -13,7 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hopsml.collective import Group
+from hopsml.collective import Group, library
+from hopsml.core import traffic
 from tests.helpers.collective.together import TRANSPORTS, Array, each, form, group
 
 pytestmark = pytest.mark.local
@@ -200,3 +202,22 @@ def test_mean_of_small_integer_types_does_not_overflow(dtype: str) -> None:
     with group(2) as members:
         for result in each(members, lambda m: m.all_reduce(np.array([most, most - m.rank], dtype), "mean")):
             assert result.dtype == dtype and result.tolist() == [most, most - 1]
+
+
+@pytest.mark.parametrize("transport", ["sockets", "memory"])
+def test_bytes_over_sockets_are_counted(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both members are in this process; those that share memory send little."""
+    monkeypatch.setattr(traffic, "_traffic", traffic._Traffic())
+    counters = (ctypes.c_uint64 * 2)()
+    traffic.set_traffic_reporter(None, ctypes.addressof(counters))
+    array = np.ones(1_000_000, "float32")
+    try:
+        with group(2, TRANSPORTS[transport](2)) as members:
+            each(members, lambda m: m.all_reduce(array))
+            received, sent = counters
+    finally:
+        library.load().hopsml_count_into(None)
+    if transport == "memory":
+        assert sent < 100_000
+    else:
+        assert 2 * array.nbytes <= received <= sent <= 2.1 * array.nbytes

@@ -381,3 +381,19 @@ def test_job_pages_have_no_serious_axe_violation_and_fit_the_window(
         tables = page.locator(".table-frame:has(table.cards)").all()
         assert all(one.evaluate("frame => frame.scrollWidth <= frame.clientWidth") for one in tables), place
         assert tables or place not in jobs[2:], "the tasks of the failed job"
+
+
+def test_code_of_a_job_is_shown_to_its_owner(stage: Stage, opens: Opens) -> None:
+    (stage.folder / "code" / "lib").mkdir(exist_ok=True)
+    (stage.folder / "code" / "lib" / "model.py").write_text(f"{HOSTILE[0]} = 1\n")
+    job = stage.submit("coded", 1)
+    page = opens("ana").open(f"job/{job.id}")
+    page.get_by_role("link", name="Code").press("Enter")
+    page.get_by_role("link", name="lib/").press("Enter")
+    page.get_by_role("button", name="model.py").press("Enter")
+    page.wait_for_selector(f"pre:has-text('{HOSTILE[0]} = 1')")
+    assert page.evaluate("window.hit") is None
+    tab = opens("ben")
+    other = tab.open(f"job/{job.id}/code")
+    other.wait_for_selector(".error-message:has-text('ben is user, and this needs operator')")
+    assert len(tab.console) == 1 and "403" in tab.console.pop()

@@ -126,7 +126,8 @@ def test_runs_are_filtered_sorted_and_selected_with_the_keyboard(tab: Tab) -> No
 def test_page_without_a_job_service_does_not_mention_jobs(tab: Tab) -> None:
     page = tab.open("")
     page.wait_for_selector("h1:has-text('Runs')")
-    assert page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts() == ["Runs", "Compare"]
+    links = page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
+    assert links == ["Runs", "Compare", "Models", "Servings"]
 
 
 @pytest.mark.variant

@@ -55,6 +55,8 @@ def write_samples(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -
             "memory_usage_megabytes": 800.0 + number,
             "network_receive_megabytes": 5 * number * network,
             "network_transmit_megabytes": 0.0,
+            "network_collective_receive_megabytes": 120.0 * number,
+            "network_collective_transmit_megabytes": 60.0 * number,
         }
         for number in range(12)
     ]
@@ -143,6 +145,8 @@ def test_slow_rank_is_marked_in_the_ring_and_explained(tab: Tab) -> None:
     assert page.locator(".ring .link").count() == 4 and page.locator(".ring .link.slow").count() == 0
     assert "it computes (96 % of a core) while the others wait (4 %)" in page.locator(".ring-of").inner_text()
     assert page.get_by_role("img", name=re.compile("4 workers in ring order. rank 2: it computes")).count() == 1
+    cells = page.locator("td.network").all_inner_texts()
+    assert [" ".join(cell.split()) for cell in cells] == ["collective 1.3 GB in, 660 MB out"] * 4
 
 
 @pytest.mark.variant

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hopsml.client import Client
+from hopsml.core.newer_python import UTC
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError
+from hopsml.model import description
+from hopsml.model.description import Lineage, ModelDescription, ModelFile, Signature, TensorSpec
+from hopsml.model.directory import FolderAliases
+from hopsml.model.serving_load import ServingLoad, VersionLoad, write_load
 from tests.helpers import leaks
 from tests.helpers.clock import END_S
+from tests.helpers.service.project import ProjectOnDisk
 from tests.integration.service.conftest import Opens
 from tests.integration.service.prefix_proxy import prefixed
 from tests.integration.service.stage import Stage
@@ -113,11 +124,119 @@ def test_run_is_annotated_found_by_its_tag_and_saved_in_a_view(stage: Stage, ope
 
 @pytest.mark.variant
 def test_dataset_page_links_to_the_jobs_that_name_it(stage: Stage, opens: Opens) -> None:
-    job = stage.submit("reads", 1, dataset="hdfs:///data/digits")
+    job = stage.submit("reads", 1, datasets="{train: 'hdfs:///data/digits'}")
     page = opens("vera").open("datasets")
     row = page.get_by_role("row", name="hdfs:///data/digits")
+    assert "ana as train" in row.inner_text()
     row.get_by_role("link", name=job.id, exact=True).press("Enter")
     page.wait_for_selector(f"h1:has-text('{job.id}')")
+
+
+def digits_in(project: ProjectOnDisk) -> str:
+    """Write a data set below the project's folder of data sets; return its URL."""
+    folder = project.folder / "Datasets" / f"digits {HOSTILE[1].replace('/', '-')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {HOSTILE[0]: pa.array([0.5, 1.5]), "label": pa.array([7, 8], pa.int8())}
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    (folder / "notes.txt").write_text("what is in it")
+    return f"file://{folder}"
+
+
+def test_dataset_has_its_files_schema_and_first_rows_for_those_who_may_see_it(stage: Stage, opens: Opens) -> None:
+    url = digits_in(stage.project)
+    stage.submit("reads", 1, datasets=json.dumps({"train": url}))
+    page = opens("ana").open("datasets")
+    page.get_by_role("link", name=url).press("Enter")
+    page.wait_for_selector("h1:has-text('digits')")
+    rows = page.get_by_role("region", name="Rows of rows.parquet")
+    rows.get_by_role("cell", name="1.5").wait_for()
+    heads = rows.get_by_role("columnheader").all_inner_texts()
+    assert [head.split("\n") for head in heads] == [[HOSTILE[0], "double"], ["label", "int8"]]
+    page.get_by_role("button", name="notes.txt").press("Enter")
+    page.wait_for_selector("pre:has-text('what is in it')")
+    assert page.locator(".properties div:has(dt:text-is('Files')) dd").inner_text() == "2"
+    assert page.evaluate("window.hit") is None
+
+    other = opens("ben").open("datasets")
+    other.get_by_role("link", name=url).press("Enter")
+    other.wait_for_selector(".reason:has-text('no job of ben names the data set')")
+    assert other.get_by_role("region", name="Files").count() == 0
+
+
+def exported(project: ProjectOnDisk, name: str, number: int, **more: Any) -> None:
+    """Add a version of a model."""
+    folder = project.folder / "Models" / name / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = ModelDescription(name, number, "keras", datetime(2026, 11, 28, 12, tzinfo=UTC), creator="ana", **more)
+    (folder / "model.json").write_bytes(description.encode(made))
+
+
+def models_in(project: ProjectOnDisk) -> None:
+    """Add a model with two versions; texts that its exporter chooses are malicious."""
+    if not (project.folder / "Experiments" / "app_model").exists():
+        project.run("app_model", name="trains")
+    inputs = {HOSTILE[2]: TensorSpec("float32", (None, 28, 28), (HOSTILE[1],))}
+    exported(project, "digits", 1, metrics={"accuracy": 0.91})
+    exported(
+        project, "digits", 2, metrics={"accuracy": 0.97, HOSTILE[0]: 1.0}, description=HOSTILE[1], bytes=2_500_000,
+        signature=Signature(inputs, {"label": TensorSpec("int64", (None,))}), requirements={"keras": "3.11.0"},
+        lineage=Lineage("app_model", f"{project.url}/Experiments/app_model", "0123abcd" * 5, True, [{"url": HOSTILE[3]}]),
+        artifacts={"keras": "model.keras"}, files={"model.keras": ModelFile(2_500_000, "0" * 64)},
+    )  # fmt: skip
+    FolderAliases(f"{project.url}/Models/digits").set("production", 1)
+
+
+def test_model_has_versions_aliases_metrics_signature_and_lineage(stage: Stage, opens: Opens) -> None:
+    models_in(stage.project)
+    page = opens("vera").open("models")
+    row = page.get_by_role("row", name="digits")
+    assert "production → 1" in row.inner_text() and "accuracy 0.97" in row.inner_text()
+    row.get_by_role("link", name="digits", exact=True).press("Enter")
+    shown = page.get_by_role("region", name="Version 2")
+    signature = page.get_by_role("region", name="Inputs and outputs")
+    signature.get_by_role("cell", name="(any, 28, 28)").wait_for()
+    assert HOSTILE[2] in signature.inner_text() and HOSTILE[1] in shown.inner_text()
+    assert "0123abcd0123 with changes" in shown.inner_text() and page.evaluate("window.hit") is None
+    page.get_by_role("link", name="production").press("Enter")
+    page.get_by_role("region", name="Version 1").wait_for()
+    page.get_by_role("link", name="2", exact=True).press("Enter")
+    page.get_by_role("region", name="Version 2").get_by_role("link", name="app_model").press("Enter")
+    page.wait_for_selector("h1:has-text('trains')")
+
+
+def servings_in(project: ProjectOnDisk, now_s: float) -> None:
+    """Add a running serving and one that does not run."""
+    folder = project.folder / "Serving"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("digits", "idle"):
+        defined = {"name": name, "model": "digits", "version": "production", "creator": HOSTILE[1]}
+        (folder / f"{name}.json").write_text(json.dumps(defined))
+    load = ServingLoad(
+        updated_s=now_s, started_s=now_s - 600, user="ana", machine="node1", url="http://node1:8501", application="",
+        replicas=3, ready=2, restarts=1, version=1, canary=2, share=0.25, waiting=4, seconds=0.0123,
+        versions=[VersionLoad(1, 1200, 0, 30.0), VersionLoad(2, 400, 3, 10.5)],
+        rates=[10.0, 20.0, 38.0, 25.0, 40.5],
+    )  # fmt: skip
+    write_load("digits", project.url, load)
+
+
+def test_serving_page_shows_replicas_canary_and_load_until_it_is_old(stage: Stage, opens: Opens) -> None:
+    models_in(stage.project)
+    servings_in(stage.project, time.time())
+    page = opens("vera").open("servings")
+    digits = page.get_by_role("region", name="digits", exact=True)
+    digits.locator(".state.RUNNING").wait_for()
+    text = digits.inner_text()
+    for part in ("2 of 3 answer", "40.5 per second", "12.3 ms", "version 2, 25 %", HOSTILE[1]):
+        assert part in text, part
+    canary = page.get_by_role("region", name="Versions of digits").get_by_role("row", name="canary")
+    assert canary.inner_text().split() == ["2", "canary", "25", "%", "10.5", "per", "second", "400", "3"]
+    assert page.get_by_role("region", name="idle").locator(".state.STOPPED").count() == 1
+    servings_in(stage.project, time.time() - 1000)  # as if its supervisor was killed
+    page.wait_for_selector(".reason:has-text('hopsml serve show digits')")
+    assert page.evaluate("window.hit") is None
+    digits.get_by_role("link", name="digits").press("Enter")
+    page.get_by_role("region", name="Version 2").wait_for()
 
 
 @pytest.mark.variant
@@ -194,8 +313,13 @@ def test_service_pages_have_no_serious_axe_violation_and_fit_the_window(
 ) -> None:
     holder = stage.submit("holder", 12, user="ben", tasks=1)
     stage.reaches(holder, Lifecycle.RUNNING)
+    models_in(stage.project)
+    servings_in(stage.project, time.time())
+    url = digits_in(stage.project)
+    reader = stage.submit("reads", 1, datasets=json.dumps({"train": url}))
     tab = opens("adam", size, theme)
-    for place in ("cluster", "users", "datasets", "runs"):
+    details = (f"dataset?url={quote(url, safe='')}", "models", "model/digits", "servings", f"job/{reader.id}/code")
+    for place in ("cluster", "users", "datasets", "runs", *details):
         page = tab.open(place)
         until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert violations(page) == [], place

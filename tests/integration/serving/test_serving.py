@@ -22,6 +22,7 @@ import pytest
 
 from hopsml import model, serving
 from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
+from hopsml.service.browse import servings
 from hopsml.serving import ServingError, ServingNotFound, definitions, starting
 from hopsml.serving.definitions import ServingDefinition, ServingFolder
 from hopsml.storage import trust
@@ -225,6 +226,23 @@ def test_metrics_sum_all_replicas(served: str) -> None:
     for _ in range(20):
         answered()
     assert counted() == before + 20
+
+
+def test_load_is_published_for_the_web_page(served: str, project: Path) -> None:
+    answered()
+    found = servings.list_servings(f"file://{project}").servings
+
+    def known() -> bool:
+        found[:] = servings.list_servings(f"file://{project}").servings
+        return found[0].load is not None and found[0].load.ready == 2 and bool(found[0].load.versions)
+
+    until(known, "the load of two replicas that have answered")
+    assert (found[0].name, found[0].state, found[0].model) == (served, "RUNNING", "digits")
+    load = found[0].load
+    assert load is not None and load.url == serving.status(served).url
+    assert (load.replicas, load.version, load.versions[0].failed) == (2, 1, 0)
+    token = Path(serving.status(served).token_file).read_text()
+    assert token not in (project / "Serving" / f"{served}.load.json").read_text()
 
 
 def test_stopped_serving_is_reported_and_its_request_log_is_in_the_project(project: Path) -> None:

@@ -6,17 +6,22 @@ import asyncio
 import resource
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hopsml.core.metrics import prometheus_text
-from hopsml.serving import metrics, request_log
+from hopsml.core.newer_python import UTC
+from hopsml.model import serving_load
+from hopsml.model.serving_load import ServingLoad, VersionLoad
+from hopsml.serving import load_publisher, metrics, request_log
 from hopsml.serving.definitions import ServingFolder, ServingLimits
-from hopsml.serving.messages import ServingSettings
-from hopsml.serving.metrics import ReplicaCountsSum, ReplicaMeter
+from hopsml.serving.messages import ServingSettings, SupervisorAnswer
+from hopsml.serving.metrics import LoadMeter, ReplicaCountsSum, ReplicaMeter
 from hopsml.serving.request_log import RequestLog, RequestLogUploader
 from hopsml.serving.routes import Route
+from hopsml.serving.server_records import ServerRecord
 
 pytestmark = pytest.mark.fast
 OK = 'hopsml_requests_total{version="1",status="200"}'
@@ -33,6 +38,72 @@ def test_counts_of_replicas_add_up_and_never_fall_when_one_ends() -> None:
     assert total.total()[OK] == 9
     total.update(1, {OK: 2})  # an older word of it came later
     assert total.total()[OK] == 9
+
+
+def test_load_has_rates_by_version_since_the_last_reading() -> None:
+    load = LoadMeter(100.0)
+    refused = 'hopsml_requests_total{version="",status="400"}'
+    seconds = {'hopsml_request_seconds_sum{version="1"}': 4.0, 'hopsml_request_seconds_count{version="1"}': 20.0}
+    load.update({OK: 15, OK.replace("200", "503"): 5, refused: 10, "hopsml_queue_requests": 3, **seconds}, 110.0)
+    assert load.versions == [VersionLoad(1, 20, 5, 2.0)]
+    assert load.rates == [3.0], "with requests that no version has answered"
+    assert (load.seconds, load.waiting) == (0.2, 3)
+    load.update({OK: 15, OK.replace("200", "503"): 5, refused: 10, OK.replace("1", "10", 1): 40, **seconds}, 115.0)
+    assert load.versions == [VersionLoad(1, 20, 5, 0.0), VersionLoad(10, 40, 0, 8.0)]
+    assert (load.rates, load.seconds, load.waiting) == ([3.0, 8.0], None, 0)
+    for number in range(metrics.INTERVALS):
+        load.update({}, 120.0 + number)
+    assert len(load.rates) == metrics.INTERVALS
+
+
+def published_loads(project: str, most: int) -> list[ServingLoad]:
+    """Publish the load of a serving until it was written so often; return what was written, and check its deletion."""
+    record = ServerRecord("digits", "0.0.0.0", 8501, "node1", "ana", "", 1, datetime(2026, 11, 28, tzinfo=UTC))
+    status = SupervisorAnswer(ready=1, replicas=2, restarts=3, route=Route(1, 4, 5, 0.25))
+    written: list[ServingLoad] = []
+
+    async def run() -> None:
+        async with load_publisher.published(lambda: status, lambda: {OK: 1.0 + len(written)}, record, project):
+            while len(written) < most:
+                found = await asyncio.to_thread(serving_load.read_load, "digits", project)
+                if found is not None and found not in written:
+                    written.append(found)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert serving_load.read_load("digits", project) is None, "it is deleted when the serving ends"
+    return written
+
+
+def test_load_of_a_serving_is_published_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_load, "PUBLISH_S", 0.02)
+    first, second = published_loads(f"file://{tmp_path}", 2)
+    assert (first.replicas, first.ready, first.restarts, first.version) == (2, 1, 3, 4)
+    assert (first.canary, first.share, first.url) == (5, 0.25, "http://node1:8501")
+    assert first.versions[0].version == 1 and len(second.rates) > len(first.rates)
+    assert second.updated_s > first.updated_s
+
+
+def test_store_that_cannot_be_written_does_not_end_a_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving_load, "PUBLISH_S", 0.02)
+    (tmp_path / "Serving").write_text("no folder")
+
+    async def run() -> None:
+        record = ServerRecord("digits", "::1", 1, "node1", "ana", "", 1, datetime(2026, 11, 28, tzinfo=UTC))
+        calls: list[int] = []
+
+        def counts() -> dict[str, float]:
+            calls.append(1)
+            return {}
+
+        async with load_publisher.published(SupervisorAnswer, counts, record, f"file://{tmp_path}"):
+            while len(calls) < 3:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert len([one for one in caplog.records if "is not shown" in one.message]) == 1, "once, not in each interval"
 
 
 def test_histogram_buckets_are_ordered_by_their_bounds() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from hopsml.core import traffic
 from hopsml.errors import ArgumentError, PathExists, StorageError
 from hopsml.storage import filesystem, tree
 from hopsml.storage.filesystem import for_url
@@ -54,6 +55,22 @@ def _sibling_folder(tmp_path: Path) -> Path:
     folder = tmp_path.with_name(tmp_path.name + "-store")
     folder.mkdir()
     return folder
+
+
+def test_bytes_of_remote_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "_traffic", traffic._Traffic())
+    told: list[traffic.Totals] = []
+    traffic.set_traffic_reporter(told.append)
+    url = f"memory://bucket/{secrets.token_hex(8)}/x"
+    store = for_url(url)
+    store.write_bytes(url, b"x" * 1000)
+    assert store.read_range(url, 0, 10) == b"x" * 10 and len(store.read_bytes(url)) == 1000
+    store.download(url, tmp_path / "copy")
+    store.upload(tmp_path / "copy", f"{url}2")
+    place = 2 * traffic.COUNTED.index(traffic.STORAGE)
+    assert told[-1][place : place + 2] == (2010, 2000)
+    for_url(str(tmp_path)).read_bytes(str(tmp_path / "copy"))
+    assert told[-1][place : place + 2] == (2010, 2000), "files of this machine are no network traffic"
 
 
 def test_scheme_selects_the_file_system() -> None:
