@@ -17,6 +17,7 @@ from hopsml.errors import (
     ServingNotFound,
     StorageError,
 )
+from hopsml.model import serving_load
 from hopsml.serving import client, definitions, server_records, starting, submitter
 from hopsml.serving.definitions import (
     RUNNING,
@@ -436,6 +437,7 @@ def delete(name: str) -> None:
     """
     stop(name)
     definitions.delete_definition(name)
+    serving_load.delete_load(name, settings.project_url())  # which a killed supervisor has left
 
 
 def servings() -> list[ServingStatus]:

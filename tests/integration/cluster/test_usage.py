@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hopsml
+from hopsml import experiment
 from hopsml.cluster.agent import usage
 from hopsml.cluster.agent.usage import UsageSampler
+from hopsml.storage.filesystem import for_url
+from tests.helpers.cluster.workloads import wait_until
 
 WRITTEN_MB = 16
 SCRIPT = """
@@ -70,6 +76,35 @@ def test_processor_memory_and_disk_use_of_a_worker_are_sampled(worker: subproces
     worker.kill()
     worker.wait()
     assert sampler.sample() == {}
+
+
+def moves_bytes(project: str, store: str) -> None:
+    """Use the collective and a remote store, then run until the samples have it."""
+    hopsml.all_reduce(np.ones(10))
+    rank = hopsml.distributed.rank()
+    for_url(store).write_bytes(f"{store}/{rank}", b"x" * 3_000_000)
+    files = Path(project, "Experiments")
+
+    def is_sampled() -> bool:
+        found = [path.read_text() for path in files.glob(f"*/logs/g0-rank{rank}.system.jsonl")]
+        return any("network_storage_transmit" in text and "network_collective" in text for text in found)
+
+    wait_until(is_sampled, "samples with the bytes")
+
+
+@pytest.mark.local
+def test_samples_of_a_run_have_the_bytes_of_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
+    experiment.collective_all_reduce(
+        moves_bytes, args={"project": f"{tmp_path}/project", "store": f"local://{tmp_path}/store"}, num_workers=2,
+        environment={"HOPSML_SYSTEM_METRICS_S": "0.2"}, progress=False,
+    )  # fmt: skip
+    files = sorted((tmp_path / "project" / "Experiments").glob("*/logs/*.system.jsonl"))
+    assert len(files) == 2
+    for file in files:
+        last = json.loads(file.read_text().splitlines()[-1])
+        assert last["network_storage_transmit_megabytes"] == 3.0
+        assert last["network_collective_transmit_megabytes"] > 0
 
 
 @pytest.mark.fast
