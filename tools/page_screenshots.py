@@ -1,9 +1,11 @@
-"""Create pictures of the page for docs/images from an active run: the slow worker, a profile, files.
+"""Create pictures of the page for docs/images: of an active run, and of a service's models, servings, data sets and code.
 
-    python -m tools.page_screenshots [--folder docs/images] [--browser chromium]
+    python -m tools.page_screenshots [--folder docs/images] [--browser chromium] [--pages runs|service]
 
 Four workers on this machine train a softmax regression with NumPy; rank 2 prepares its data inefficiently, so that the
-others wait for it. `hopsml runs profile` profiles it. Each page is photographed wide and narrow, light and dark.
+others wait for it. `hopsml runs profile` profiles it. For the service two versions of a model are exported and served by two
+replicas with a canary, which answer predictions, and a job names a data set. Each page is photographed wide and narrow,
+light and dark.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {1440: 900, 390: 844}
@@ -73,24 +76,141 @@ hopsml.experiment.collective_all_reduce(train, name="digits", num_workers=4)
 """
 
 
+PREDICTED_S = 25.0  # for which the serving gets requests: two of its intervals
+JOB = """name: digits
+description: digits of the data set
+datasets: {{digits: {url}}}
+tasks: {{train: {{script: train.py}}}}
+"""
+READS = """import os
+import pandas
+
+print(pandas.read_parquet(os.environ["HOPSML_DATASET_DIGITS"]).describe())
+"""
+
+
 def main() -> None:
-    """Write the pictures ui-{profiles,ring,preview,table}-{1440,390}-{light,dark}.png."""
+    """Write the pictures ui-{name of the page}-{1440,390}-{light,dark}.png."""
     parser = argparse.ArgumentParser(description="pictures of the page")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--browser", default=shutil.which("chromium") or "chromium", help="a Chromium or Chrome")
+    parser.add_argument("--pages", choices=["runs", "service"], help="default: both")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hopsml-pictures-") as folder:
-        with training(Path(folder)) as run:
-            profile(run)
+    for name, photographs in (("runs", of_runs), ("service", of_service)):
+        if arguments.pages in (None, name):
+            with tempfile.TemporaryDirectory(prefix="hopsml-pictures-") as folder:
+                photographs(Path(folder), arguments.folder, arguments.browser)
+
+
+def of_runs(folder: Path, target: Path, browser: str) -> None:
+    """Photograph the pages of an active run."""
+    with training(folder) as run:
+        profile(run)
+        with page(run.parents[1]) as address:
             ring = {"ring": (f"run/{run.name}/workers", ".ring .slow", "")}
-            photograph(run, ring, arguments.folder, arguments.browser)
-        files = f"run/{run.name}/files?path={next(run.rglob('digits.png')).parent.relative_to(run)}"
-        over = {
-            "profiles": (f"run/{run.name}/profiles", ".flame rect", ""),
-            "preview": (files, "text=digits.png", "digits.png"),
-            "table": (files, "text=labels.csv", "labels.csv"),
+            photograph(address, ring, target, browser)
+    files = f"run/{run.name}/files?path={next(run.rglob('digits.png')).parent.relative_to(run)}"
+    over = {
+        "profiles": (f"run/{run.name}/profiles", ".flame rect", ""),
+        "preview": (files, "text=digits.png", "digits.png"),
+        "table": (files, "text=labels.csv", "labels.csv"),
+    }
+    with page(run.parents[1]) as address:
+        photograph(address, over, target, browser)
+
+
+def of_service(folder: Path, target: Path, browser: str) -> None:
+    """Photograph models, servings, data sets and a job's code."""
+    os.environ |= {
+        "HOPSML_PROJECT_URL": f"file://{folder}/project",
+        "HOPSML_SERVING_FOLDER": f"{folder}/machine",
+        "HOPSML_MLFLOW": "0",
+        "HOPSML_PROFILE": "local",
+    }
+    export_models()
+    with serving_digits(), service(folder) as address:
+        job, url = submit_reader(folder, address)
+        pages = {
+            "models": ("models", "table", ""),
+            "model": ("model/digits", ".properties", ""),
+            "servings": ("servings", ".spark", ""),
+            "datasets": ("datasets", "table", ""),
+            "dataset": (f"dataset?url={quote(url, safe='')}", ".preview table", ""),
+            "code": (f"job/{job}/code", "text=train.py", "train.py"),
         }
-        photograph(run, over, arguments.folder, arguments.browser)
+        photograph(address, pages, target, browser)
+
+
+def export_models() -> None:
+    """Export two versions of a model of scikit-learn's digits, the first one in production."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    from hopsml import model
+
+    images, labels = load_digits(return_X_y=True)
+    for steps in (5, 50):
+        trained = LogisticRegression(max_iter=steps).fit(images[:1200], labels[:1200])
+        accuracy = float(trained.score(images[1200:], labels[1200:]))
+        model.export(trained, "digits", metrics={"accuracy": accuracy}, description=f"{steps} steps of L-BFGS")
+    model.set_alias("digits", 1, "production")
+
+
+@contextmanager
+def serving_digits() -> Iterator[None]:
+    """Serve both versions, with a quarter of the requests for the newer one, until the block ends."""
+    from sklearn.datasets import load_digits
+
+    from hopsml import serving
+
+    images, _ = load_digits(return_X_y=True)
+    serving.start("digits", "production", replicas=2)
+    try:
+        serving.canary("digits", 2, 0.25)
+        until = time.monotonic() + PREDICTED_S
+        while time.monotonic() < until:
+            serving.predict("digits", images[:8])
+        yield
+    finally:
+        serving.stop("digits")
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[str]:
+    """Start a job service on this machine, and yield its address."""
+    command = [sys.executable, "-m", "hopsml", "server", "--state", f"{folder}/state", "--profile", "local"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def submit_reader(folder: Path, address: str) -> tuple[str, str]:
+    """Submit a job that reads a data set, and return its id and the URL of the data set when it has ended."""
+    import pandas
+    from sklearn.datasets import load_digits
+
+    from hopsml.client import Client
+
+    images, labels = load_digits(return_X_y=True)
+    data, code = folder / "project" / "Datasets" / "digits", folder / "code"
+    data.mkdir(parents=True)
+    code.mkdir()
+    columns = {"label": labels, **{f"pixel{number}": images[:, number] for number in range(16)}}
+    pandas.DataFrame(columns).to_parquet(data / "digits.parquet")
+    (data / "README.md").write_text("Handwritten digits of 8 x 8 pixels: their labels and the first 16 pixels.\n")
+    (code / "train.py").write_text(READS)
+    (code / "job.yaml").write_text(JOB.format(url=f"file://{data}"))
+    root, _, token = address.partition("?token=")
+    client = Client(root, token)
+    job = client.submit(code / "job.yaml")
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := client.job(job.id)).state.is_final and time.monotonic() < deadline:
+        time.sleep(0.5)
+    print(f"{found.id}: {found.state} {found.cause}", flush=True)
+    return job.id, f"file://{data}"
 
 
 @contextmanager
@@ -164,11 +284,11 @@ def page(project: Path) -> Iterator[str]:
             process.terminate()
 
 
-def photograph(run: Path, pages: dict[str, tuple[str, str, str]], folder: Path, browser: str) -> None:
+def photograph(address: str, pages: dict[str, tuple[str, str, str]], folder: Path, browser: str) -> None:
     """Photograph pages in each size and theme.
 
     Args:
-        run: the run's directory.
+        address: address of the page, with its token.
         pages: by name: path of the page, selector to wait for, and name of a button to press then, or "".
         folder: where the pictures are written.
         browser: path of a Chromium.
@@ -176,7 +296,7 @@ def photograph(run: Path, pages: dict[str, tuple[str, str, str]], folder: Path, 
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    with page(run.parents[1]) as address, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
         for width, height in SIZES.items():
             for theme in THEMES:
@@ -189,7 +309,7 @@ def photograph(run: Path, pages: dict[str, tuple[str, str, str]], folder: Path, 
                     seen.wait_for_selector(shown)
                     if pressed:
                         seen.get_by_role("button", name=pressed).click()
-                        seen.wait_for_selector(".preview :is(img, table)")
+                        seen.wait_for_selector(".preview :is(img, table, pre)")
                     file = folder / f"ui-{name}-{width}-{theme}.png"
                     seen.screenshot(path=file)
                     Image.open(file).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
