@@ -185,6 +185,8 @@ sections
 continued_by
 failed_rank
 is_search
+is_dirty
+file_count
 
 # what uvicorn reads
 should_exit

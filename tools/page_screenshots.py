@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ tasks: {{train: {{script: train.py}}}}
 READS = """import os
 import pandas
 
-print(pandas.read_parquet(os.environ["HOPSML_DATASET_DIGITS"]).describe())
+print(pandas.read_parquet(os.environ["HOPSML_DATASET_DIGITS"] + "/digits.parquet").describe())
 """
 
 
@@ -149,10 +150,12 @@ def export_models() -> None:
     from hopsml import model
 
     images, labels = load_digits(return_X_y=True)
-    for steps in (5, 50):
-        trained = LogisticRegression(max_iter=steps).fit(images[:1200], labels[:1200])
+    for strength in (0.0001, 0.1):
+        trained = LogisticRegression(C=strength, max_iter=5000).fit(images[:1200], labels[:1200])
         accuracy = float(trained.score(images[1200:], labels[1200:]))
-        model.export(trained, "digits", metrics={"accuracy": accuracy}, description=f"{steps} steps of L-BFGS")
+        model.export(
+            trained, "digits", metrics={"accuracy": accuracy}, description=f"logistic regression, C={strength}"
+        )
     model.set_alias("digits", 1, "production")
 
 
@@ -165,13 +168,21 @@ def serving_digits() -> Iterator[None]:
 
     images, _ = load_digits(return_X_y=True)
     serving.start("digits", "production", replicas=2)
+    over = threading.Event()
+
+    def predict() -> None:
+        while not over.wait(0.01):
+            serving.predict("digits", images[:8])
+
+    asking = threading.Thread(target=predict)
+    asking.start()
     try:
         serving.canary("digits", 2, 0.25)
-        until = time.monotonic() + PREDICTED_S
-        while time.monotonic() < until:
-            serving.predict("digits", images[:8])
+        time.sleep(PREDICTED_S)
         yield
     finally:
+        over.set()
+        asking.join()
         serving.stop("digits")
 
 
