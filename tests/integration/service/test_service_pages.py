@@ -31,6 +31,10 @@ from tests.integration.service.tabs import HOSTILE, NARROW, WIDE, Tab, press, un
 
 pytestmark = pytest.mark.local
 
+# What reaches beyond the window.
+WIDER = """[...document.querySelectorAll("body *")].filter((one) => one.getBoundingClientRect().right > innerWidth)
+  .map((one) => one.outerHTML.slice(0, 100)).slice(0, 5)"""
+
 
 def test_cluster_page_shows_jobs_per_node_and_queue_usage(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("holder", 10, user="ben", queue="research")
@@ -323,7 +327,7 @@ def test_service_pages_have_no_serious_axe_violation_and_fit_the_window(
         page = tab.open(place)
         until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert violations(page) == [], place
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (place, page.evaluate(WIDER))
 
 
 @pytest.mark.variant
