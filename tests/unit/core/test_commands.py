@@ -59,7 +59,7 @@ def test_process_that_is_left_behind_and_writes_on_does_not_prolong_the_command(
         run_command(("sh", "-c", command), "run it", os.environ, tmp_path)
     with contextlib.suppress(ProcessLookupError):  # ended, as nothing reads what it writes
         os.kill(int((tmp_path / "writer").read_text()), signal.SIGKILL)
-    assert "y\ny\n" in capfd.readouterr().err
+    assert "last words\n" in capfd.readouterr().err
 
 
 def test_all_errors_of_a_command_are_copied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
