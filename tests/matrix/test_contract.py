@@ -157,7 +157,7 @@ def test_elastic_group_continues_after_a_worker_is_killed(store: Path, tmp_path:
         return state.seen, context.generation
 
     run: Run = experiment.submit(train, args={"folder": str(tmp_path)}, min_workers=1, max_workers=2, progress=False)
-    wait_until(lambda: all((tmp_path / f"paused-{rank}").exists() for rank in (0, 1)), "two workers that wait")
+    wait_until(lambda: all((tmp_path / f"paused-{rank}").exists() for rank in (0, 1)), "two workers that wait", END_S)
     os.kill(agent_of(run, 1).pid, signal.SIGKILL)
     (tmp_path / "go").touch()
     seen, generation = run.result(END_S).value
@@ -183,7 +183,7 @@ def test_elastic_group_grows_during_its_training(store: Path, tmp_path: Path) ->
     run: Run = experiment.submit(
         train, args={"folder": str(tmp_path)}, min_workers=1, max_workers=2, first_workers=1, progress=False
     )
-    wait_until((tmp_path / "began").exists, "the first step")
+    wait_until((tmp_path / "began").exists, "the first step", END_S)
     run.resize(2)
     assert tuple(run.result(END_S).value) == (400, 2)
 
@@ -200,6 +200,7 @@ def test_failed_run_is_resumed_from_its_checkpoint(store: Path, tmp_path: Path) 
         for _ in state.resume(hopsml.elastic.Sampler(400, global_batch_size=20, seed=1, epochs=1)):
             first = first or state.batches
             state.commit(every=1)
+            time.sleep(0.05)  # a checkpoint begins with a commit 0.1 s after the one before
             if state.batches == 10 and not Path(folder, "resumed").exists():
                 while not Path(folder, "stored").exists():
                     time.sleep(0.01)
@@ -211,7 +212,7 @@ def test_failed_run_is_resumed_from_its_checkpoint(store: Path, tmp_path: Path) 
         progress=False,
     )  # fmt: skip
     stored = f"{run.run_dir}/checkpoints"
-    wait_until(lambda: checkpoints.latest_complete(stored), "a checkpoint")
+    wait_until(lambda: checkpoints.latest_complete(stored), "a checkpoint", END_S)
     (tmp_path / "stored").touch()
     with pytest.raises(WorkerFailed, match="it breaks off"):
         run.result(END_S)
@@ -241,7 +242,7 @@ def test_cancelled_run_ends_as_cancelled(store: Path, tmp_path: Path) -> None:
         time.sleep(600)
 
     run: Run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=2, progress=False)
-    wait_until((tmp_path / "began").exists, "a worker that has begun")
+    wait_until((tmp_path / "began").exists, "a worker that has begun", END_S)
     run.cancel()
     with pytest.raises(RunCancelled):
         run.result(END_S)
