@@ -6,12 +6,13 @@ import time
 
 import msgspec
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import StorageError
 from hopsml.model import serving_load
 from hopsml.model.serving_load import STALE_S, ServingLoad
 
 MOST = 200  # servings that are returned
-RUNNING, STOPPED, UNKNOWN = "RUNNING", "STOPPED", "UNKNOWN"
+RUNNING, STOPPED, UNKNOWN = Lifecycle.RUNNING.value, Lifecycle.STOPPED.value, "UNKNOWN"
 
 
 class ServingDetail(msgspec.Struct, frozen=True):

@@ -198,9 +198,9 @@ def test_slot_allocates_its_memory_before_it_writes(watched: Watched) -> None:
 
 FULL = """
 import os, sys
-from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.commit_slots import BOARD_BYTES, CommitSlots
 opened = [os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT) for number in range(4)]
-os.ftruncate(opened[3], 4096)
+os.ftruncate(opened[3], BOARD_BYTES)
 slots = CommitSlots(opened)
 slots.write(0, 1, [b"x" * 3_000_000])
 try:
