@@ -55,16 +55,14 @@ def test_code_of_a_job_is_listed_read_and_previewed(served: Served) -> None:
     assert served.ask("GET", f"jobs/{job}/code/images/train.py").status_code == 400
 
 
+# who asks, and whether that user may read the files of a job of Role.USER
+READERS = ((Role.USER, True), (Role.OPERATOR, True), (Role.ADMIN, True), ("bob", False), (Role.VIEWER, False))
+
+
 @pytest.mark.parametrize("place", ["files", "files/train.py", "images/train.py", "tables/train.py"])
 def test_code_is_shown_to_its_owner_and_operators_only(served: Served, place: str) -> None:
     job = submit_code(served)
-    for role, may in (
-        (Role.USER, True),
-        (Role.OPERATOR, True),
-        (Role.ADMIN, True),
-        ("bob", False),
-        (Role.VIEWER, False),
-    ):
+    for role, may in READERS:
         answer = served.ask("GET", f"jobs/{job}/code/{place}", role)
         assert (answer.status_code != 403) == may, (role, answer.text)
         assert may or b"the code" not in answer.content
@@ -157,13 +155,7 @@ def test_files_of_a_dataset_are_for_users_whose_jobs_name_it_and_operators(
 ) -> None:
     url = f"file://{digits}"
     served.submit(spec=JOB + f"dataset: {url}\n")
-    for role, may in (
-        (Role.USER, True),
-        (Role.OPERATOR, True),
-        (Role.ADMIN, True),
-        ("bob", False),
-        (Role.VIEWER, False),
-    ):
+    for role, may in READERS:
         answer = served.ask("GET", f"datasets/{place}?{at(url)}", role)
         assert (answer.status_code != 403) == may, (role, answer.text)
     for role in ("bob", Role.VIEWER):
