@@ -1,4 +1,4 @@
-"""Large files of a Kerberized HDFS with ``privacy`` and encrypted transfer: hopsml's store beside the bare client."""
+"""Large files of a Kerberized HDFS with ``privacy`` and encrypted transfer: hopsml's store and the bare client."""
 
 from __future__ import annotations
 
